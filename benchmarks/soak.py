@@ -1,0 +1,115 @@
+"""Many two-process runs one after another: how each ends, and what it leaves behind.
+
+``python benchmarks/soak.py --runs 100`` prints how often each exit code came, of the launching process and of the
+other ranks, which processes were left, and the time a run took. The exit code is 0 if every run was clean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+MARK = "CORE_SOAK"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--end", choices=["leave", "exit"], default="leave", help="leave the group, or let the exit do so")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a run may take")
+    parser.add_argument("--train", action="store_true", help="be one of the runs (what the script starts itself as)")
+    arguments = parser.parse_args()
+    if arguments.train:
+        train(arguments.processes, arguments.end)
+        return 0
+    return soak(arguments)
+
+
+def soak(arguments: argparse.Namespace) -> int:
+    codes: Counter[str] = Counter()
+    seconds = []
+    leftover = 0
+    command = [sys.executable, __file__, "--train", "--processes", str(arguments.processes), "--end", arguments.end]
+    for _ in range(arguments.runs):
+        mark = uuid.uuid4().hex
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command, env={**os.environ, MARK: mark}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            output, _ = process.communicate(timeout=arguments.time_limit)
+            code = str(process.returncode)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            code = "time limit"
+        seconds.append(time.perf_counter() - start)
+        codes[code] += 1
+        left = processes_with(f"{MARK}={mark}")
+        leftover += len(left)
+        if code != "0" or left or output.count("trained") != arguments.processes:
+            print(f"exit code {code}, left behind {left}:\n{output}")
+            codes["unclean"] += 1
+    print(f"exit codes: {dict(codes)}; left behind: {leftover} processes; median {statistics.median(seconds):.2f} s a run")
+    return 0 if codes == Counter({"0": arguments.runs}) and not leftover else 1
+
+
+def processes_with(variable: str) -> list[int]:
+    """The running processes that have ``variable`` in their environment; from ``/proc``, so on Linux."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:  # it has ended meanwhile, or is another user's
+            continue
+    return found
+
+
+def train(processes: int, end: str) -> None:
+    """A few steps of DistributedDataParallel, ended by an ``all_gather``, of which some processes died at exit."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from core.strategies.launchers import ScriptLauncher, attach_lifeline
+    from core.strategies.process_group import connect_store, host_store, join
+
+    attach_lifeline(os.environ)
+    rank = int(os.environ.get("RANK", 0))
+    launcher = None
+    if rank == 0:
+        store = host_store("127.0.0.1")
+        port = store.port
+        launcher = ScriptLauncher(processes, lambda local_rank: {"RANK": str(local_rank), "MASTER_PORT": str(port)})
+        launcher.start()
+    else:
+        store = connect_store("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    check = launcher.check if launcher else None
+    group = join(store, backend="gloo", rank=rank, world_size=processes, check=check)
+    model = DistributedDataParallel(torch.nn.Linear(16, 16))
+    group.release_at_leave(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        model(torch.randn(8, 16)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    gathered = [torch.zeros(16) for _ in range(processes)]
+    dist.all_gather(gathered, next(model.parameters())[0].detach())
+    print("trained", flush=True)
+    if end == "leave":
+        group.leave()
+        if launcher:
+            launcher.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""The host's CPU as an accelerator."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.accelerators.base import Accelerator
+
+__all__ = ["CPUAccelerator"]
+
+
+class CPUAccelerator(Accelerator):
+    """The host's CPU: any number of processes share it, so ``devices=k`` means k processes."""
+
+    name = "cpu"
+
+    def is_available(self) -> bool:
+        """Always."""
+        return True
+
+    def auto_device_count(self) -> int:
+        """One process: torch itself spreads an operator over the cores."""
+        return 1
+
+    def device_limit(self) -> None:
+        """None: any number of processes can share the CPU."""
+        return
+
+    def get_parallel_devices(self, devices: Any) -> list[torch.device]:
+        """The CPU once for each index."""
+        return [torch.device("cpu") for _ in devices]
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        """CPU time and memory of this process, memory and load of the host; what the host does not tell is left out.
+
+        ``process_cpu_seconds``, ``process_memory_bytes`` (resident), ``host_memory_bytes`` (all there is),
+        ``host_memory_available_bytes`` and ``host_load_processes`` (running or waiting, mean of one minute).
+        """
+        del device
+        stats: dict[str, Any] = {"process_cpu_seconds": time.process_time()}
+        if hasattr(os, "getloadavg"):
+            stats["host_load_processes"] = os.getloadavg()[0]
+        stats.update(_memory_of_process())
+        stats.update(_memory_of_host())
+        return stats
+
+
+def _memory_of_process() -> dict[str, int]:
+    statm = Path("/proc/self/statm")
+    if not statm.exists():
+        return {}
+    resident = int(statm.read_text().split()[1])
+    return {"process_memory_bytes": resident * os.sysconf("SC_PAGE_SIZE")}
+
+
+def _memory_of_host() -> dict[str, int]:
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return {}
+    lines = (line.partition(":") for line in meminfo.read_text().splitlines())
+    kib = {key: int(value.split()[0]) for key, _, value in lines}
+    names = {"host_memory_bytes": "MemTotal", "host_memory_available_bytes": "MemAvailable"}
+    return {name: kib[key] * 1024 for name, key in names.items() if key in kib}

@@ -1,0 +1,111 @@
+"""The one grammar of ``devices=``, the same on every accelerator.
+
+=============================================  ==============================================
+``"auto"``, ``-1``, ``"-1"``                   all there are
+``k`` >= 1, ``"k"``                            the first k
+``[1, 3]``, ``(1, 3)``, ``"1, 3"``, ``"1,"``   exactly those, in that order
+anything else, or what is not there            :class:`core.errors.DeviceError`
+=============================================  ==============================================
+
+Blanks around a word or a number mean nothing. Integers of NumPy and the like count as integers; ``True`` does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any
+
+from core.errors import DeviceError
+
+__all__ = ["GRAMMAR", "parse_devices"]
+
+GRAMMAR = "'auto' or -1 for all, a count k >= 1, or distinct indices as [1, 3], '1, 3' or '1,'"
+
+_MAX_PROCESSES = 4096
+"""The most processes that one machine is asked for where the hardware sets no limit: a slip, not a wish, beyond it."""
+
+_COUNT = re.compile(r"\s*(-1|\d{1,9})\s*", re.ASCII)
+_INDICES = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*,?\s*", re.ASCII)
+
+_Refuse = Callable[[str], DeviceError]
+
+
+def parse_devices(devices: Any, *, all_devices: int, limit: int | None, accelerator: str) -> list[int]:
+    """Turn the user's words into device indices.
+
+    Args:
+        devices: The value of ``devices=``.
+        all_devices: How many ``"auto"`` means.
+        limit: How many are there; ``None`` where any number can be had (processes on a CPU).
+        accelerator: The accelerator's name, for messages.
+
+    Returns:
+        Distinct indices in the order of use.
+
+    Raises:
+        DeviceError: The value is outside the grammar, or names devices that are not there.
+    """
+
+    def refuse(why: str) -> DeviceError:
+        there = f"up to {_MAX_PROCESSES} processes" if limit is None else _there(limit)
+        return DeviceError(
+            f"devices={_shortened(devices)} for accelerator {accelerator!r}: {why}. Valid: {GRAMMAR}; there: {there}."
+        )
+
+    parsed: Any = _parse_text(devices) if isinstance(devices, str) else devices
+    end = _MAX_PROCESSES if limit is None else limit
+    if _is_integer(parsed):
+        return _first(int(parsed), all_devices, end, refuse)
+    if isinstance(parsed, list | tuple):
+        return _exactly(parsed, end, refuse)
+    raise refuse("not a device count or a list of indices")
+
+
+def _parse_text(text: str) -> int | list[int] | None:
+    if text.strip() == "auto":
+        return -1
+    if _COUNT.fullmatch(text):
+        return int(text)
+    if _INDICES.fullmatch(text):
+        return [int(part) for part in text.split(",") if part.strip()]
+    return None
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _first(count: int, all_devices: int, end: int, refuse: _Refuse) -> list[int]:
+    if count == -1:
+        if all_devices < 1:
+            raise refuse("none is there")
+        return list(range(all_devices))
+    if count < 1:
+        raise refuse("a count must be at least 1")
+    if count > end:
+        raise refuse(f"{count} asked for")
+    return list(range(count))
+
+
+def _exactly(indices: list[Any] | tuple[Any, ...], end: int, refuse: _Refuse) -> list[int]:
+    if not indices:
+        raise refuse("no device is named")
+    if not all(_is_integer(index) and index >= 0 for index in indices):
+        raise refuse("every index must be a whole number from 0 on")
+    if len(set(indices)) != len(indices):
+        raise refuse("an index is named twice")
+    missing = [str(index) for index in indices if index >= end]
+    if missing:
+        raise refuse(f"no device {_shortened(', '.join(missing), str)}")
+    return [int(index) for index in indices]
+
+
+def _there(limit: int) -> str:
+    return "none" if limit < 1 else "device 0" if limit == 1 else f"devices 0 to {limit - 1}"
+
+
+def _shortened(value: Any, text: Callable[[Any], str] = repr) -> str:
+    given = text(value)
+    return given if len(given) <= 100 else f"{given[:97]}..."

@@ -1,0 +1,100 @@
+"""Importing what a spec names: ``"package.module:attribute"``."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from core.errors import BackendError, CoreError, nearest
+from core.kinds import KINDS
+
+if TYPE_CHECKING:
+    from core.specs import BackendSpec
+
+__all__ = ["describe", "import_target", "load", "load_target", "target_name", "trace"]
+
+
+def import_target(target: str) -> Any:
+    """The object that ``"package.module:attribute"`` names.
+
+    Raises:
+        BackendError: The module cannot be imported, or has no such attribute; the message and ``__cause__`` tell why.
+    """
+    module_name, _, path = target.partition(":")
+    try:
+        found = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a plugin may raise anything; it is the cause shown
+        raise BackendError(f"{target!r} cannot be imported: {describe(error)}") from error
+    for attribute in path.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError as error:
+            near = nearest(attribute, [name for name in dir(found) if not name.startswith("_")])
+            raise BackendError(f"{target!r} does not exist: {describe(error)}.{near}") from error
+        except (Exception, SystemExit) as error:  # a lazy module imports more at this point
+            raise BackendError(f"{target!r} cannot be imported: {describe(error)}") from error
+    return found
+
+
+def load(spec: BackendSpec, origin: str = "") -> type[Any]:
+    """The class that ``spec`` is about.
+
+    Args:
+        spec: The backend's description.
+        origin: Whose it is, for messages.
+
+    Raises:
+        BackendError: The target cannot be imported, or is no class derived from its kind's base.
+    """
+    try:
+        return load_target(spec)
+    except BackendError as error:
+        subject = f"{spec.kind} {spec.name!r}" + (f" of {origin}" if origin else "")
+        raise BackendError(f"{subject} is broken: {error}") from error.__cause__
+
+
+def load_target(spec: BackendSpec) -> type[Any]:
+    """As :func:`load`, for where it is clear which backend is spoken of."""
+    target = spec.target
+    if isinstance(target, str):
+        try:
+            target = import_target(target)
+        except BackendError as error:
+            raise BackendError(f"its target {error}") from error.__cause__
+    base = import_target(KINDS[spec.kind].base)
+    if not isinstance(target, type) or not issubclass(target, base):
+        given = f"no {base.__name__}" if isinstance(target, type) else f"of type {type(target).__name__}"
+        raise BackendError(
+            f"its target {target_name(spec.target)!r} is {given}. Valid: a class derived from "
+            f"{base.__module__}.{base.__qualname__}."
+        )
+    missing = sorted(getattr(target, "__abstractmethods__", ()))
+    if missing:
+        raise BackendError(f"its target {target_name(spec.target)!r} does not define {', '.join(missing)}.")
+    return target
+
+
+def target_name(target: Any) -> str:
+    """``"module:Class"`` of a spec's target, be it that string or the class."""
+    return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
+
+
+def describe(error: BaseException) -> str:
+    """An exception on one line: its type and message."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def trace(error: BaseException) -> str:
+    """The traceback of what a plugin raised, without the frames that led to the plugin; empty for core's own errors."""
+    cause = error.__cause__ if isinstance(error, CoreError) else error
+    if cause is None:
+        return ""
+    frame = cause.__traceback__
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ON_THE_WAY):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(cause), cause, frame))
+
+
+_ON_THE_WAY = ("core.discovery", "importlib", "pluggy")

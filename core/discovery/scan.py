@@ -1,0 +1,347 @@
+"""What is installed, read from metadata files alone: no plugin is imported, and nothing heavy.
+
+The answer is the one that ``importlib.metadata.entry_points()`` gives for the groups of :data:`core.kinds.KINDS`,
+with the same rule of an earlier entry of ``sys.path`` shadowing a later one, but in an order that does not depend on
+the file system, and with damaged metadata as a row instead of an exception. Path entries that are no directories and
+finders of other tools are served through ``importlib_metadata``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from core.kinds import KINDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+__all__ = ["CORE", "Row", "normalized", "scan"]
+
+CORE = "torch-hal"
+"""The distribution that core itself is."""
+
+_KIND_OF_GROUP = {kind.group: kind.name for kind in KINDS.values()}
+_ORDER_OF_KIND = {name: position for position, name in enumerate(KINDS)}
+_OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+
+
+class Row:
+    """One backend that was found, and its state."""
+
+    __slots__ = (
+        "aliases",
+        "detail",
+        "devices",
+        "distribution",
+        "kind",
+        "location",
+        "module",
+        "name",
+        "reason",
+        "requires",
+        "state",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        kind: str,
+        name: str,
+        distribution: str,
+        version: str = "",
+        module: str = "",
+        requires: tuple[str, ...] = (),
+        location: str = "",
+        state: str = "installed",
+        reason: str = "",
+    ) -> None:
+        self.kind = kind
+        """A key of :data:`core.kinds.KINDS`."""
+        self.name = name
+        """The backend's name: the entry point's key."""
+        self.distribution = distribution
+        """The distribution's name as it declares it; ``this process`` for what was registered in code."""
+        self.version = version
+        """The distribution's version."""
+        self.module = module
+        """The module that implements the hooks: the entry point's value."""
+        self.requires = requires
+        """What the distribution requires of ``torch-hal``, as it declares it."""
+        self.location = location
+        """Where its metadata lies."""
+        self.state = state
+        """``installed``, ``denied``, ``incompatible``, ``conflict`` or ``failed``; probed, ``available`` or
+        ``unavailable``."""
+        self.reason = reason
+        """Why it is in that state."""
+        self.aliases: tuple[str, ...] | None = None
+        """Further words for it; ``None`` as long as its plugin was not activated."""
+        self.devices: int | None = None
+        """How many devices a probe found."""
+        self.detail = ""
+        """The traceback of a failure, and what the plugin printed."""
+
+    @property
+    def origin(self) -> str:
+        """Distribution and version, as messages name them."""
+        return f"{self.distribution} {self.version}".rstrip()
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is core's own."""
+        return normalized(self.distribution) == CORE
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {slot: getattr(self, slot) for slot in sorted(self.__slots__)}
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} of {self.origin}: {self.state}>"
+
+
+def normalized(distribution: str) -> str:
+    """A distribution's name in the form in which two spellings of it are equal."""
+    name = distribution.lower().replace("_", "-").replace(".", "-")
+    while "--" in name:
+        name = name.replace("--", "-")
+    return name
+
+
+def scan(path: Sequence[str] | None = None) -> list[Row]:
+    """Every backend that installed metadata declares.
+
+    Args:
+        path: Where to look; ``sys.path`` where nothing is given.
+
+    Returns:
+        Rows ordered by kind, name, distribution; those with unusable metadata in state ``failed``.
+    """
+    path = sys.path if path is None else path
+    rows: list[Row] = []
+    seen: set[str] = set()
+    for finder in _finders():
+        if finder is not None:
+            rows += _found_by(finder, path, seen)
+            continue
+        for root in path:
+            if isinstance(root, str):  # Python's import passes over anything else, too
+                rows += _in_directory(root, seen)
+    if CORE not in seen:
+        rows += _source_tree()
+    rows.sort(key=lambda row: (_ORDER_OF_KIND[row.kind], row.name, row.distribution, row.module))
+    return rows
+
+
+# -- distributions, first found first: ``seen`` holds the names of those that an earlier place had --------------------
+
+
+def _finders() -> list[Any]:
+    """Those of ``sys.meta_path`` that find distributions; ``None`` for the search along the path."""
+    finders: list[Any] = []
+    for finder in sys.meta_path:
+        if hasattr(finder, "find_distributions"):
+            # importlib's own finder and the backport's search the same path
+            foreign = getattr(finder, "__module__", "") not in ("_frozen_importlib_external", "importlib_metadata")
+            if foreign or None not in finders:
+                finders.append(finder if foreign else None)
+    return finders
+
+
+def _in_directory(root: str, seen: set[str]) -> list[Row]:
+    try:
+        children = os.listdir(root or ".")
+    except NotADirectoryError:
+        return _found_by(None, [root], seen)
+    except (OSError, ValueError):  # what Python cannot list, it cannot import from either
+        return []
+    if root.endswith(".egg"):
+        return _found_by(None, [root], seen)
+    infos = [child for child in children if child.endswith((".dist-info", ".egg-info"))]
+    infos.sort()
+    rows: list[Row] = []
+    here: dict[str, str] = {}
+    prefix = os.path.join(root, "")
+    for child in infos:
+        name = normalized(child.rpartition(".")[0].partition("-")[0])
+        if name in here and name != CORE:
+            _installed_twice(here[name], child, rows)
+        if name in seen or child[0] == "~":  # ~ marks what pip could not remove when it replaced a distribution
+            continue
+        seen.add(name)
+        location = here[name] = prefix + child
+        if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
+            rows += _declared(name, location, partial(_read_file, location))
+    return rows
+
+
+def _installed_twice(location: str, other: str, rows: list[Row]) -> None:
+    for row in rows:
+        if row.location == location:
+            row.state, row.reason = "failed", f"installed twice: {location} and {other}. Valid: install it anew"
+
+
+def _read_file(location: str, name: str) -> bytes | None:
+    try:
+        descriptor = os.open(f"{location}/{name}", _OPEN)
+        try:
+            return os.read(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+
+
+def _found_by(finder: Any, path: Sequence[str], seen: set[str]) -> list[Row]:
+    """What one finder of ``sys.meta_path`` finds; ``None`` is the standard one, which reads zip files too."""
+    import importlib_metadata
+
+    rows: list[Row] = []
+    context = importlib_metadata.DistributionFinder.Context(path=list(path))  # type: ignore[no-untyped-call]
+    try:
+        for distribution in (finder or importlib_metadata.MetadataPathFinder).find_distributions(context):
+            location = str(getattr(distribution, "_path", "") or distribution).rstrip("/")
+            name = normalized(_stem(location) or distribution.metadata["Name"])
+            if name not in seen:
+                seen.add(name)
+                rows += _declared(name, location, partial(_read_text, distribution))
+    except Exception:  # another tool's finder may raise anything; what it cannot find is not installed
+        import logging
+
+        logging.getLogger(__name__).warning("%r cannot list its distributions", finder, exc_info=True)
+    return rows
+
+
+def _stem(location: str) -> str:
+    stem, dot, suffix = os.path.basename(location).rpartition(".")
+    return stem.partition("-")[0] if dot + suffix in (".dist-info", ".egg-info") else ""
+
+
+def _read_text(distribution: Any, name: str) -> bytes | None:
+    try:
+        text: str | None = distribution.read_text(name)
+    except UnicodeDecodeError as error:
+        return error.object
+    return None if text is None else text.encode()
+
+
+# -- one distribution's declarations ----------------------------------------------------------------------------------
+
+
+def _declared(name: str, location: str, read: Callable[[str], bytes | None]) -> list[Row]:
+    data = read("entry_points.txt")
+    if data is None or b"[core." not in data:
+        return []
+    text, problem = _decoded(data, "entry_points.txt")
+    entries = list(_entries(text))
+    if not entries:
+        return []
+    distribution, version, requires, unreadable = _headers(read("METADATA") or read("PKG-INFO"))
+    if distribution and normalized(distribution) != name:
+        distribution, unreadable = name, unreadable or f"its METADATA says that it is {distribution!r}"
+    rows: dict[tuple[str, str], Row] = {}
+    for kind, key, module, malformed in entries:
+        reason = malformed or problem or unreadable
+        if (kind, key) in rows:
+            rows[kind, key].state, rows[kind, key].reason = "failed", f"entry_points.txt declares {key!r} twice"
+            continue
+        rows[kind, key] = Row(
+            kind=kind,
+            name=key,
+            distribution=distribution or name,
+            version=version,
+            module=module,
+            requires=requires,
+            location=location,
+            state="failed" if reason else "installed",
+            reason=reason,
+        )
+    return list(rows.values())
+
+
+def _decoded(data: bytes, file: str) -> tuple[str, str]:
+    try:
+        return data.decode(), ""
+    except UnicodeDecodeError as error:
+        problem = f"{file} is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}"
+        return data.decode(errors="backslashreplace"), problem
+
+
+def _entries(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """``(kind, name, module, problem)`` for each entry point of our groups, in the syntax that importlib reads."""
+    kind = None
+    for line in map(str.strip, text.splitlines()):
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            kind = _KIND_OF_GROUP.get(line.strip("[]"))
+        elif kind is not None:
+            key, equals, module = (part.strip() for part in line.partition("="))
+            yield kind, key, module, _malformed(line, key, equals, module)
+
+
+def _malformed(line: str, key: str, equals: str, module: str) -> str:
+    valid = "Valid: <name> = <package.module>"
+    if not equals:
+        return f"entry_points.txt has the line {line!r}. {valid}"
+    if not key or not key.isprintable():
+        return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
+    if not all(part.isidentifier() for part in module.split(".")):
+        return f"entry_points.txt gives {key!r} the value {module!r}, which is no module's name. {valid}"
+    return ""
+
+
+def _headers(data: bytes | None) -> tuple[str, str, tuple[str, ...], str]:
+    """``(name, version, requirements on core, problem)`` from the headers of METADATA or PKG-INFO."""
+    if not data:
+        return "", "", (), "its METADATA is missing"
+    name = version = problem = ""
+    requires: list[str] = []
+    for line in data.split(b"\n\n", 1)[0].splitlines():
+        if not line.strip():
+            break
+        header, _, value = line.partition(b":")
+        header = header.lower()
+        if header in (b"name", b"version", b"requires-dist"):
+            text, undecodable = _decoded(value.strip(), f"{header.decode().capitalize()} in METADATA")
+            problem = problem or undecodable
+            if header == b"requires-dist":
+                if _required(text) == CORE:
+                    requires.append(text)
+            elif header == b"name":
+                name = name or text
+            else:
+                version = version or text
+    if not problem and not (name and version):
+        problem = f"its METADATA has no {'version' if name else 'name'}"
+    return name, version, tuple(requires), problem
+
+
+def _required(requirement: str) -> str:
+    end = 0
+    while end < len(requirement) and (requirement[end].isalnum() or requirement[end] in "-_."):
+        end += 1
+    return normalized(requirement[:end])
+
+
+def _source_tree() -> list[Row]:
+    """Own rows of a core that runs from a source tree that is not installed: from its ``pyproject.toml``."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    file = os.path.join(root, "pyproject.toml")
+    data = _read_file(root, "pyproject.toml")
+    if data is None:
+        return []
+    import tomllib
+
+    project = tomllib.loads(data.decode()).get("project", {})
+    if project.get("name") != CORE:
+        return []
+    return [
+        Row(kind=kind, name=name, distribution=CORE, version=project["version"], module=module, location=file)
+        for group, kind in _KIND_OF_GROUP.items()
+        for name, module in project.get("entry-points", {}).get(group, {}).items()
+    ]

@@ -1,0 +1,43 @@
+"""What a checkpoint says of its run, and putting its parts back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from core.errors import CheckpointError, quoted
+from core.plan import Plan
+
+__all__ = ["restore", "run_facts"]
+
+
+def run_facts(plan: Plan) -> dict[str, Any]:
+    """The checkpoint's reserved part ``"core"``: world size, strategy, and the versions of all that took part."""
+    origins = {choice.origin for choice in plan.choices().values() if " " in choice.origin}
+    versions = dict(origin.rsplit(" ", 1) for origin in sorted(origins) if origin != "this process")
+    return {
+        "world_size": plan.world_size,
+        "strategy": plan.strategy.name,
+        "precision": plan.precision.name,
+        "accelerator": plan.accelerator.name,
+        "versions": {**versions, "torch": str(torch.__version__)},
+    }
+
+
+def restore(checkpoint: dict[str, Any], targets: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Give each target its part of ``checkpoint``; returns the parts that no target took.
+
+    Raises:
+        CheckpointError: A part is missing.
+    """
+    missing = [name for name in targets if name not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"state: {quoted(missing)} not in checkpoint {os.fspath(path)!r}. Valid: {quoted(sorted(checkpoint))}."
+        )
+    for name, target in targets.items():
+        target.load_state_dict(checkpoint[name])
+    return {name: part for name, part in checkpoint.items() if name not in targets}

@@ -1,0 +1,107 @@
+"""The Launcher: starts the processes that nobody else started."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+from core.errors import LaunchError
+
+__all__ = ["Launcher"]
+
+POLL_SECONDS = 0.1
+"""How often the state of processes is looked at."""
+
+SETTLE_SECONDS = 1.0
+"""How long a first failure waits for others, so that the process that failed first is the one that is blamed."""
+
+
+class Launcher(ABC):
+    """Starts the processes of one run on one machine.
+
+    Args:
+        num_processes: Processes on this machine, the first included.
+        environ_for: From a local rank to the environment variables to add for that process: ``RANK``, ``WORLD_SIZE``,
+            ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and others as the run needs.
+
+    Raises:
+        LaunchError: ``num_processes`` is less than 1.
+    """
+
+    def __init__(self, num_processes: int, environ_for: Callable[[int], Mapping[str, str]]) -> None:
+        if num_processes < 1:
+            raise LaunchError(f"num_processes={num_processes!r}: valid is a number of processes of at least 1.")
+        self.num_processes = num_processes
+        self._environ_for = environ_for
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End every process that this launcher started, in bounded time."""
+
+    def _environ(self, local_rank: int) -> tuple[int, dict[str, str]]:
+        """The global rank of a process, and its variables."""
+        environ = dict(self._environ_for(local_rank))
+        return int(environ.get("RANK", local_rank)), environ
+
+
+class _Endable(Protocol):
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+ProcessT = TypeVar("ProcessT", bound=_Endable)
+
+
+def end_processes(processes: Iterable[ProcessT], is_alive: Callable[[ProcessT], bool], grace: float) -> None:
+    """Ask processes to end, and kill those that have not after ``grace`` seconds."""
+    remaining = [process for process in processes if is_alive(process)]
+    for process in remaining:
+        process.terminate()
+    deadline = time.monotonic() + grace
+    while remaining:
+        time.sleep(POLL_SECONDS / 4)
+        remaining = [process for process in remaining if is_alive(process)]
+        if time.monotonic() > deadline:
+            for process in remaining:
+                process.kill()
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: ``exited with code 3``, ``was killed by SIGKILL``."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def ended_by_exception() -> bool:
+    """Whether the interpreter is ending because of an exception that nobody caught."""
+    return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+
+
+def note_failure(error: BaseException) -> None:
+    """Remember when ``error`` made this process fail.
+
+    Teardown closes connections, at which peers fail too, perhaps before this process is through with it.
+    """
+    if not hasattr(error, "_core_failed_at"):
+        error._core_failed_at = time.monotonic()  # type: ignore[attr-defined]
+
+
+def failed_at(error: BaseException) -> float:
+    """When ``error``, or an error that led to it, made this process fail; seconds on the machine's monotonic clock."""
+    moments = [time.monotonic()]
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        moments.append(getattr(cause, "_core_failed_at", moments[0]))
+        cause = cause.__cause__ or cause.__context__
+    return min(moments)

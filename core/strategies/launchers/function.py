@@ -1,0 +1,352 @@
+"""Calling a function in processes of its own, spawned or forked."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import multiprocessing
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from core.errors import LaunchError
+from core.strategies.launchers.base import (
+    POLL_SECONDS,
+    SETTLE_SECONDS,
+    Launcher,
+    describe_exit,
+    end_processes,
+    failed_at,
+)
+from core.strategies.launchers.lifeline import watch_parent
+from core.strategies.launchers.pickling import unpicklable_path
+
+__all__ = ["FunctionLauncher"]
+
+_Task = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class FunctionLauncher(Launcher):
+    """Calls a function in every one of the run's processes; this process only looks after them.
+
+    Each worker adds its variables to ``os.environ`` and calls ``function(environ, *args, **kwargs)``, ``environ`` being
+    all of its environment variables. What rank 0's call returns is returned here. Workers may have processes of their
+    own, such as those of a data loader, and do not outlive this process.
+
+    * ``"spawn"``: workers begin with a fresh interpreter. Function and arguments are pickled, so each worker has
+      its own copy of every tensor.
+    * ``"fork"``: workers begin as copies of this process. Nothing is pickled on the way in.
+
+    Tensors that a worker is sent by ``spawn`` or that are returned arrive on the CPU.
+
+    Args:
+        num_processes: As in :class:`Launcher`.
+        environ_for: As in :class:`Launcher`.
+        start_method: ``"spawn"`` or ``"fork"``.
+        fork_unsafe_reason: Why this process must not be forked, if so: such as hardware that it already uses.
+        grace: Seconds between asking a worker to end and killing it.
+        exit_timeout: Seconds for workers to exit after the function has returned in all of them.
+
+    Raises:
+        LaunchError: ``start_method`` is ``"fork"`` and cannot be had here, or is another word.
+    """
+
+    def __init__(
+        self,
+        num_processes: int,
+        environ_for: Callable[[int], Mapping[str, str]],
+        *,
+        start_method: Literal["spawn", "fork"],
+        fork_unsafe_reason: str | None = None,
+        grace: float = 10.0,
+        exit_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(num_processes, environ_for)
+        available = [method for method in multiprocessing.get_all_start_methods() if method in ("spawn", "fork")]
+        if start_method not in available:
+            raise LaunchError(f"start_method={start_method!r} cannot be used on this system. Valid: {available}.")
+        if start_method == "fork" and fork_unsafe_reason:
+            raise LaunchError(
+                f"start_method='fork' is not possible in this process any more: {fork_unsafe_reason}. "
+                f"Valid: 'fork' before that, in a fresh session, or 'spawn'."
+            )
+        self._start_method = start_method
+        self._grace = grace
+        self._exit_timeout = exit_timeout
+        self._workers: list[_Worker] = []
+
+    def launch(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function(environ, *args, **kwargs)`` in each worker.
+
+        Returns:
+            What rank 0's call returned.
+
+        Raises:
+            LaunchError: Something cannot be pickled, or a worker raised or was killed; the message shows the first that
+                failed, with its traceback, and the error that it raised is the cause. The others have ended by then.
+        """
+        task: _Task = (function, args, kwargs)
+        payload = _pickled_task(task) if self._start_method == "spawn" else None
+        try:
+            if payload is None:
+                # A thread that has run no parallel region has no pool of OpenMP threads: a pool does not survive the
+                # fork, and the worker would wait for it for ever.
+                _in_fresh_thread(lambda: self._start(task))
+            else:
+                self._start(None)
+                self._send(payload)
+            return self._supervise()
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the workers, in bounded time."""
+        end_processes([worker.process for worker in self._workers], BaseProcess.is_alive, self._grace)
+        for worker in self._workers:
+            worker.close()
+        self._workers.clear()
+
+    def _start(self, task: _Task | None) -> None:
+        context = multiprocessing.get_context(self._start_method)
+        for local_rank in range(self.num_processes):
+            rank, environ = self._environ(local_rank)
+            ours, theirs = context.Pipe()
+            inherited = [worker.channel for worker in self._workers] + [ours] if task is not None else []
+            process = context.Process(  # type: ignore[attr-defined]
+                target=_work, args=(environ, local_rank == 0, theirs, task, os.getpid(), inherited), name=f"rank {rank}"
+            )
+            with warnings.catch_warnings():
+                # Python 3.12 warns of any fork in a process with threads; see launch() for what is done about it.
+                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._workers.append(_Worker(rank, process, ours))
+
+    def _send(self, payload: memoryview) -> None:
+        for worker in self._workers:
+            with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which _supervise reports
+                worker.channel.send_bytes(payload)
+
+    def _supervise(self) -> Any:
+        workers = self._workers
+        deadline = None
+        while any(worker.exit_code is None for worker in workers):
+            wait([handle for worker in workers for handle in worker.handles()], timeout=POLL_SECONDS)
+            for worker in workers:
+                worker.update()
+            if deadline is None and any(worker.has_failed() for worker in workers):
+                deadline = time.monotonic() + SETTLE_SECONDS
+            elif deadline is None and all(worker.report for worker in workers):
+                deadline = time.monotonic() + self._exit_timeout
+            if deadline is not None and time.monotonic() > deadline:
+                break
+        if failed := [worker for worker in workers if worker.has_failed()]:
+            raise _error(failed, self._start_method)
+        if late := [worker.rank for worker in workers if worker.exit_code is None]:
+            raise LaunchError(
+                f"rank(s) {late} did not exit within {self._exit_timeout:g} s (exit_timeout) after all had returned, "
+                f"and were ended."
+            )
+        report = workers[0].report
+        return None if report is None or report.result is None else _unpickled(report.result)
+
+
+class _Report(NamedTuple):
+    """What a worker sends when its call has ended."""
+
+    result: bytes | None = None
+    failed_at: float = 0.0
+    summary: str = ""
+    traceback: str = ""
+    error: bytes | None = None
+
+
+class _Worker:
+    """A worker as the supervising process sees it."""
+
+    def __init__(self, rank: int, process: BaseProcess, channel: Connection) -> None:
+        self.rank = rank
+        self.process = process
+        self.channel = channel
+        self.report: _Report | None = None
+        self.exit_code: int | None = None
+
+    def handles(self) -> Iterable[Connection | int]:
+        if not self.channel.closed:
+            yield self.channel
+        if self.exit_code is None:
+            yield self.process.sentinel
+
+    def update(self) -> None:
+        exit_code = self.process.exitcode
+        try:
+            while not self.channel.closed and self.channel.poll():
+                self.report = self.channel.recv()
+        except (EOFError, ConnectionResetError):
+            self.channel.close()
+        self.exit_code = exit_code
+
+    def has_failed(self) -> bool:
+        if self.report is None:
+            return self.exit_code is not None
+        return bool(self.report.summary) or bool(self.exit_code)
+
+    def blame(self) -> tuple[bool, float]:
+        """Less for the one that failed first; one that died without a word hardly did so because another raised."""
+        raised = self.report is not None and bool(self.report.summary)
+        return raised, self.report.failed_at if self.report is not None else 0.0
+
+    def describe(self) -> str:
+        if self.report is not None and self.report.summary:
+            return f"rank {self.rank} failed: {self.report.summary}"
+        what = f"rank {self.rank} (process {self.process.pid}) {describe_exit(self.exit_code or 0)}"
+        return what + (
+            " before its function had returned" if self.report is None else " after its function had returned"
+        )
+
+    def close(self) -> None:
+        self.channel.close()
+        self.process.join()
+        self.process.close()
+
+
+def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
+    first, *others = sorted(failed, key=_Worker.blame)
+    message = first.describe() + "."
+    if others:
+        message += f" After it: {'; '.join(worker.describe() for worker in others)}."
+    if first.report is None and start_method == "spawn":
+        message += (
+            " What it wrote to its standard error says more. If it stopped at its own import: a script must start its "
+            "processes under `if __name__ == '__main__':`, because each worker imports it."
+        )
+    if first.report is None:
+        return LaunchError(message)
+    error = LaunchError(f"{message}\n\n{first.report.traceback}".rstrip())
+    if first.report.error is not None:
+        error.__cause__ = pickle.loads(first.report.error)  # by our own worker
+    return error
+
+
+def _work(
+    environ: Mapping[str, str],
+    returns: bool,
+    channel: Connection,
+    task: _Task | None,
+    parent: int,
+    inherited: Iterable[Connection],
+) -> None:
+    """The life of a worker."""
+    if os.getppid() != parent:
+        return
+    watch_parent(parent)
+    for connection in inherited:
+        connection.close()
+    os.environ.update(environ)
+    try:
+        function, args, kwargs = _unpickled(channel.recv_bytes()) if task is None else task
+        result = function(dict(os.environ), *args, **kwargs)
+        report = _Report(result=_pickled_result(result) if returns and result is not None else None)
+    except BaseException as error:  # noqa: BLE001 - the outermost frame of a process, which reports whatever ended it
+        # As an interpreter does with what nobody caught, for those who ask at exit.
+        sys.last_value = error
+        report = _report_failure(error)
+    channel.send(report)
+    channel.close()
+    if report.summary:
+        raise SystemExit(1)
+
+
+def _report_failure(error: BaseException) -> _Report:
+    try:
+        pickled = pickle.dumps(error)
+        pickle.loads(pickled)
+    except Exception:  # noqa: BLE001 - an exception class may fail in any way to be pickled, and its text is sent anyway
+        pickled = None
+    return _Report(
+        failed_at=failed_at(error),
+        summary=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        error=pickled,
+    )
+
+
+def _in_fresh_thread(function: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="core-fork")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+# torch.save keeps what shares memory shared, copies what lies on other devices, and uses none of the shared memory by
+# which torch.multiprocessing would make one parameter out of all ranks'. The bytes come from our own processes only.
+
+
+def _pickled(obj: object) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(obj, buffer, pickle_protocol=pickle.HIGHEST_PROTOCOL)
+    return buffer.getbuffer()
+
+
+def _unpickled(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+
+
+def _pickled_task(task: _Task) -> memoryview:
+    function, args, kwargs = task
+    try:
+        payload = _pickled(task)
+    except Exception as error:
+        found = unpicklable_path(function, "function")
+        for name, argument in _named_arguments(function, args, kwargs):
+            found = found or unpicklable_path(argument, name)
+        path, cause = found or ("an argument", f"{type(error).__name__}: {error}")
+        raise LaunchError(
+            f"{path} cannot be pickled: {cause}. Spawned processes are sent what they work on; valid is what can be "
+            f"pickled, or a strategy that needs no pickling: 'ddp', 'ddp_fork', 'ddp_notebook'."
+        ) from error
+    if not hasattr(sys.modules["__main__"], "__file__") and b"__main__" in payload.tobytes():
+        raise LaunchError(
+            "strategy='ddp_spawn': the processes to be spawned need something that was defined in this interactive "
+            "session, from which they cannot import it. Valid: strategy='ddp_notebook' (forks), or definitions in a "
+            "module."
+        )
+    return payload
+
+
+def _named_arguments(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterable[tuple[str, object]]:
+    try:
+        bound = inspect.signature(function).bind(None, *args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {"args": args, "kwargs": kwargs}
+    return bound.items()
+
+
+def _pickled_result(result: object) -> bytes:
+    try:
+        return bytes(_pickled(result))
+    except Exception as error:
+        path, cause = unpicklable_path(result, "result") or ("result", f"{type(error).__name__}: {error}")
+        raise LaunchError(f"{path}, returned by rank 0, cannot be pickled: {cause}.") from error

@@ -1,0 +1,74 @@
+"""A checkpoint at the end of each epoch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from core.errors import ConfigurationError
+from core.trainer.hooks import Callback
+
+__all__ = ["ModelCheckpoint"]
+
+
+class ModelCheckpoint(Callback):
+    """Writes a checkpoint at the end of each epoch, after its validation.
+
+    Args:
+        dirpath: Where; ``checkpoints`` in the trainer's ``default_root_dir`` unless given.
+        filename: The name, with ``{epoch}`` (from 0) and ``{step}`` filled in.
+        every_n_epochs: How often.
+        keep_last: How many to keep; an older one is removed once the newer is committed. ``None`` keeps all.
+
+    Raises:
+        ConfigurationError: A number is not a whole one from 1.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str = "epoch={epoch}-step={step}",
+        every_n_epochs: int = 1,
+        keep_last: int | None = None,
+    ) -> None:
+        for name, value in (("every_n_epochs", every_n_epochs), ("keep_last", 1 if keep_last is None else keep_last)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: a whole number from 1.")
+        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        self.filename = filename
+        self.every_n_epochs = every_n_epochs
+        self.keep_last = keep_last
+        self.saved: list[str] = []
+        """The checkpoints that are kept, oldest first."""
+
+    @property
+    def last_path(self) -> str | None:
+        """The newest checkpoint; ``None`` before there is one."""
+        return self.saved[-1] if self.saved else None
+
+    def directory(self, trainer: Any) -> str:
+        """Where checkpoints go."""
+        return self.dirpath or os.path.join(trainer.default_root_dir, "checkpoints")
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Write one, then remove what is no longer kept."""
+        if (trainer.current_epoch + 1) % self.every_n_epochs:
+            return
+        name = self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step)
+        path = os.path.join(self.directory(trainer), name)
+        older = [saved for saved in self.saved if saved != path]
+        keep = len(older) if self.keep_last is None else self.keep_last - 1
+        # What the checkpoint says of its own kind is already true when it is read back.
+        self.saved = [*older[len(older) - min(keep, len(older)) :], path]
+        trainer.save_checkpoint(path)
+        for removed in older:
+            if removed not in self.saved:
+                trainer.runtime.strategy.remove_checkpoint(removed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The checkpoints that are kept."""
+        return {"saved": list(self.saved)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on keeping them."""
+        self.saved = list(state["saved"])

@@ -1,0 +1,147 @@
+"""The Module: a model together with its training, validation, test and prediction steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from core.errors import ConfigurationError
+from core.trainer.hooks import ModuleHooks
+
+if TYPE_CHECKING:
+    from core.trainer.trainer import Trainer
+
+__all__ = ["Module"]
+
+
+class Module(nn.Module, ModuleHooks):
+    """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
+
+    _trainer: Trainer | None = None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """One training batch.
+
+        Returns:
+            The loss, a scalar tensor; a mapping with it under ``"loss"``; or ``None`` to skip the batch.
+        """
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """One validation batch, without gradients; what it logs is averaged over the epoch."""
+        raise NotImplementedError
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """One test batch, without gradients; what it logs is averaged over the epoch."""
+        raise NotImplementedError
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """One batch to predict, without gradients; ``self(batch)`` unless overridden."""
+        del batch_idx
+        return self(batch)
+
+    def configure_optimizers(self) -> Any:
+        """How to optimize.
+
+        Returns:
+            An optimizer; ``[optimizer], [scheduler]``; or ``{"optimizer": …, "lr_scheduler": …}``, where the scheduler
+            may be ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``.
+        """
+        raise NotImplementedError
+
+    def log(
+        self,
+        name: str,
+        value: Any,
+        prog_bar: bool = False,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str = "mean",
+        sync_dist: bool = False,
+        batch_size: int | None = None,
+    ) -> None:
+        """Record a value.
+
+        Args:
+            name: Its name; how it is recorded is decided by the first call under this name.
+            value: A number or a scalar tensor; it is not read from its device before somebody looks at it.
+            prog_bar: Show it in the progress bar.
+            on_step: Record each step's value; by default in training only.
+            on_epoch: Record the epoch's value over all processes; by default outside of training only.
+            reduce_fx: How an epoch's values are combined: ``mean`` (weighted by batch size), ``sum``, ``min``, ``max``.
+            sync_dist: Combine each step's value over processes, which makes them wait for one another.
+            batch_size: The value's weight in the mean; the batch's first dimension unless given.
+
+        Raises:
+            ConfigurationError: The value is no scalar, or the reduction is unknown.
+        """
+        self.trainer.metric_log.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
+
+    def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
+        """:meth:`log` for each item."""
+        for name, value in values.items():
+            self.log(name, value, **options)
+
+    @property
+    def trainer(self) -> Trainer:
+        """The Trainer that is running this module.
+
+        Raises:
+            ConfigurationError: None is.
+        """
+        trainer = self._trainer
+        if trainer is None:
+            raise ConfigurationError(f"{type(self).__name__}.trainer: no Trainer is running this module.")
+        return trainer
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the first parameter; the CPU's where there is none."""
+        return next((parameter.device for parameter in self.parameters()), torch.empty(0).device)
+
+    @property
+    def current_epoch(self) -> int:
+        """The running epoch, from 0."""
+        return self._trainer.current_epoch if self._trainer is not None else 0
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken so far."""
+        return self._trainer.global_step if self._trainer is not None else 0
+
+    def all_gather(self, data: Any) -> Any:
+        """:meth:`core.Runtime.gather`."""
+        return self.trainer.runtime.gather(data)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """The built-in ``print``, in process 0 only."""
+        self.trainer.runtime.print(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_trainer"}
+
+
+class StepModule(nn.Module):
+    """Makes a step of the Module the forward pass that strategies wrap.
+
+    Args:
+        module: Whose steps.
+    """
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.module = module
+        self.use("training_step")
+
+    def use(self, step: str) -> None:
+        """Make ``step``, the name of one of the Module's methods, the forward pass."""
+        self.__dict__["step"] = getattr(self.module, step)
+
+    def forward(self, batch: Any, batch_idx: int) -> Any:
+        """The step."""
+        return self.step(batch, batch_idx)
+
+

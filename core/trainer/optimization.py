@@ -1,0 +1,82 @@
+"""What a Module's ``configure_optimizers`` may return, in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from torch.optim import Optimizer
+
+from core.errors import ConfigurationError, WrongTypeError
+
+__all__ = ["Optimization", "Schedule", "read_optimizers"]
+
+INTERVALS = ("epoch", "step")
+
+VALID = (
+    "an optimizer; [optimizer], [scheduler]; or {'optimizer': ..., 'lr_scheduler': scheduler or {'scheduler': ..., "
+    "'interval': 'epoch' or 'step', 'frequency': 1}}"
+)
+
+
+@attrs.frozen
+class Schedule:
+    """A learning rate scheduler and when it is stepped."""
+
+    scheduler: Any
+    interval: str = "epoch"
+    frequency: int = 1
+
+
+@attrs.frozen
+class Optimization:
+    """One optimizer and its schedules."""
+
+    optimizer: Optimizer
+    schedules: tuple[Schedule, ...] = ()
+
+    def step_schedules(self, interval: str, count: int) -> None:
+        """Step the schedulers of ``interval`` whose turn it is after ``count`` of them."""
+        for schedule in self.schedules:
+            if schedule.interval == interval and count % schedule.frequency == 0:
+                schedule.scheduler.step()
+
+
+def read_optimizers(given: Any) -> Optimization:
+    """Bring what ``configure_optimizers`` returned into one form.
+
+    Raises:
+        WrongTypeError: It is none of the valid forms.
+        ConfigurationError: There are several optimizers, or a schedule's words are unknown.
+    """
+    if isinstance(given, Mapping):
+        optimizer, schedulers = given.get("optimizer"), given.get("lr_scheduler", [])
+    elif isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
+        optimizer, schedulers = given
+    else:
+        optimizer, schedulers = given, []
+    if isinstance(optimizer, tuple | list):
+        if len(optimizer) != 1:
+            raise ConfigurationError(f"configure_optimizers: given {len(optimizer)} optimizers. Valid: one.")
+        optimizer = optimizer[0]
+    if not isinstance(optimizer, Optimizer):
+        raise WrongTypeError(f"configure_optimizers: given {given!r}. Valid: {VALID}.")
+    if not isinstance(schedulers, tuple | list):
+        schedulers = [schedulers]
+    return Optimization(optimizer, tuple(_schedule(scheduler) for scheduler in schedulers))
+
+
+def _schedule(given: Any) -> Schedule:
+    schedule = Schedule(**given) if isinstance(given, Mapping) and set(given) <= _FIELDS else Schedule(given)
+    if not callable(getattr(schedule.scheduler, "step", None)):
+        raise WrongTypeError(f"configure_optimizers: scheduler given as {given!r}. Valid: {VALID}.")
+    if schedule.interval not in INTERVALS or not isinstance(schedule.frequency, int) or schedule.frequency < 1:
+        raise ConfigurationError(
+            f"configure_optimizers: interval={schedule.interval!r}, frequency={schedule.frequency!r}. Valid: interval "
+            "'epoch' or 'step', frequency a whole number from 1."
+        )
+    return schedule
+
+
+_FIELDS = {"scheduler", "interval", "frequency"}
