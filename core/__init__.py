@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         PrecisionRegistry,
         StrategyRegistry,
     )
-    from core.runtime import Runtime, seed_everything
+    from core.random import seed_everything
+    from core.runtime import Runtime
     from core.strategies import Strategy
     from core.trainer import Callback, Module, Trainer
 
@@ -69,7 +70,7 @@ _HOMES = {
     "StrategyRegistry": "core.registration",
     "Trainer": "core.trainer",
     "resolve": "core.plan",
-    "seed_everything": "core.runtime",
+    "seed_everything": "core.random",
 }
 
 

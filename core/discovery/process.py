@@ -58,7 +58,7 @@ class WorkerProcess:
                 json.dump(task, file)
             with open(self._file("output"), "wb") as output:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", _BOOT, self._directory],
+                    [sys.executable, "-P", "-u", "-c", _BOOT, self._directory],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -20,6 +20,7 @@ from core.environments.base import ClusterEnvironment
 from core.environments.local import LocalEnvironment
 from core.errors import CheckpointError, ConfigurationError, CoreError, quoted
 from core.precisions.base import Precision
+from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies import process_group
 from core.strategies.base import Strategy
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
@@ -117,7 +118,7 @@ class ParallelStrategy(Strategy):
             start_method="fork" if self.launcher == "fork" else "spawn",
             fork_unsafe_reason=self.accelerator.fork_unsafe_reason() if self.launcher == "fork" else None,
         )
-        result: T = launcher.launch(_in_worker, self, function, args, kwargs)
+        result: T = launcher.launch(_in_worker, self, get_host_rng_state(), function, args, kwargs)
         del store
         return result
 
@@ -249,9 +250,15 @@ class ParallelStrategy(Strategy):
 
 
 def _in_worker(
-    environ: Mapping[str, str], strategy: ParallelStrategy, function: Callable[..., T], args: Any, kwargs: Any
+    environ: Mapping[str, str],
+    strategy: ParallelStrategy,
+    rng_state: dict[str, Any],
+    function: Callable[..., T],
+    args: Any,
+    kwargs: Any,
 ) -> T:
-    """What a started process runs: the strategy learns who it is there."""
+    """What a started process runs: it draws as the one that asked would, and the strategy learns who it is there."""
+    set_host_rng_state(rng_state)
     strategy.cluster_environment = type(strategy.cluster_environment)(environ)
     return function(*args, **kwargs)
 

@@ -9,7 +9,7 @@ from torch import Generator
 
 from core.checkpoints import latest
 from core.errors import CheckpointError
-from core.runtime.random import get_rng_state, set_rng_state
+from core.random import get_rng_state, set_rng_state
 from core.runtime.state import run_facts
 from core.trainer.hooks import bind_hooks
 

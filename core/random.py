@@ -12,7 +12,7 @@ import torch
 from core.accelerators.base import Accelerator
 from core.errors import ConfigurationError
 
-__all__ = ["get_rng_state", "seed_everything", "set_rng_state"]
+__all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state"]
 
 MAX_SEED = 2**32 - 1
 """The largest seed that all generators take; numpy's is the smallest range."""
@@ -40,16 +40,26 @@ def seed_everything(seed: int) -> int:
 
 def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
     """The state of every generator that training draws from, as tensors and plain values."""
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if "numpy" in sys.modules:
-        name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
-        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(gauss))
-    state["device"] = accelerator.get_rng_state(device)
-    return state
+    return {**get_host_rng_state(), "device": accelerator.get_rng_state(device)}
 
 
 def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch.device) -> None:
     """Put every generator back into ``state``, as :func:`get_rng_state` gave it."""
+    set_host_rng_state(state)
+    accelerator.set_rng_state(state["device"], device)
+
+
+def get_host_rng_state() -> dict[str, Any]:
+    """The state of Python's, numpy's (where it is in use) and torch's host generator."""
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if "numpy" in sys.modules:
+        name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
+        state["numpy"] = (name, torch.from_numpy(keys.astype("int64")), int(position), int(has_gauss), float(gauss))
+    return state
+
+
+def set_host_rng_state(state: dict[str, Any]) -> None:
+    """Put the host's generators back into ``state``, as :func:`get_host_rng_state` gave it."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
@@ -58,4 +68,3 @@ def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch
 
         name, keys, *rest = state["numpy"]
         np.random.set_state((name, keys.numpy().astype("uint32"), *rest))
-    accelerator.set_rng_state(state["device"], device)

@@ -1,0 +1,69 @@
+"""The host's CPU as an accelerator."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.accelerators import CPUAccelerator
+from core.accelerators.detect import cpu
+
+_CPU = torch.device("cpu")
+
+
+def test_every_process_uses_the_same_device() -> None:
+    """Any number of processes share the CPU, whatever their indices."""
+    accelerator = CPUAccelerator()
+    assert accelerator.is_available() is True
+    assert accelerator.auto_device_count() == 1
+    assert accelerator.device_limit() is None
+    assert accelerator.get_parallel_devices([0, 5, 2]) == [_CPU] * 3
+    accelerator.setup_device(_CPU)
+
+
+def test_random_state() -> None:
+    """Putting the state back repeats the draws of torch's own generator."""
+    accelerator = CPUAccelerator()
+    state = accelerator.get_rng_state(_CPU)
+    drawn = torch.rand(5)
+    accelerator.set_rng_state(state, _CPU)
+    assert torch.equal(torch.rand(5), drawn)
+
+
+def test_collectives_and_autocast() -> None:
+    """The CPU's collectives are gloo's, and its autocast is its own."""
+    assert CPUAccelerator().process_group_backend(_CPU) == "gloo"
+    assert CPUAccelerator().autocast_device_type(_CPU) == "cpu"
+    CPUAccelerator().synchronize(_CPU)
+    CPUAccelerator().empty_cache(_CPU)
+
+
+def test_stats_follow_memory() -> None:
+    """64 MiB more in use are 64 MiB more in the process's memory, in bytes; the host has more than that."""
+    before = CPUAccelerator().get_device_stats("cpu")
+    held = bytearray(b"\1" * (64 << 20))
+    after = CPUAccelerator().get_device_stats(_CPU)
+    assert len(held) * 0.9 < after["process_memory_bytes"] - before["process_memory_bytes"] < len(held) * 3
+    assert after["process_cpu_seconds"] >= before["process_cpu_seconds"] > 0
+    assert after["host_memory_bytes"] > after["host_memory_available_bytes"] > 0
+    assert after["process_memory_bytes"] < after["host_memory_bytes"]
+    assert after["host_load_processes"] >= 0
+
+
+def test_stats_of_a_host_that_tells_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host does not tell is left out, and is no error."""
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    monkeypatch.delattr("os.getloadavg")
+    assert list(CPUAccelerator().get_device_stats("cpu")) == ["process_cpu_seconds"]
+
+
+def test_detection_is_torch_free() -> None:
+    """Asking whether the CPU is there imports no torch, and the answer is one."""
+    code = "import sys; from core.accelerators.detect import cpu; print(cpu(), 'torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.split() == ["1", "False"]
+    assert cpu() == 1

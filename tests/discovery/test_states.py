@@ -1,0 +1,153 @@
+"""States from metadata and CORE_PLUGINS alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from installing import files_of, lay_down
+
+from core.discovery.states import Survey, survey
+from core.errors import ConfigurationError
+
+PLUGINS = {
+    "torch-hal-acme": "[core.accelerators]\nacme = acme\n[core.strategies]\nacme_ring = acme\n",
+    "torch-hal-acme2": "[core.accelerators]\nacme = acme2\n",
+    "torch-hal-beta": "[core.accelerators]\nbeta = beta\n",
+}
+
+ACME, ACME2, RING, BETA = (
+    "acme@torch-hal-acme",
+    "acme@torch-hal-acme2",
+    "acme_ring@torch-hal-acme",
+    "beta@torch-hal-beta",
+)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for distribution, entry_points in PLUGINS.items():
+        lay_down(tmp_path, files_of(distribution, "1.0", entry_points))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def states(found: Survey) -> dict[str, str]:
+    return {f"{row.name}@{row.distribution}": row.state for row in found.rows if not row.is_core}
+
+
+def changed(words: str) -> dict[str, str]:
+    """The states that ``words`` in CORE_PLUGINS changes."""
+    return dict(states(survey({"CORE_PLUGINS": words})).items() - states(survey({})).items())
+
+
+def test_without_a_setting(installed: Path) -> None:
+    """What one claims is installed; what two claim is a conflict that names both and the setting that decides."""
+    found = survey({})
+    assert states(found) == {
+        ACME: "conflict",
+        ACME2: "conflict",
+        RING: "installed",
+        BETA: "installed",
+    }
+    for row in found.rows:
+        if row.name == "acme":
+            assert "torch-hal-acme 1.0 and torch-hal-acme2 1.0" in row.reason
+            assert "CORE_PLUGINS=acme@torch-hal-acme2" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("beta", {ACME: "denied", ACME2: "denied", RING: "denied"}),
+        ("cpu", {ACME: "denied", ACME2: "denied", RING: "denied", BETA: "denied"}),
+        ("-beta", {BETA: "denied"}),
+        ("-torch-hal-acme2", {ACME: "installed", ACME2: "denied"}),
+        ("-Torch_HAL.acme2", {ACME: "installed", ACME2: "denied"}),
+        ("-acme@torch-hal-acme", {ACME: "denied", ACME2: "installed"}),
+        ("acme@torch-hal-acme2", {ACME: "denied", ACME2: "installed"}),
+        ("acme@torch-hal-acme,beta", {ACME: "installed", ACME2: "denied", RING: "denied"}),
+        ("torch-hal-acme", {ACME: "installed", ACME2: "denied", BETA: "denied"}),
+        (" , ", {}),
+        ("", {}),
+    ],
+)
+def test_words(words: str, expected: dict[str, str], installed: Path) -> None:
+    """Each form of word allows, denies or decides as documented, by backend or by distribution."""
+    assert changed(words) == expected
+
+
+def test_denial_says_why(installed: Path) -> None:
+    """A denied row quotes the setting."""
+    reasons = {row.name: row.reason for row in survey({"CORE_PLUGINS": "acme_ring,-acme"}).rows}
+    assert reasons["beta"] == "CORE_PLUGINS allows only acme_ring"
+    assert reasons["acme"] == "CORE_PLUGINS has -acme"
+
+
+@pytest.mark.parametrize("words", ["-cpu", "-torch-hal", "beta"])
+def test_cores_own_always_stay(words: str, installed: Path) -> None:
+    """No word denies a backend of core's own."""
+    assert {row.state for row in survey({"CORE_PLUGINS": words}).rows if row.is_core} == {"installed"}
+
+
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        ("-bota", "CORE_PLUGINS: '-bota' is the name of no installed backend or distribution. Did you mean 'beta'?"),
+        ("acme@torch-hal-beta", "'acme@torch-hal-beta' is the name of no installed"),
+        ("-cpu", "CORE_PLUGINS: '-cpu' has no effect, because torch-hal's own backends always stay."),
+    ],
+)
+def test_word_without_effect_is_told(words: str, warning: str, installed: Path) -> None:
+    """A word that changes nothing, as a misspelt one, is a warning."""
+    assert warning in survey({"CORE_PLUGINS": words}).warnings[0]
+
+
+@pytest.mark.parametrize("words", ["-", "--acme", "acme@", "@torch-hal-acme", "-@x", "acme beta", "beta,-"])
+def test_malformed_word_is_refused(words: str) -> None:
+    """A word of no valid form is an error that quotes it and the valid forms."""
+    with pytest.raises(ConfigurationError, match=r"CORE_PLUGINS: the word .* is malformed. Valid, .*<name>@<distrib"):
+        survey({"CORE_PLUGINS": words})
+
+
+@pytest.mark.parametrize(
+    ("requires", "state", "reason"),
+    [
+        ([], "installed", ""),
+        (["torch-hal"], "installed", ""),
+        (["torch-hal>=0.0.1,<99"], "installed", ""),
+        (["torch-hal>=99"], "incompatible", "needs torch-hal>=99; this is torch-hal "),
+        (["torch-hal>=0.0.1", "torch-hal<0.0.2"], "incompatible", "needs torch-hal<0.0.2"),
+        (["torch-hal[testing]==99.*"], "incompatible", "needs torch-hal[testing]==99.*"),
+        (["torch-hal>=99; extra == 'all'"], "installed", ""),
+        (["torch-hal>=banana"], "incompatible", "its requirement 'torch-hal>=banana' cannot be read"),
+    ],
+)
+def test_compatibility(
+    requires: list[str], state: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a distribution requires of torch-hal decides, before anything of it is imported."""
+    lay_down(tmp_path, files_of("torch-hal-acme", "1.0", "[core.accelerators]\nacme = acme\n", requires))
+    monkeypatch.syspath_prepend(tmp_path)
+    (row,) = (row for row in survey({}).rows if row.name == "acme")
+    assert row.state == state
+    assert reason in row.reason
+
+
+def test_incompatible_claimant_makes_no_conflict(installed: Path) -> None:
+    """A distribution that cannot be used does not stand in the way of one that can."""
+    entry_points = "[core.accelerators]\nbeta = newer\n"
+    lay_down(installed, files_of("torch-hal-newer", "1.0", entry_points, ["torch-hal>=99"]))
+    found = states(survey({}))
+    assert found["beta@torch-hal-beta"] == "installed"
+    assert found["beta@torch-hal-newer"] == "incompatible"
+
+
+def test_name_of_cores_own_cannot_be_taken(installed: Path) -> None:
+    """Only the stranger's row is in conflict; core's own stays installed."""
+    lay_down(installed, files_of("torch-hal-thief", "1.0", "[core.strategies]\nddp = thief\n"))
+    rows = [row for row in survey({}).rows if row.name == "ddp"]
+    assert [(row.distribution, row.state) for row in rows] == [
+        ("torch-hal", "installed"),
+        ("torch-hal-thief", "conflict"),
+    ]

@@ -1,0 +1,59 @@
+"""Running the scripts of this folder in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+State = dict[str, torch.Tensor]
+RunScript = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def run_script(out: Path, script: str, *arguments: str, torchrun: int = 0, expect: int = 0) -> Any:
+    """Run a script to its end, under torchrun with that many processes if any, its files going to ``out``."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(torchrun), "--rdzv_backend", "c10d"]
+    launcher += ["--rdzv_endpoint", "127.0.0.1:0"]
+    command = [sys.executable, "-W", "ignore", *(launcher if torchrun else []), str(SCRIPTS / script), *arguments]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("CORE_")}
+    result = subprocess.run(
+        command,
+        env={**environ, "OUT": str(out), "OMP_NUM_THREADS": "1"},
+        cwd=out,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == expect, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def states(out: Path) -> dict[int, State]:
+    """The parameters that processes left in ``out``, by rank."""
+    return {int(path.stem.removeprefix("rank")): torch.load(path) for path in sorted(out.glob("rank*.pt"))}
+
+
+def assert_same(one: State, other: State) -> None:
+    """Bit for bit."""
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.fixture(scope="session")
+def hand_written(tmp_path_factory: pytest.TempPathFactory) -> State:
+    """What a hand-written DistributedDataParallel script ends with on two processes; both agree."""
+    out = tmp_path_factory.mktemp("hand_written")
+    run_script(out, "hand_written.py", torchrun=2)
+    by_rank = states(out)
+    assert_same(by_rank[0], by_rank[1])
+    return by_rank[0]

@@ -1,0 +1,26 @@
+"""The same through the Runtime; the strategy's name is the first argument."""
+
+import sys
+
+from problem import BATCH, EPOCHS, dataset, leave, model, optimizer
+from torch import nn
+from torch.utils.data import DataLoader
+
+from core import Runtime, seed_everything
+
+
+def train(runtime: Runtime) -> None:
+    seed_everything(0)
+    module = model()
+    stepper = optimizer(module)
+    ddp, stepper, loader = runtime.prepare(module, stepper, DataLoader(dataset(), batch_size=BATCH, shuffle=True))
+    for _ in range(EPOCHS):
+        for inputs, targets in loader:
+            stepper.zero_grad()
+            runtime.backward(nn.functional.mse_loss(ddp(inputs), targets))
+            stepper.step()
+    leave(module, runtime.process_index)
+
+
+if __name__ == "__main__":
+    Runtime(accelerator="cpu", strategy=sys.argv[1], devices=2).launch(train)

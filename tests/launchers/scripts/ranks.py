@@ -1,0 +1,120 @@
+"""A script of two ranks for the tests: ``ranks.py <scenario>``; what each rank does is in its scenario."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from core.errors import LaunchError
+from core.strategies.launchers import FunctionLauncher, ScriptLauncher, attach_lifeline
+from core.strategies.process_group import connect_store, host_store, join
+
+
+def say(**facts):
+    print(json.dumps({"rank": rank, "pid": os.getpid(), **facts}), flush=True)
+
+
+def join_group(**options):
+    return join(store, backend="gloo", rank=rank, world_size=2, check=launcher and launcher.check, **options)
+
+
+def block_in_all_reduce():
+    say(ready=True)
+    dist.all_reduce(torch.ones(4))
+
+
+def both_finish():
+    """Say how this process was started, and exit without another word."""
+    say(argv=sys.argv[1:], optimize=sys.flags.optimize, xoptions=sys._xoptions, main=__name__, spec=bool(__spec__))
+    join_group()
+    gathered = [torch.zeros(1), torch.zeros(1)]
+    dist.all_gather(gathered, torch.full((1,), float(rank)))
+    say(gathered=torch.cat(gathered).tolist())
+
+
+def runs_one_after_another():
+    for run in range(3):
+        group = join_group()
+        value = torch.tensor([float(rank + run)])
+        dist.all_reduce(value)
+        say(run=run, value=value.item())
+        group.leave()
+    if launcher:
+        launcher.finish()
+
+
+def exit_code():
+    join_group().leave()
+    sys.exit(7 if rank else 0)
+
+
+def both_block():
+    join_group()
+    block_in_all_reduce() if rank == 0 else (say(ready=True), time.sleep(60))
+
+
+def rank_1_raises():
+    join_group()
+    if rank == 1:
+        raise ValueError("rank 1 has no idea")
+    block_in_all_reduce()
+
+
+def rank_1_raises_with_work_under_way():
+    """Rank 0 joins no collective at all; rank 1 has begun one, and holds the group in a wrapped module besides."""
+    group = join_group()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    group.release_at_leave(model)
+    if rank == 0:
+        time.sleep(60)
+    dist.all_reduce(torch.ones(4), async_op=True)
+    raise ValueError("rank 1 has no idea")
+
+
+def rank_0_is_stuck():
+    """As a collective of a backend that does not notice a lost peer."""
+    join_group()
+    if rank == 0:
+        threading.Event().wait(60)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rank_0_asks():
+    join_group()
+    if rank == 1:
+        say(ready=True)
+        time.sleep(60)
+    try:
+        block_in_all_reduce()
+    except RuntimeError:
+        try:
+            launcher.check(settle=5)
+        except LaunchError as error:
+            say(error=str(error))
+
+
+def work(environ, seconds):
+    print(json.dumps({"rank": int(environ["RANK"]), "pid": os.getpid(), "ready": True}), flush=True)
+    time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    scenario = sys.argv[1]
+    attach_lifeline(os.environ)
+    rank = int(os.environ.get("RANK", 0))
+    if scenario in ("spawn", "fork"):
+        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, start_method=scenario).launch(work, 60)
+        sys.exit()
+    launcher = None
+    if rank == 0:
+        store = host_store("127.0.0.1")
+        launcher = ScriptLauncher(2, lambda rank: {"RANK": str(rank), "MASTER_PORT": str(store.port)}, grace=3)
+        launcher.start()
+    else:
+        store = connect_store("127.0.0.1", int(os.environ["MASTER_PORT"]))
+    globals()[scenario]()
