@@ -23,7 +23,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--end", choices=["leave", "exit"], default="leave", help="leave the group, or let the exit do so")
+    parser.add_argument(
+        "--end", choices=["leave", "exit"], default="leave", help="leave the group, or let the exit do so"
+    )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a run may take")
     parser.add_argument("--train", action="store_true", help="be one of the runs (what the script starts itself as)")
     arguments = parser.parse_args()
@@ -58,7 +60,9 @@ def soak(arguments: argparse.Namespace) -> int:
         if code != "0" or left or output.count("trained") != arguments.processes:
             print(f"exit code {code}, left behind {left}:\n{output}")
             codes["unclean"] += 1
-    print(f"exit codes: {dict(codes)}; left behind: {leftover} processes; median {statistics.median(seconds):.2f} s a run")
+    print(
+        f"exit codes: {dict(codes)}; left behind: {leftover} processes; median {statistics.median(seconds):.2f} s a run"
+    )
     return 0 if codes == Counter({"0": arguments.runs}) and not leftover else 1
 
 

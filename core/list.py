@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 USAGE = """\
-usage: python -m core.list [--kind KIND] [--probe] [--verbose] [--json] [--strict]
+usage: python -m core.list [--kind KIND] [--probe] [--timeout S] [--verbose]
+                           [--json] [--strict]
 
 The installed backends by kind, and the state of each.
 
-  --kind KIND    only this kind, may be given several times:
-                 {kinds}
+  --kind KIND    only this kind; may be given several times
   --probe        import every backend and ask the hardware, in a process of its
                  own: available (n devices), unavailable, failed
   --timeout S    seconds that --probe and --verbose give to each step (default 10)
@@ -36,6 +36,8 @@ The installed backends by kind, and the state of each.
   --json         for machines
   --strict       exit with 1 if a backend is failed, incompatible or in conflict
   --help         this text
+
+{kinds}
 
 CORE_PLUGINS=name,...    allow only these plugins; CORE_PLUGINS=-name denies one
 """
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         options = _parse(arguments)
         if "--help" in options.switches:
-            sys.stdout.write(USAGE.format(kinds=", ".join(KINDS)))
+            sys.stdout.write(USAGE.format(kinds="\n".join(_wrapped(f"KIND is one of {', '.join(KINDS)}.", ""))))
             return 0
         found = survey(environ)
         if options.switches & {"--probe", "--verbose"}:

@@ -81,9 +81,10 @@ def target_name(target: Any) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line: its type and message."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """An exception on one line: its type and message, and those of what it was raised from."""
+    message = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text if error.__cause__ is None else f"{text} (from {describe(error.__cause__)})"
 
 
 def trace(error: BaseException) -> str:

@@ -46,6 +46,10 @@ class Precision:
         """
         del device_type
 
+    def acts_in(self, hook: str) -> bool:
+        """Whether the hook of that name does anything of this precision's own; the loop leaves out one that does not."""
+        return getattr(type(self), hook) is not getattr(Precision, hook)
+
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module`` with parameters and buffers in the declared dtypes, in place where torch can."""
         return module

@@ -22,6 +22,7 @@ __all__ = ["MixedPrecision"]
 _log = logging.getLogger(__name__)
 
 _NAMES = {torch.float16: "16-mixed", torch.bfloat16: "bf16-mixed"}
+_SCALING_HOOKS = ("backward", "optimizer_step", "unscale_gradients", "clip_gradients")
 _WITHOUT_AUTOCAST = ("32-true", "bf16-true", "16-true", "64-true")
 
 
@@ -74,6 +75,10 @@ class MixedPrecision(Precision):
         self._autocast = partial(torch.autocast, device_type, dtype=self.compute_dtype)
         if self.scales_loss and self.scaler is None:
             self.scaler = torch.amp.GradScaler(device_type)
+
+    def acts_in(self, hook: str) -> bool:
+        """As in the base class; without a scale, the hooks around it do nothing."""
+        return super().acts_in(hook) and (self.scales_loss or hook not in _SCALING_HOOKS)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in float32."""

@@ -14,12 +14,7 @@ __all__ = ["PreparedModule", "needs_forward_context"]
 
 def needs_forward_context(precision: Precision) -> bool:
     """Whether ``precision`` does anything around a forward pass."""
-    cls = type(precision)
-    return not (
-        cls.forward_context is Precision.forward_context
-        and cls.convert_input is Precision.convert_input
-        and cls.convert_output is Precision.convert_output
-    )
+    return any(precision.acts_in(hook) for hook in ("forward_context", "convert_input", "convert_output"))
 
 
 class PreparedModule(nn.Module):

@@ -140,7 +140,6 @@ class Strategy(ABC):
         self.parallel_devices = list(parallel_devices)
         self._plan = plan
         cluster_environment.connect(len(self.parallel_devices), num_nodes)
-        precision.connect(accelerator.autocast_device_type(self.parallel_devices[0]))
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -198,8 +197,9 @@ class Strategy(ABC):
         return function(*args, **kwargs)
 
     def setup_environment(self) -> None:
-        """Make this process ready: its device, and the connection to the others."""
+        """Make this process ready: its device, the precision on it, and the connection to the others."""
         self.accelerator.setup_device(self.root_device)
+        self.precision.connect(self.accelerator.autocast_device_type(self.root_device))
 
     def teardown(self, failed: bool = False) -> None:
         """Leave the others and free what is held; may be called twice.
@@ -295,7 +295,7 @@ class Strategy(ABC):
     def bound_backward(self) -> Callable[..., None]:
         """What ``backward`` comes down to, for the loop: the tensor's own where nothing overrides it."""
         if type(self).backward is Strategy.backward:
-            return _tensor_backward if type(self.precision).backward is Precision.backward else self.precision.backward
+            return self.precision.backward if self.precision.acts_in("backward") else _tensor_backward
         return self.backward
 
     def bound_optimizer_step(self, optimizer: Optimizer) -> Callable[[], Any]:
@@ -306,10 +306,7 @@ class Strategy(ABC):
 
     def steps_plainly(self) -> bool:
         """Whether stepping an optimizer needs nobody but the optimizer."""
-        return (
-            type(self).optimizer_step is Strategy.optimizer_step
-            and type(self.precision).optimizer_step is Precision.optimizer_step
-        )
+        return type(self).optimizer_step is Strategy.optimizer_step and not self.precision.acts_in("optimizer_step")
 
     # -- collectives ---------------------------------------------------------------------------------------------
 

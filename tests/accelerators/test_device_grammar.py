@@ -40,7 +40,7 @@ def test_all_devices(devices: Any) -> None:
 def test_values_outside_the_grammar(devices: Any) -> None:
     """A value outside the grammar is refused with one error that says what was given and what is valid."""
     for parse in (_parse, CPUAccelerator().parse_devices):
-        with pytest.raises(DeviceError, match="(?s)devices=.*Valid: 'auto' or -1 for all, a count k >= 1") as caught:
+        with pytest.raises(DeviceError, match=r"(?s)devices=.*Valid: 'auto' or -1 for all, a count k >= 1") as caught:
             parse(devices)
         assert repr(devices)[:20] in str(caught.value)
         assert len(str(caught.value)) < 500

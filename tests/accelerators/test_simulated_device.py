@@ -26,3 +26,15 @@ def test_no_device_found(run_simulated: RunSimulated) -> None:
         "a = T('simx'); print(d(), a.is_available(), a.auto_device_count())"
     )
     assert run_simulated("-c", code, devices=0).split() == ["()", "False", "0"]
+
+
+def test_collectives_of_its_own(run_simulated: RunSimulated, tmp_path: Path) -> None:
+    """Two processes train under DistributedDataParallel over the vendor's own backend to the CPU's bits."""
+    code = (
+        "import subprocess, sys; "
+        "ranks = [subprocess.Popen([sys.executable, *sys.argv[1:2], str(r), sys.argv[2]]) for r in range(2)]; "
+        "sys.exit(max(rank.wait() for rank in ranks))"
+    )
+    output = run_simulated("-c", code, _HERE / "scripts" / "collectives.py", tmp_path / "rendezvous")
+    assert "rank 0 done" in output
+    assert "rank 1 done" in output

@@ -61,6 +61,10 @@ def test_hands_over_specs(body: str, plugin: Plugin) -> None:
     [
         ("import nowhere_to_be_found\n", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
         ("raise ValueError('two\\n  lines')\n", "ValueError: two lines"),
+        (
+            "raise ValueError('no device') from OSError('no driver')\n",
+            "ValueError: no device (from OSError: no driver)",
+        ),
         ("raise SystemExit\n", "SystemExit"),
         (HOOK + "raise RuntimeError('no driver')\n", "its core_accelerators raises RuntimeError: no driver"),
         (HOOK + "yield acme()\n    raise SystemExit(3)\n", "its core_accelerators raises SystemExit: 3"),

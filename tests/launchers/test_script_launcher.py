@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from processes import running
+from marked_runs import running
 
 from core.errors import LaunchError
 from core.strategies.launchers import ScriptLauncher, attach_lifeline, script_command

@@ -6,29 +6,31 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from core.errors import LaunchError
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher, attach_lifeline
-from core.strategies.process_group import connect_store, host_store, join
+from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
 
 
-def say(**facts):
-    print(json.dumps({"rank": rank, "pid": os.getpid(), **facts}), flush=True)
+def say(**facts: Any) -> None:
+    """Print a line, in one piece: the ranks share the output."""
+    os.write(1, (json.dumps({"rank": rank, "pid": os.getpid(), **facts}) + "\n").encode())
 
 
-def join_group(**options):
-    return join(store, backend="gloo", rank=rank, world_size=2, check=launcher and launcher.check, **options)
+def join_group() -> JoinedGroup:
+    return join(store, backend="gloo", rank=rank, world_size=2, check=launcher.check if launcher else None)
 
 
-def block_in_all_reduce():
+def block_in_all_reduce() -> None:
     say(ready=True)
     dist.all_reduce(torch.ones(4))
 
 
-def both_finish():
+def both_finish() -> None:
     """Say how this process was started, and exit without another word."""
     say(argv=sys.argv[1:], optimize=sys.flags.optimize, xoptions=sys._xoptions, main=__name__, spec=bool(__spec__))
     join_group()
@@ -37,7 +39,7 @@ def both_finish():
     say(gathered=torch.cat(gathered).tolist())
 
 
-def runs_one_after_another():
+def runs_one_after_another() -> None:
     for run in range(3):
         group = join_group()
         value = torch.tensor([float(rank + run)])
@@ -48,24 +50,27 @@ def runs_one_after_another():
         launcher.finish()
 
 
-def exit_code():
+def exit_code() -> None:
     join_group().leave()
     sys.exit(7 if rank else 0)
 
 
-def both_block():
+def both_block() -> None:
     join_group()
-    block_in_all_reduce() if rank == 0 else (say(ready=True), time.sleep(60))
+    if rank == 0:
+        block_in_all_reduce()
+    say(ready=True)
+    time.sleep(60)
 
 
-def rank_1_raises():
+def rank_1_raises() -> None:
     join_group()
     if rank == 1:
         raise ValueError("rank 1 has no idea")
     block_in_all_reduce()
 
 
-def rank_1_raises_with_work_under_way():
+def rank_1_raises_with_work_under_way() -> None:
     """Rank 0 joins no collective at all; rank 1 has begun one, and holds the group in a wrapped module besides."""
     group = join_group()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
@@ -76,7 +81,7 @@ def rank_1_raises_with_work_under_way():
     raise ValueError("rank 1 has no idea")
 
 
-def rank_0_is_stuck():
+def rank_0_is_stuck() -> None:
     """As a collective of a backend that does not notice a lost peer."""
     join_group()
     if rank == 0:
@@ -84,11 +89,12 @@ def rank_0_is_stuck():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def rank_0_asks():
+def rank_0_asks() -> None:
     join_group()
     if rank == 1:
         say(ready=True)
         time.sleep(60)
+    assert launcher is not None
     try:
         block_in_all_reduce()
     except RuntimeError:
@@ -98,8 +104,10 @@ def rank_0_asks():
             say(error=str(error))
 
 
-def work(environ, seconds):
-    print(json.dumps({"rank": int(environ["RANK"]), "pid": os.getpid(), "ready": True}), flush=True)
+def work(environ: dict[str, str], seconds: float) -> None:
+    global rank
+    rank = int(environ["RANK"])
+    say(ready=True)
     time.sleep(seconds)
 
 
@@ -107,10 +115,10 @@ if __name__ == "__main__":
     scenario = sys.argv[1]
     attach_lifeline(os.environ)
     rank = int(os.environ.get("RANK", 0))
-    if scenario in ("spawn", "fork"):
+    if scenario == "spawn" or scenario == "fork":
         FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, start_method=scenario).launch(work, 60)
         sys.exit()
-    launcher = None
+    launcher: ScriptLauncher | None = None
     if rank == 0:
         store = host_store("127.0.0.1")
         launcher = ScriptLauncher(2, lambda rank: {"RANK": str(rank), "MASTER_PORT": str(store.port)}, grace=3)

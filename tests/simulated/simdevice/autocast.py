@@ -1,4 +1,4 @@
-"""Autocast on the device, with the operator lists that torch uses on the CPU."""
+"""Autocast on the device, with the same policy as torch's own on the CPU."""
 
 from __future__ import annotations
 
@@ -13,16 +13,37 @@ from simdevice.libraries import library
 
 __all__ = ["register"]
 
-_LOWER = """
-    _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input conv_tbc
-    bmm mm mv addmm addbmm baddbmm linear matmul linalg_vecdot prelu scaled_dot_product_attention
-"""
-_FULL = """
-    mse_loss binary_cross_entropy nll_loss nll_loss_nd kl_div cosine_embedding_loss hinge_embedding_loss huber_loss
-    smooth_l1_loss soft_margin_loss triplet_margin_loss poisson_nll_loss margin_ranking_loss multi_margin_loss
-    multilabel_margin_loss prod cdist trace quantile nanquantile grid_sampler
-"""
-_WIDEST = "cat stack index_copy"
+_LOWER = frozenset(
+    [
+        "conv1d",
+        "conv1d.padding",
+        "conv2d",
+        "conv2d.padding",
+        "conv3d",
+        "conv3d.padding",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d.input",
+        "conv_transpose3d.input",
+        "_convolution.deprecated",
+        "bmm",
+        "mm",
+        "addmm",
+        "addbmm",
+        "baddbmm",
+        "_addmm_activation",
+        "linear",
+        "matmul",
+        "linalg_vecdot",
+        "prelu",
+        "scaled_dot_product_attention",
+        "_native_multi_head_attention",
+        "mkldnn_rnn_layer",
+    ]
+)
+"""Operators that compute in the lower precision."""
+_WIDEST = frozenset(("cat", "stack", "index_copy"))
+"""Operators that compute in the widest precision of their tensors; every other one here computes in float32."""
 
 _KEY = DispatchKeySet(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
 
@@ -32,27 +53,30 @@ def register(device_type: str) -> None:
     library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)
     aten = library("aten", "AutocastPrivateUse1")
 
-    def lower(*operands: Any) -> torch.dtype:
+    def lower(args: Any) -> torch.dtype:
         return torch.get_autocast_dtype(device_type)
 
-    def full(*operands: Any) -> torch.dtype:
+    def full(args: Any) -> torch.dtype:
         return torch.float32
 
-    for names, dtype in ((_LOWER, lower), (_FULL, full), (_WIDEST, _widest)):
-        for name in names.split():
-            packet, _, overload = name.partition(".")
-            for op in _overloads(getattr(torch.ops.aten, packet), overload):
-                aten.impl(op, _casting(op, dtype, device_type))
+    for name in _known_to_autocast():
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        dtype = lower if name in _LOWER else _widest if name in _WIDEST else full
+        aten.impl(op, _casting(op, dtype, device_type))
 
 
-def _overloads(packet: Any, overload: str) -> list[Any]:
-    names = [overload] if overload else [name for name in packet.overloads() if "out" not in name]
-    return [getattr(packet, name) for name in names]
+def _known_to_autocast() -> list[str]:
+    return [
+        name.removeprefix("aten::")
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastCPU")
+    ]
 
 
-def _casting(op: Any, dtype: Callable[..., torch.dtype], device_type: str) -> Callable[..., Any]:
+def _casting(op: Any, dtype: Callable[[Any], torch.dtype], device_type: str) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        wanted = dtype(*args)
+        wanted = dtype(args)
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
             return op(*_cast(args, wanted, device_type), **_cast(kwargs, wanted, device_type))
 
@@ -70,6 +94,6 @@ def _cast(value: Any, dtype: torch.dtype, device_type: str) -> Any:
     return value
 
 
-def _widest(*args: Any) -> torch.dtype:
+def _widest(args: Any) -> torch.dtype:
     tensors = [t for arg in args for t in (arg if isinstance(arg, list | tuple) else [arg]) if isinstance(t, Tensor)]
     return torch.float32 if any(t.dtype == torch.float32 for t in tensors) else tensors[0].dtype

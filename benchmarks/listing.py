@@ -1,0 +1,95 @@
+"""What ``python -m core.list`` costs at 500 installed distributions, beside an empty module and importlib.metadata.
+
+Usage: ``python benchmarks/listing.py [--runs N] [--distributions N]``. The commands are run in turn, so that whatever
+else the machine does meets all of them alike; exits with 1 where the listing takes 8 ms more than the empty module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BAR = 8.0
+"""Milliseconds that the listing may take above an empty module."""
+
+WITH_IMPORTLIB = """\
+import argparse
+from importlib.metadata import entry_points
+
+argparse.ArgumentParser().parse_args()
+for kind in ("accelerators", "strategies", "precisions", "checkpoint_ios", "cluster_environments"):
+    for entry in sorted(entry_points(group=f"core.{kind}")):
+        print(entry.name, entry.dist.name, entry.dist.version)
+"""
+
+
+def main() -> int:
+    """Measure and print; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=60, help="how often each command is run (default 60)")
+    parser.add_argument("--distributions", type=int, default=500, help="how many are installed (default 500)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        site = make_site(Path(directory, "site"), options.distributions)
+        (site / "empty_module.py").write_text("")
+        (site / "with_importlib.py").write_text(WITH_IMPORTLIB)
+        environ = {**os.environ, "PYTHONPATH": str(site), "PYTHONPYCACHEPREFIX": str(Path(directory, "cache"))}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        modules = {"empty module": "empty_module", "core.list": "core.list", "importlib.metadata": "with_importlib"}
+        times = measure(modules, environ, options.runs)
+    return report(times, options.distributions)
+
+
+def make_site(site: Path, distributions: int) -> Path:
+    """A directory with that many distributions: one in four has entry points, two are plugins of core."""
+    random.seed(0)
+    for number in range(distributions):
+        name = f"package_{number}"
+        (site / name).mkdir(parents=True)
+        info = site / f"{name}-1.{number}.dist-info"
+        info.mkdir()
+        headers = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.{number}\nRequires-Dist: torch-hal>=0.1\n"
+        (info / "METADATA").write_text(headers + "\n" + "Words of a description.\n" * random.randrange(400))
+        if number % 4 == 0:
+            (info / "entry_points.txt").write_text(f"[console_scripts]\n{name} = {name}.cli:main\n")
+        if number in (0, distributions // 2):
+            (info / "entry_points.txt").write_text(f"[core.accelerators]\n{name} = {name}.plugin\n")
+    return site
+
+
+def measure(modules: dict[str, str], environ: dict[str, str], runs: int) -> dict[str, list[float]]:
+    """Milliseconds of each run of each module, the first run of each left out."""
+    times: dict[str, list[float]] = {label: [] for label in modules}
+    for run in range(runs + 1):
+        for label, module in modules.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-m", module], env=environ, stdout=subprocess.DEVNULL, check=True)
+            if run:
+                times[label].append((time.perf_counter() - start) * 1e3)
+    return times
+
+
+def report(times: dict[str, list[float]], distributions: int) -> int:
+    """Print medians, minima, differences and ratios; returns 1 where the bar is missed."""
+    empty = statistics.median(times["empty module"])
+    print(f"{distributions} installed distributions, {len(times['empty module'])} interleaved runs, milliseconds")
+    print(f"{'':<20}{'median':>8}{'min':>8}{'above empty':>13}{'ratio':>7}")
+    for label, values in times.items():
+        median = statistics.median(values)
+        print(f"{label:<20}{median:>8.1f}{min(values):>8.1f}{median - empty:>+13.1f}{median / empty:>7.2f}")
+    above = statistics.median(
+        listing - nothing for listing, nothing in zip(times["core.list"], times["empty module"], strict=True)
+    )
+    print(f"core.list above an empty module, median of the paired differences: {above:+.1f} ms (bar: +{BAR:g})")
+    return int(above > BAR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

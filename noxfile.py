@@ -1,0 +1,82 @@
+"""Everything that is run on this project by a command: ``nox --list`` names it, ``nox -s NAME`` runs it.
+
+Sessions that need torch share one environment, since installing torch takes longer than most of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "docs", "tests"]
+
+HERE = Path(__file__).parent
+TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
+CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
+GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
+
+
+def group(*names: str) -> tuple[str, ...]:
+    """The requirements in dependency groups of ``pyproject.toml``."""
+    return nox.project.dependency_groups(GROUPS, *names)
+
+
+def torch_python(session: nox.Session) -> str:
+    """The interpreter of the environment with torch, this project (editable) and what its sessions need."""
+    python = str(TORCH_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    if not Path(python).exists():
+        session.run(sys.executable, "-m", "venv", str(TORCH_ENVIRONMENT))
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *group("test", "types"))
+    return python
+
+
+@nox.session(venv_backend="none")
+def digits(session: nox.Session) -> None:
+    """Train on handwritten digits, on one process and on two, with the Trainer and with the Runtime."""
+    python = torch_python(session)
+    for example in ("digits_trainer.py", "digits_runtime.py"):
+        for devices in ("1", "2"):
+            words = session.posargs or ("--accelerator", "cpu", "--devices", devices)
+            session.run(python, f"examples/{example}", *words)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """All tests."""
+    session.run(torch_python(session), "-m", "pytest", *(session.posargs or ("-n", "2")))
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Strict type checks of the package, the tests and everything else in Python."""
+    session.run(torch_python(session), "-m", "mypy", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, format, and the one direction in which rooms may know each other."""
+    session.install(*group("lint"))
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports", "--no-logo", "--no-cache")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation; a broken link fails it."""
+    session.install(*group("docs"))
+    session.run("mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build sdist and wheel into dist/; what is in them is checked by the tests."""
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", "dist")

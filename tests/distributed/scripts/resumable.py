@@ -1,0 +1,67 @@
+"""Four epochs, checkpointed after each; ``die`` kills this process by SIGKILL in epoch 3, ``resume`` goes on from there."""
+
+import os
+import random
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from problem import BATCH, dataset, leave, model
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from core import Module, Trainer, seed_everything
+from core.callbacks import Callback
+
+
+class Regression(Module):
+    """Draws from every generator there is, so that one that is not restored shows in the parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = model()
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        noise = random.random() + float(np.random.random())
+        return nn.functional.mse_loss(self.model(inputs + noise / 100 + torch.rand_like(inputs) / 100), targets)
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        inputs, targets = batch
+        self.log("error", nn.functional.l1_loss(self.model(inputs), targets))
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        stepper = torch.optim.AdamW(self.parameters(), lr=3e-3)
+        return {"optimizer": stepper, "lr_scheduler": torch.optim.lr_scheduler.StepLR(stepper, 1, 0.7)}
+
+
+class Die(Callback):
+    def on_train_batch_start(self, trainer: Trainer, module: Module, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 2 and batch_idx == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    mode, devices, precision = sys.argv[1:]
+    seed_everything(3 if mode == "resume" else 0)
+    module = Regression()
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=devices,
+        precision=precision,
+        max_epochs=4,
+        callbacks=[Die()] if mode == "die" else [],
+        enable_progress_bar=False,
+        default_root_dir=os.environ["OUT"],
+    )
+    data = dataset()
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
+    trainer.fit(module, loader, DataLoader(data, batch_size=64), ckpt_path="last" if mode == "resume" else None)
+    assert trainer.current_epoch == 4
+    leave(module.model, trainer.runtime.process_index)
+
+
+if __name__ == "__main__":
+    main()
