@@ -24,8 +24,9 @@ import argparse
 from importlib.metadata import entry_points
 
 argparse.ArgumentParser().parse_args()
+found = entry_points()
 for kind in ("accelerators", "strategies", "precisions", "checkpoint_ios", "cluster_environments"):
-    for entry in sorted(entry_points(group=f"core.{kind}")):
+    for entry in sorted(found.select(group=f"core.{kind}")):
         print(entry.name, entry.dist.name, entry.dist.version)
 """
 
@@ -55,8 +56,8 @@ def make_site(site: Path, distributions: int) -> Path:
         (site / name).mkdir(parents=True)
         info = site / f"{name}-1.{number}.dist-info"
         info.mkdir()
-        headers = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.{number}\nRequires-Dist: torch-hal>=0.1\n"
-        (info / "METADATA").write_text(headers + "\n" + "Words of a description.\n" * random.randrange(400))
+        headers = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.{number}\nRequires-Dist: torch-hal>=0.1\n\n"
+        (info / "METADATA").write_text(headers + "Words of a description.\n" * random.randrange(400))
         if number % 4 == 0:
             (info / "entry_points.txt").write_text(f"[console_scripts]\n{name} = {name}.cli:main\n")
         if number in (0, distributions // 2):

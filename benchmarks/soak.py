@@ -20,6 +20,7 @@ MARK = "CORE_SOAK"
 
 
 def main() -> int:
+    """Soak, or be one of the runs; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
@@ -36,6 +37,7 @@ def main() -> int:
 
 
 def soak(arguments: argparse.Namespace) -> int:
+    """Run this script again and again; the exit code."""
     codes: Counter[str] = Counter()
     seconds = []
     leftover = 0

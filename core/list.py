@@ -30,7 +30,7 @@ The installed backends by kind, and the state of each.
   --kind KIND    only this kind; may be given several times
   --probe        import every backend and ask the hardware, in a process of its
                  own: available (n devices), unavailable, failed
-  --timeout S    seconds that --probe and --verbose give to each step (default 10)
+  --timeout S    seconds for each step of --probe and --verbose (default 10)
   --verbose      why each backend is in its state; imports the plugins' light
                  modules in a process of its own, and shows tracebacks
   --json         for machines
@@ -39,7 +39,7 @@ The installed backends by kind, and the state of each.
 
 {kinds}
 
-CORE_PLUGINS=name,...    allow only these plugins; CORE_PLUGINS=-name denies one
+CORE_PLUGINS=name,... allows only these plugins, CORE_PLUGINS=-name denies one.
 """
 
 _WIDTH = 80

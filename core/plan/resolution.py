@@ -154,6 +154,11 @@ class _Resolution:
         if not (isinstance(self.words["cluster_environment"], str) and self.words["cluster_environment"] == "auto"):
             self._choose_named("cluster_environment")
             return
+        if LAUNCHED in self.request.environ:
+            # The launcher set the variables that torchrun sets as well; whose they are is known.
+            (spec,) = self.registry.find("cluster_environment", LocalEnvironment.name)
+            self._take("cluster_environment", spec, "an earlier run of this script started this process")
+            return
         specs = sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
         passed_over = [PassedOver(row.name, row.reason) for row in self.registry.failures("cluster_environment")]
         for spec in specs:

@@ -41,6 +41,10 @@ _OPERATIONS = {
 }
 
 
+_script_stores: list[Store] = []
+"""Keeps open what a script's processes meet in: later runs of the script, with strategies of their own, do so too."""
+
+
 class ParallelStrategy(Strategy):
     """Several processes, one device each, that meet in a ``torch.distributed`` process group.
 
@@ -93,12 +97,14 @@ class ParallelStrategy(Strategy):
             )
         if self.launcher != "script":
             return self._run_function(environment, function, args, kwargs)
-        self._script = self._start_script(environment)
+        if self._script is None:
+            self._script = self._start_script(environment)
         return function(*args, **kwargs)
 
     def _start_script(self, environment: LocalEnvironment) -> ScriptLauncher:
         """Host the store, and start this script once more for each further process of this machine."""
         self._store = self._open_store(environment)
+        _script_stores.append(self._store)
         launcher = ScriptLauncher(
             len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan)
         )

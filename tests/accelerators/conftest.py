@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-_HERE = Path(__file__).parent
-_SIMULATED = _HERE.parent / "simulated"
+_SIMULATED = Path(__file__).parents[1] / "simulated"
 
 RunSimulated = Callable[..., str]
 
@@ -28,7 +27,7 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
         words = ("PYTEST_", "CORE_", "SIMX_", "TORCHELASTIC_")
         exact = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         env = {key: value for key, value in os.environ.items() if not key.startswith(words) and key not in exact}
-        path = [str(_SIMULATED), str(_HERE), *filter(None, [env.get("PYTHONPATH")])]
+        path = [str(_SIMULATED), *filter(None, [env.get("PYTHONPATH")])]
         env |= {"PYTHONPATH": os.pathsep.join(path), "SIMX_DEVICES": str(devices), "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
             [sys.executable, *map(str, args)],

@@ -15,13 +15,14 @@ import pytest
 import simx
 import torch
 import xpulib
-from device_rows import ACCEPTED, NOT_THERE, REFUSED
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
+
+from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 
 _FIRST, _SECOND = torch.device("simx:0"), torch.device("simx:1")
 _DEVICES = pytest.mark.parametrize("device", [_FIRST, _SECOND], ids=str)

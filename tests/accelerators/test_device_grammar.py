@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from device_rows import ACCEPTED, NOT_THERE, REFUSED
 
 from core.accelerators import CPUAccelerator, parse_devices
 from core.errors import DeviceError
+
+from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 
 
 def _parse(devices: Any, count: int = 2) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import RunSimulated
+from .conftest import RunSimulated
 
 _HERE = Path(__file__).parent
 
@@ -35,6 +35,6 @@ def test_collectives_of_its_own(run_simulated: RunSimulated, tmp_path: Path) -> 
         "ranks = [subprocess.Popen([sys.executable, *sys.argv[1:2], str(r), sys.argv[2]]) for r in range(2)]; "
         "sys.exit(max(rank.wait() for rank in ranks))"
     )
-    output = run_simulated("-c", code, _HERE / "scripts" / "collectives.py", tmp_path / "rendezvous")
+    output = run_simulated("-c", code, _HERE / "scripts" / "simulated_ddp.py", tmp_path / "rendezvous")
     assert "rank 0 done" in output
     assert "rank 1 done" in output

@@ -55,8 +55,8 @@ def test_killing_another_rank_ends_the_run() -> None:
     """KILL of rank 1 while rank 0 waits for it in a collective: both are gone within seconds, rank 1 is named."""
     with running("ranks.py", "both_block") as run:
         os.kill(run.until_ready()[1], signal.SIGKILL)
-        assert run.end(15) == 1
-        assert run.gone_within(1)
+        assert run.end(30) == 1
+        assert run.gone_within(5)
     assert "rank 1" in run.error
     assert "was killed by SIGKILL" in run.error
 
@@ -66,7 +66,7 @@ def test_no_rank_outlives_the_first(number: signal.Signals) -> None:
     """However the first process is ended, the others follow within seconds."""
     with running("ranks.py", "both_block") as run:
         os.kill(run.until_ready()[0], number)
-        assert run.end(15) == -number
+        assert run.end(30) == -number
         assert run.gone_within(10)
 
 
@@ -74,7 +74,7 @@ def test_an_exception_in_another_rank_ends_the_run() -> None:
     """Rank 0 comes out of the collective that rank 1 will not join; rank 1's own traceback is shown."""
     with running("ranks.py", "rank_1_raises") as run:
         assert run.end(30) == 1
-        assert run.gone_within(1)
+        assert run.gone_within(5)
     assert "ValueError: rank 1 has no idea" in run.error
     assert "terminate called" not in run.error
 
@@ -83,7 +83,7 @@ def test_a_rank_that_fails_is_not_held_by_a_collective_under_way() -> None:
     """An exception ends a rank that has begun what nobody completes, and the run, within the time allowed."""
     with running("ranks.py", "rank_1_raises_with_work_under_way") as run:
         assert run.end(30) == 1
-        assert run.gone_within(1)
+        assert run.gone_within(5)
     assert "ValueError: rank 1 has no idea" in run.error
 
 
@@ -92,14 +92,14 @@ def test_a_rank_that_does_not_notice_is_ended() -> None:
     with running("ranks.py", "rank_0_is_stuck") as run:
         assert run.end(30) == 128 + signal.SIGKILL
         assert "did not come out" in run.error
-        assert run.gone_within(1)
+        assert run.gone_within(5)
 
 
 def test_a_collective_that_failed_can_be_explained() -> None:
     """After an error from a collective, ``check`` tells which rank was lost and how."""
     with running("ranks.py", "rank_0_asks") as run:
         os.kill(run.until_ready()[1], signal.SIGTERM)
-        run.end(15)
+        run.end(30)
     errors = [fact["error"] for fact in run.facts if "error" in fact]
     assert len(errors) == 1
     assert "rank 1" in errors[0]

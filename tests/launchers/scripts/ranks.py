@@ -115,8 +115,9 @@ if __name__ == "__main__":
     scenario = sys.argv[1]
     attach_lifeline(os.environ)
     rank = int(os.environ.get("RANK", 0))
-    if scenario == "spawn" or scenario == "fork":
-        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, start_method=scenario).launch(work, 60)
+    if scenario in ("spawn", "fork"):
+        method: Any = scenario
+        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, start_method=method).launch(work, 60)
         sys.exit()
     launcher: ScriptLauncher | None = None
     if rank == 0:

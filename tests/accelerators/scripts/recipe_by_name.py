@@ -1,0 +1,58 @@
+"""The custom accelerator of the founding documents, its methods static, registered when it is defined, used by name."""
+
+from typing import Any
+
+import torch
+import xpulib
+from recipe_problem import OPTIONS, Classifier, loader, trained_by_hand
+
+from core import Accelerator, AcceleratorRegistry, Trainer
+from core.errors import DeviceError
+
+
+class XPUAccelerator(Accelerator):
+    @staticmethod
+    def parse_devices(devices: Any) -> Any:
+        return devices
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> Any:
+        return [xpulib.device(index) for index in devices]
+
+    @staticmethod
+    def auto_device_count() -> int:
+        return xpulib.available_devices()
+
+    @staticmethod
+    def is_available() -> bool:
+        return xpulib.is_available()
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        return xpulib.stats(device)
+
+    @classmethod
+    def register_accelerators(cls, accelerator_registry: Any) -> None:
+        accelerator_registry.register("xpu", cls, description="XPU Accelerator - optimized for large-scale training.")
+
+
+assert "xpu" in AcceleratorRegistry
+expected = trained_by_hand()
+for devices, device in ((1, "simx:0"), ("1", "simx:0"), ([1], "simx:1"), ("1,", "simx:1")):
+    trainer = Trainer(accelerator="xpu", devices=devices, **OPTIONS)
+    module = Classifier()
+    trainer.fit(module, loader())
+    module.assert_trained(expected, device, "float32")
+    assert trainer.runtime.plan.accelerator.name == "xpu"
+
+module = Classifier()
+Trainer(accelerator=XPUAccelerator(), devices=1, **OPTIONS).fit(module, loader())
+module.assert_trained(expected, "simx:0", "float32")
+
+for devices in (3, "2,", 0, "abc"):
+    try:
+        Trainer(accelerator="xpu", devices=devices, **OPTIONS)
+    except DeviceError as error:
+        assert "'xpu'" in str(error), error
+    else:
+        raise AssertionError(f"devices={devices!r} was not refused")
+print("trained by name")

@@ -1,0 +1,38 @@
+"""Hardware from outside: the custom accelerator of the founding documents, and a device with no accelerator at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .conftest import RunSimulated
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def test_custom_accelerator_by_instance_on_two(run_simulated: RunSimulated) -> None:
+    """Five plain functions are an accelerator; ``devices=2`` trains on both devices, over the vendor's collectives."""
+    output = run_simulated(_SCRIPTS / "recipe_by_instance.py", "2")
+    assert "rank 0 of 2: trained on simx:0" in output
+    assert "rank 1 of 2: trained on simx:1" in output
+
+
+def test_custom_accelerator_by_instance_on_one(run_simulated: RunSimulated) -> None:
+    """With ``devices=1`` it trains on that device, to the bits of a plain loop."""
+    assert "rank 0 of 1: trained on simx:0" in run_simulated(_SCRIPTS / "recipe_by_instance.py", "1")
+
+
+def test_custom_accelerator_by_name(run_simulated: RunSimulated) -> None:
+    """Static methods do as well, and a class that registers itself is found by its name, with any single device."""
+    assert "trained by name" in run_simulated(_SCRIPTS / "recipe_by_name.py")
+
+
+def test_no_plugin_on_one(run_simulated: RunSimulated) -> None:
+    """A device type that torch reports is an accelerator by its own name, is ``auto``'s choice, and autocasts."""
+    assert "trained with no plugin" in run_simulated(_SCRIPTS / "neutral_one.py")
+
+
+def test_no_plugin_on_two(run_simulated: RunSimulated) -> None:
+    """Without a word, training takes all its devices, and their own collective backend."""
+    output = run_simulated(_SCRIPTS / "neutral_two.py")
+    assert "rank 0 of 2: trained on simx:0" in output
+    assert "rank 1 of 2: trained on simx:1" in output

@@ -1,0 +1,32 @@
+"""What Trainer and Runtime do on two processes, beside training."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from .conftest import run_script
+
+
+def test_collectives(tmp_path: Path) -> None:
+    """Every collective gives what its formula says, refuses what it cannot do, and ``print`` prints once."""
+    result = run_script(tmp_path, "collectives.py")
+    assert result.stdout.count("printed once") == 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Path) -> None:
+    """Metrics count every item once and predictions keep the order, though the batches do not divide evenly."""
+    run_script(tmp_path, "stages.py", strategy, "2")
+    values = [(12 * item) / 1000 for item in range(53)]
+    ranks = (0, 1) if strategy == "ddp" else (0,)
+    for rank in ranks:
+        results = json.loads((tmp_path / f"results{rank}.json").read_text())
+        assert results["fit"] == ["first", "largest", "loss"]
+        for stage in ("validate", "test", "second"):
+            assert math.isclose(results[stage]["first"], sum(values) / 53, rel_tol=1e-5), stage
+            assert math.isclose(results[stage]["largest"], (12 * 15 + 11) / 1000, rel_tol=1e-5), stage
+        assert results["predict"] == pytest.approx(values)

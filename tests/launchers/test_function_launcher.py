@@ -1,0 +1,237 @@
+"""A function called in processes of its own, spawned and forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.distributed as dist
+from marked_runs import running
+from torch.utils.data import DataLoader, TensorDataset
+
+from core.errors import LaunchError
+from core.strategies.launchers import FunctionLauncher
+from core.strategies.process_group import connect_store, host_store, join
+
+StartMethod = Literal["spawn", "fork"]
+
+
+def launch(function: Any, *args: Any, start_method: StartMethod = "fork", processes: int = 2, **options: Any) -> Any:
+    store = host_store("127.0.0.1")
+    launcher = FunctionLauncher(
+        processes,
+        lambda rank: {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_PORT": str(store.port)},
+        start_method=start_method,
+        **options,
+    )
+    return launcher.launch(function, *args)
+
+
+def join_group(environ: dict[str, str]) -> Any:
+    store = connect_store("127.0.0.1", int(environ["MASTER_PORT"]))
+    return join(store, backend="gloo", rank=int(environ["RANK"]), world_size=int(environ["WORLD_SIZE"]))
+
+
+def change_and_reduce(environ: dict[str, str], module: torch.nn.Linear, view: torch.Tensor) -> Any:
+    group = join_group(environ)
+    rank = int(environ["RANK"])
+    with torch.no_grad():
+        module.weight.fill_(rank + 1.0)
+    own = module.weight.detach().clone()
+    total = own.clone()
+    dist.all_reduce(total)
+    view += 1
+    group.leave()
+    # What is returned must not be rank 1's, and a view still shares memory with its base after pickling.
+    base = torch.zeros(4)
+    return {"rank": rank, "own": own, "total": total, "view": view, "environ": environ, "shared": (base, base[1:3])}
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_rank_0s_result_comes_back(start_method: StartMethod) -> None:
+    """Every rank works on its own copy of the tensors; the caller's are unchanged; what shares memory still does."""
+    module, view = torch.nn.Linear(2, 2), torch.zeros(4)
+    before = module.weight.clone()
+    result = launch(change_and_reduce, module, view[1:3], start_method=start_method)
+    assert result["rank"] == 0
+    assert torch.equal(result["own"], torch.ones(2, 2))
+    assert torch.equal(result["total"], torch.full((2, 2), 3.0))
+    assert torch.equal(result["view"], torch.ones(2))
+    assert torch.equal(view, torch.zeros(4))
+    assert torch.equal(module.weight, before)
+    assert result["environ"]["WORLD_SIZE"] == "2"
+    assert result["environ"]["PATH"] == os.environ["PATH"]
+    assert "WORLD_SIZE" not in os.environ or os.environ["WORLD_SIZE"] != "2"
+    base, part = result["shared"]
+    part += 1
+    assert base.tolist() == [0.0, 1.0, 1.0, 0.0]
+
+
+def use_all_threads(environ: dict[str, str], matrix: torch.Tensor) -> int:
+    matrix.requires_grad_()
+    (matrix @ matrix).exp().sum().backward()
+    torch.nn.functional.conv2d(torch.randn(4, 16, 64, 64), torch.randn(32, 16, 3, 3))
+    return torch.get_num_threads()
+
+
+def test_forked_workers_compute_with_threads_after_their_parent_has() -> None:
+    """A pool of OpenMP threads in the parent, which does not survive the fork, does not make a worker wait for ever."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        matrix = torch.randn(600, 600)
+        use_all_threads({}, matrix.clone())
+        assert launch(use_all_threads, matrix) == 4
+    finally:
+        torch.set_num_threads(threads)
+
+
+def load(environ: dict[str, str]) -> list[float]:
+    loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2, num_workers=2)
+    return [batch.sum().item() for (batch,) in loader]
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_workers_may_have_data_loader_workers(start_method: StartMethod) -> None:
+    """Daemonic processes could not start any."""
+    assert launch(load, start_method=start_method, processes=1) == [1.0, 5.0, 9.0, 13.0]
+
+
+def raise_in_rank_1(environ: dict[str, str]) -> None:
+    group = join_group(environ)
+    try:
+        if environ["RANK"] == "1":
+            raise KeyError("the 7th batch")
+        dist.all_reduce(torch.ones(1))
+    except BaseException:
+        group.leave(failed=True)
+        if environ["RANK"] == "1":
+            time.sleep(0.3)  # tidying up, while rank 0 has failed for want of rank 1 and is through
+        raise
+
+
+def test_the_first_failure_is_the_one_that_is_raised() -> None:
+    """Rank 0 fails in a collective because rank 1 is gone: the error is rank 1's, with its traceback."""
+    start = time.monotonic()
+    with pytest.raises(LaunchError, match=r"rank 1 failed: KeyError: 'the 7th batch'") as raised:
+        launch(raise_in_rank_1)
+    assert time.monotonic() - start < 20
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert "in raise_in_rank_1" in str(raised.value)
+    assert "After it: rank 0 failed" in str(raised.value)
+
+
+def end_in_rank_1(environ: dict[str, str], how: str) -> None:
+    group = join_group(environ)
+    if environ["RANK"] == "1":
+        if how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(3)
+    dist.all_reduce(torch.ones(1))
+    group.leave()
+
+
+@pytest.mark.parametrize(("how", "words"), [("killed", "was killed by SIGKILL"), ("exits", "exited with code 3")])
+def test_a_worker_that_dies_is_named(how: str, words: str) -> None:
+    """Rank 0's error from the collective is not taken for the cause."""
+    with pytest.raises(LaunchError, match=rf"rank 1 \(process \d+\) {words}"):
+        launch(end_in_rank_1, how)
+
+
+def ignore_the_end(environ: dict[str, str]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    if environ["RANK"] == "1":
+        time.sleep(0.5)
+        raise ValueError("enough")
+    while True:
+        time.sleep(1)
+
+
+def test_a_worker_that_does_not_end_is_killed() -> None:
+    """A handler that only sets a flag does not keep the others alive for ever."""
+    start = time.monotonic()
+    with pytest.raises(LaunchError, match="rank 1 failed: ValueError: enough"):
+        launch(ignore_the_end, grace=0.5)
+    assert time.monotonic() - start < 15
+
+
+class PickyError(Exception):
+    """Cannot be unpickled."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def raise_picky(environ: dict[str, str]) -> None:
+    raise PickyError(1, 2)
+
+
+def test_an_exception_that_cannot_be_pickled_is_shown() -> None:
+    """Its text and traceback come through without it."""
+    with pytest.raises(LaunchError, match=r"rank 0 failed: PickyError: 1 and 2[\s\S]*in raise_picky") as raised:
+        launch(raise_picky, processes=1)
+    assert raised.value.__cause__ is None
+
+
+def return_a_lock(environ: dict[str, str]) -> Any:
+    return {"model": threading.Lock()}
+
+
+def test_a_result_that_cannot_be_pickled_is_named() -> None:
+    """The error says where in the result it is."""
+    with pytest.raises(LaunchError, match=r"result\['model'\], returned by rank 0, cannot be pickled: a lock"):
+        launch(return_a_lock, processes=1)
+
+
+class Module:
+    def __init__(self, criterion: Any) -> None:
+        self.criterion = criterion
+
+
+def train(environ: dict[str, str], module: Module, *, epochs: int = 1) -> None:
+    del environ, module, epochs
+
+
+def test_an_argument_that_cannot_be_pickled_is_named() -> None:
+    """Under spawn the error gives the attribute path, by the argument's own name, and what serves instead."""
+    with pytest.raises(LaunchError, match=r"module\.criterion cannot be pickled: a lambda.*'ddp_notebook'"):
+        launch(train, Module(lambda x: x), start_method="spawn")
+    assert launch(train, Module(lambda x: x), start_method="fork") is None
+
+
+def test_spawning_what_a_notebook_defines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawned process could not import it."""
+    notebook = ModuleType("__main__")
+    exec("def cell(environ): pass", notebook.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", notebook)
+    with pytest.raises(LaunchError, match="ddp_notebook"):
+        launch(notebook.cell, start_method="spawn")
+
+
+def test_a_fork_that_is_unsafe_is_refused() -> None:
+    """The reason is the message."""
+    with pytest.raises(LaunchError, match=r"'fork' is not possible.*the hardware is in use.*'spawn'"):
+        launch(load, fork_unsafe_reason="the hardware is in use")
+
+
+def test_an_unknown_start_method_is_refused() -> None:
+    """The message names the valid ones."""
+    with pytest.raises(LaunchError, match=r"start_method='thread'.*'fork'.*'spawn'|start_method='thread'.*'spawn'"):
+        FunctionLauncher(1, lambda rank: {}, start_method="thread")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_workers_do_not_outlive_the_process_that_launched_them(start_method: StartMethod) -> None:
+    """KILL of it: all are gone within seconds."""
+    with running("ranks.py", start_method) as run:
+        run.until_ready()
+        os.kill(run.process.pid, signal.SIGKILL)
+        assert run.end(15) == -signal.SIGKILL
+        assert run.gone_within(10)

@@ -1,0 +1,160 @@
+"""Joining and leaving a process group."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from core.errors import BackendError, ConfigurationError, LaunchError
+from core.strategies.launchers import FunctionLauncher
+from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
+
+LOOPBACK = "127.0.0.1"
+
+
+def gloo_threads() -> int:
+    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+
+def launch(function: Any, **options: Any) -> Any:
+    store = host_store(LOOPBACK)
+    environ = {"WORLD_SIZE": "2", "MASTER_PORT": str(store.port)}
+    launcher = FunctionLauncher(2, lambda rank: {"RANK": str(rank), **environ}, start_method="fork", **options)
+    return launcher.launch(function)
+
+
+def join_as(environ: dict[str, str], **options: Any) -> JoinedGroup:
+    store = connect_store(LOOPBACK, int(environ["MASTER_PORT"]))
+    return join(store, backend="gloo", rank=int(environ["RANK"]), world_size=2, **options)
+
+
+def train_and_leave(environ: dict[str, str]) -> int:
+    group = join_as(environ)
+    model = DistributedDataParallel(torch.nn.BatchNorm1d(4))
+    group.release_at_leave(model)
+    model(torch.randn(8, 4)).square().sum().backward()
+    dist.all_gather([torch.zeros(1), torch.zeros(1)], torch.ones(1))
+    subgroup = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(1), group=subgroup)
+    del subgroup
+    assert gloo_threads() > 0
+    group.leave()
+    group.leave()
+    assert not dist.is_initialized()
+    with torch.no_grad():  # the wrapped module still evaluates
+        assert torch.isfinite(model(torch.randn(8, 4))).all()
+    assert set(model.module.state_dict()) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+    return gloo_threads()
+
+
+def test_leaving_ends_the_groups_threads() -> None:
+    """No thread of the group is left to touch a Python object while the interpreter exits, which would abort it.
+
+    Not even with a wrapped module that the user holds on to.
+    """
+    assert launch(train_and_leave) == 0
+
+
+def leave_late(environ: dict[str, str]) -> float:
+    group = join_as(environ)
+    dist.all_reduce(torch.ones(1))
+    if environ["RANK"] == "1":
+        time.sleep(1.5)
+    start = time.monotonic()
+    group.leave()
+    return time.monotonic() - start
+
+
+def test_nobody_leaves_before_all_are_ready_to() -> None:
+    """Rank 0 waits for the rank that still has something to do."""
+    assert launch(leave_late) > 1
+
+
+def leave_with_work_under_way(environ: dict[str, str]) -> float:
+    group = join_as(environ)
+    if environ["RANK"] == "1":
+        time.sleep(20)
+        os._exit(0)
+    dist.all_reduce(torch.ones(1), async_op=True)
+    start = time.monotonic()
+    try:
+        raise ValueError
+    except ValueError:
+        group.leave(failed=True)
+    took = time.monotonic() - start
+    raise RuntimeError(f"took {took:.1f} s")
+
+
+def test_leaving_after_a_failure_does_not_wait_for_a_collective() -> None:
+    """One that the other rank never joins does not hold back the exception for long."""
+    with pytest.raises(LaunchError, match=r"took [56]\.\d s"):
+        launch(leave_with_work_under_way)
+
+
+def test_a_rank_that_does_not_come_is_named() -> None:
+    """The error says which rank was missed, after the time limit."""
+    with pytest.raises(LaunchError, match=r"rank\(s\) \[1\] of 2 did not come within 0:00:00.3"):
+        join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=2, timeout=timedelta(seconds=0.3))
+
+
+def test_waiting_ends_when_there_is_nobody_to_wait_for() -> None:
+    """What ``check`` raises ends the wait for ranks that will not come."""
+
+    def check() -> None:
+        raise LaunchError("rank 1 is dead")
+
+    with pytest.raises(LaunchError, match="rank 1 is dead"):
+        join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=2, check=check)
+
+
+def test_a_second_group_at_a_time_is_refused() -> None:
+    """The error says what to do first; afterwards the next run can join."""
+    store = host_store(LOOPBACK)
+    group = join(store, backend="gloo", rank=0, world_size=1)
+    with pytest.raises(ConfigurationError, match="already a member"):
+        join(store, backend="gloo", rank=0, world_size=1)
+    group.leave()
+    join(store, backend="gloo", rank=0, world_size=1).leave()
+
+
+def test_a_backend_that_torch_does_not_have_is_refused() -> None:
+    """The error names the backend and those that there are."""
+    with pytest.raises(BackendError, match=r"process_group_backend='smoke'.*Registered: .*gloo"):
+        join(host_store(LOOPBACK), backend="smoke", rank=0, world_size=1)
+    assert not dist.is_initialized()
+
+
+def test_a_store_that_is_not_there_is_named() -> None:
+    """Connecting gives up after the time limit, naming host and port."""
+    store = host_store(LOOPBACK)
+    port = store.port
+    del store
+    with pytest.raises(LaunchError, match=rf"127.0.0.1:{port}"):
+        connect_store(LOOPBACK, port, timeout=timedelta(seconds=0.5))
+
+
+def test_a_port_in_use_is_named() -> None:
+    """Opening a store where something else listens is an error, not another port."""
+    store = host_store(LOOPBACK)
+    with pytest.raises(LaunchError, match=rf"127.0.0.1:{store.port}"):
+        host_store(LOOPBACK, store.port)
+
+
+def test_a_given_port_stays_the_same_store() -> None:
+    """A later run in the same process finds what an earlier one left there, so that runs are told apart."""
+    free = host_store(LOOPBACK)
+    port = free.port
+    del free
+    first = host_store(LOOPBACK, port)
+    first.set("key", "value")
+    del first
+    assert host_store(LOOPBACK, port).get("key") == b"value"
+    assert connect_store(LOOPBACK, port).get("key") == b"value"

@@ -1,0 +1,179 @@
+"""The laws that hold for all of core, whichever room a line stands in; see docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import core
+
+CORE = Path(core.__file__).parent
+ROOT = Path(__file__).parents[1]
+FILES = sorted(CORE.rglob("*.py"))
+
+NAMES = """
+aiu amd apple ascend aws biren cambricon cann cerebras cnnl cuda cudnn enflame gaudi gcu graphcore groq habana hccl hip
+hpu huawei iluvatar intel ipu maia metax miopen mlu moore mps mtia mthreads musa nccl npu nvidia oneapi opencl poptorch
+rccl rocm sycl tenstorrent tpu trainium xccl xla xpu
+"""
+VENDORS = frozenset(NAMES.split())
+"""Names of hardware, of who makes it and of what drives it."""
+
+READS_THE_ENVIRONMENT = {
+    "discovery/activation.py": "undoes what a plugin's import changes in it",
+    "discovery/worker.py": "the edge of the process that --probe starts",
+    "environments/base.py": "the room that reads it",
+    "environments/local.py": "the room that reads it",
+    "environments/torchelastic.py": "the room that reads it",
+    "list.py": "the edge of a command",
+    "plan/request.py": "the edge of both front ends",
+    "strategies/launchers/function.py": "gives a started process its variables",
+    "strategies/launchers/script.py": "gives a started process its variables",
+    "strategies/parallel.py": "gives this process, now one of several, its variables",
+}
+"""Files of core that may touch the process's environment variables, and why (law 7)."""
+
+LONG_FILES = {
+    "tests/checkpoints/test_commit.py": "one subject, saves that die, at each instant at which they can",
+}
+"""Files of more than 500 lines, and why they are one subject still."""
+
+
+# -- law 1: no vendor's name ---------------------------------------------------------------------------------------
+
+
+def words(text: str) -> list[str]:
+    """The words of an identifier or a text: ``is_cudaAvailable2`` has is, cuda, available."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)]
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Every identifier and string literal in ``source`` with its line; no comment, no docstring."""
+    tree = ast.parse(source)
+    documentation = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if id(node) in documentation:
+            continue
+        for _, value in ast.iter_fields(node):
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, bytes):
+                    item = item.decode(errors="replace")
+                if isinstance(item, str):
+                    yield getattr(node, "lineno", 0), item
+
+
+def vendors_in(source: str) -> list[tuple[int, str]]:
+    """Lines and vendors' names outside of documentation."""
+    return sorted((line, word) for line, text in texts(source) for word in words(text) if word in VENDORS)
+
+
+@pytest.mark.parametrize(
+    ("line", "vendor"),
+    [
+        ('if device.type == "cuda": pass', "cuda"),
+        ("tensor.is_cuda", "cuda"),
+        ("import torch_xla.core", "xla"),
+        ("from habana import hpu", "hpu"),
+        ("class MyHPUAccelerator: pass", "hpu"),
+        ("def f(*, use_mps=False): pass", "mps"),
+        ("def f(useNpu): pass", "npu"),
+        ("f(nccl=1)", "nccl"),
+        ("x = f'{a}cuda:{b}'", "cuda"),
+        ("x = b'xpu'", "xpu"),
+        ("x = 1; 'said in passing'; y = 'Gaudi2'", "gaudi"),
+        ("match x:\n case [*ipu]: pass", "ipu"),
+    ],
+)
+def test_a_vendor_is_noticed(line: str, vendor: str) -> None:
+    """The search below finds a vendor's name wherever code can hold one."""
+    assert vendor in [word for _, word in vendors_in(line)]
+
+
+@pytest.mark.parametrize(
+    "line", ["# as CUDA does", '"""A docstring on cuda."""', "x = 'input, amidst, mapset'", "x = maps_of_inputs"]
+)
+def test_documentation_and_other_words_are_no_vendors(line: str) -> None:
+    """The search below passes over comments, docstrings and words that merely contain a name."""
+    assert vendors_in(line) == []
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(CORE)))
+def test_core_names_no_vendor(file: Path) -> None:
+    """No identifier, string or file name in core has a vendor's name in it."""
+    assert vendors_in(file.read_text(encoding="utf-8")) == []
+    assert not VENDORS.intersection(words(str(file.relative_to(CORE))))
+
+
+# -- law 3: what is light stays light ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "module", ["core", "core.builtin", "core.discovery.registry", "core.hookspecs", "core.registration", "core.specs"]
+)
+def test_light_modules_import_no_torch(module: str) -> None:
+    """A plugin's hook module, and finding out what is installed, costs no import of torch."""
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+# -- law 7: environment variables are read at the edge -------------------------------------------------------------
+
+
+def environment_lines(source: str) -> list[int]:
+    """Lines that touch the process's environment variables."""
+    ways = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+    nodes = list(ast.walk(ast.parse(source)))
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "os"]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "os"]
+    lines = [node.lineno for node in attributes if node.attr in ways]
+    return sorted(lines + [node.lineno for node in imports if ways & {name.name for name in node.names}])
+
+
+@pytest.mark.parametrize("line", ["os.environ['A']", "os.getenv('A')", "from os import environ", "dict(os.environ)"])
+def test_the_environment_is_noticed(line: str) -> None:
+    """The search below finds each way to the environment variables."""
+    assert environment_lines(line) == [1]
+
+
+def test_environment_variables_are_read_at_the_edge() -> None:
+    """Only the files named above touch the process's environment variables, and each of them does."""
+    touching = {file.relative_to(CORE).as_posix() for file in FILES if environment_lines(file.read_text("utf-8"))}
+    assert touching == set(READS_THE_ENVIRONMENT)
+
+
+# -- public names and sizes ----------------------------------------------------------------------------------------
+
+
+def test_every_public_name_exists() -> None:
+    """Each module of core can be imported, and has each name of its ``__all__``, which names nothing twice."""
+    modules = [importlib.import_module(found.name) for found in pkgutil.walk_packages(core.__path__, "core.")]
+    assert len(modules) > 60
+    for module in [core, *modules]:
+        public = getattr(module, "__all__", [])
+        assert len(public) == len(set(public)), module.__name__
+        assert not [name for name in public if not hasattr(module, name)], module.__name__
+
+
+def test_public_names_are_listed_and_say_where_they_live() -> None:
+    """``dir(core)`` shows every public name, and an unknown one is an AttributeError that names it."""
+    assert {*core.__all__} <= {*dir(core)}
+    with pytest.raises(AttributeError, match="NoSuchName"):
+        core.NoSuchName  # noqa: B018
+
+
+def test_long_files_are_justified() -> None:
+    """A file of more than 500 lines says in the table above why it is one subject still."""
+    folders = ("core", "plugins", "tests", "examples", "benchmarks")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    long = {file.relative_to(ROOT).as_posix() for file in files if file.read_text("utf-8").count("\n") > 500}
+    assert long <= set(LONG_FILES)
