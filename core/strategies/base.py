@@ -20,6 +20,7 @@ from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, quoted
 from core.precisions.base import Precision
 from core.registration import StrategyRegistry
+from core.strategies.moving import move_module
 
 __all__ = ["REDUCTIONS", "Strategy", "TrainingStepOptions"]
 
@@ -217,7 +218,7 @@ class Strategy(ABC):
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """``module`` in the precision's dtypes, on this process's device, wrapped as the strategy needs it."""
-        return self.precision.convert_module(module).to(self.root_device)
+        return move_module(self.precision.convert_module(module), self.root_device)
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
         """The user's own module behind ``module``, which may be what :meth:`setup_module` returned."""

@@ -57,3 +57,16 @@ def hand_written(tmp_path_factory: pytest.TempPathFactory) -> State:
     by_rank = states(out)
     assert_same(by_rank[0], by_rank[1])
     return by_rank[0]
+
+
+def processes_with(out: Path) -> list[int]:
+    """The processes that still run a script of this folder whose files go to ``out``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environ = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+        except OSError:  # it has ended, or is another user's
+            continue
+        if f"OUT={out}\0".encode() in environ and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found

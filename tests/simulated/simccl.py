@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from simdevice.tensors import host_view, on_device
+from simdevice.tensors import host_view, module, on_device
 from torch import Tensor
 from torch.futures import Future
 
@@ -56,9 +56,11 @@ class SimCCL(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self._host = dist.ProcessGroup(store, rank, size)
-        for group in (self, self._host):
-            group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-            group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._host._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._host._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        for device_type in ("cpu", module().name):
+            # torch asks the backend of each type what it can do, such as splitting.
+            self._register_backend(torch.device(device_type), dist.ProcessGroup.BackendType.GLOO, gloo)
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "simccl"

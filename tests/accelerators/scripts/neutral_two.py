@@ -1,5 +1,6 @@
 """A device that only has a torch backend, with no plugin, on two processes: all devices are what ``auto`` takes."""
 
+import simx  # noqa: F401 - importing the vendor's package is all that is done about it
 import torch
 from recipe_problem import OPTIONS, Classifier, loader, trained_by_hand
 

@@ -1,0 +1,55 @@
+"""The CheckpointIO: how a checkpoint's bytes are written, read and removed."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+__all__ = ["CheckpointIO"]
+
+
+class CheckpointIO(ABC):
+    """How a checkpoint's bytes are written, read and removed.
+
+    A Strategy says what the state is; a CheckpointIO only lays it down. ``path`` names one checkpoint: core's own IO
+    makes it a directory, a subclass may as well write a single file. :func:`core.checkpoints.committed_file` gives it
+    a place to write that file, and commits it when all is written; :func:`core.checkpoints.locate` also finds what a
+    save that died half-way has set aside::
+
+        class NumpyIO(CheckpointIO):
+            def save_checkpoint(self, checkpoint, path, storage_options=None):
+                with committed_file(path) as file:
+                    numpy.savez(file, **checkpoint)
+
+            def load_checkpoint(self, path, map_location=None):
+                return dict(numpy.load(locate(path)))
+
+            def remove_checkpoint(self, path):
+                remove_committed(path)
+    """
+
+    @abstractmethod
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Write ``checkpoint`` so that ``path`` afterwards holds all of it, or raise and leave what was there.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be written.
+        """
+
+    @abstractmethod
+    def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+        """Read the checkpoint at ``path``; ``map_location`` as in :func:`torch.load`.
+
+        Raises:
+            CheckpointError: It is absent, uncommitted or damaged.
+        """
+
+    @abstractmethod
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove the checkpoint at ``path``; one that is not there is no error."""
+
+    def teardown(self) -> None:  # noqa: B027 - most have nothing to finish
+        """Finish what is still being written."""

@@ -1,0 +1,275 @@
+"""How a checkpoint comes to be at its path: all of it or not at all.
+
+What is written goes into a staging directory beside the path, is forced to disk, and then takes its place by one
+rename. Where something is there already and a rename cannot replace it (a directory), that is first set aside under
+one fixed name, from which it is read until the new one is in place::
+
+    .core-tmp-<host>+<random>/NAME     written and synced            load(NAME) -> old
+    NAME -> .NAME.core-old             the old one is set aside      load(NAME) -> old, from .NAME.core-old
+    .core-tmp-.../NAME -> NAME         the new one is committed      load(NAME) -> new
+    .NAME.core-old -> .core-tmp-.../   and is deleted from there
+
+So a directory of either name is always complete, and a process may die, or the machine, between any two steps. A
+staging directory is locked while its process lives; one that nobody locks is deleted by the next save beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from core.checkpoints.manifest import FILE_NAME, is_checkpoint
+from core.errors import CheckpointError, WrongTypeError
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["committed_directory", "committed_file", "locate", "remove_committed", "set_aside_names"]
+
+_log = logging.getLogger(__name__)
+
+_STAGE = ".core-tmp-"
+_ASIDE = ".core-old"
+
+
+def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """For a CheckpointIO that writes one file: a place to write it, taking ``path``'s place when the block ends.
+
+    The block gets a :class:`~pathlib.Path` of the same file name in a hidden directory beside ``path`` and writes
+    there. If the block raises, what was at ``path`` stays. Missing parent directories of ``path`` are created.
+
+    Raises:
+        CheckpointError: The file cannot be written, or ``path`` is a directory that is no checkpoint.
+    """
+    return _committed(path, directory=False)
+
+
+def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """As :func:`committed_file`, for a directory: it is there, empty, and must hold a manifest when the block ends."""
+    return _committed(path, directory=True)
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """Where the checkpoint that belongs at ``path`` lies now: there, or set aside by a save that died half-way."""
+    target = _target(path)
+    aside = _aside(target)
+    return aside if not os.path.lexists(target) and os.path.lexists(aside) else target
+
+
+def set_aside_names(directory: Path) -> list[str]:
+    """Names in ``directory`` whose checkpoint was set aside and may be all there is."""
+    return [name[1 : -len(_ASIDE)] for name in os.listdir(directory) if name.startswith(".") and name.endswith(_ASIDE)]
+
+
+def remove_committed(path: str | os.PathLike[str]) -> None:
+    """Remove the file or checkpoint's directory at ``path``; one that is not there is no error. Follows no links.
+
+    Raises:
+        CheckpointError: It cannot be removed, or is a directory that is no checkpoint.
+    """
+    target = _target(path)
+    try:
+        _refuse_foreign(target)
+        # The one set aside first, so that it does not come back to life when its successor is gone.
+        present = [item for item in (_aside(target), target) if os.path.lexists(item)]
+        if not present:
+            return
+        with _staging(target.parent) as stage:
+            for number, item in enumerate(present):
+                os.rename(item, stage / str(number))
+            _sync(target.parent)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.") from error
+
+
+@contextmanager
+def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
+    target = _target(path)
+    try:
+        _make_directories(target.parent)
+        _refuse_foreign(target)
+        _delete_abandoned(target.parent)
+        with _staging(target.parent) as stage:
+            staged = stage / target.name
+            if directory:
+                staged.mkdir()
+            yield staged
+            if directory and not is_checkpoint(staged):
+                raise CheckpointError(f"checkpoint {target} cannot be committed: no {FILE_NAME} was written.")
+            _sync_tree(staged)
+            _take_place(staged, target)
+            _retire(target, stage)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.") from error
+
+
+def _take_place(staged: Path, target: Path) -> None:
+    """Rename ``staged`` to ``target``, forced to disk."""
+    aside = _aside(target)
+    set_aside = os.path.lexists(target) and (_is_directory(staged) or _is_directory(target))
+    if set_aside:
+        if os.path.lexists(aside):
+            os.rename(aside, staged.with_name(f"{target.name}.stale"))
+        os.rename(target, aside)
+    try:
+        os.replace(staged, target)
+    except BaseException:
+        if set_aside and not os.path.lexists(target):
+            os.rename(aside, target)
+        raise
+    _sync(target.parent)
+
+
+def _retire(target: Path, stage: Path) -> None:
+    """Move the predecessor to where it is deleted. The new one is committed: a failure here is not one of the save."""
+    aside = _aside(target)
+    if os.path.lexists(aside):
+        try:
+            os.rename(aside, stage / f"{target.name}.old")
+        except OSError as error:
+            _log.warning("%s, replaced by a newer checkpoint, cannot be removed: %s", aside, error)
+
+
+# -- the staging directory ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _staging(parent: Path) -> Iterator[Path]:
+    """A new hidden directory in ``parent``, deleted with all that is in it at the end."""
+    stage, lock = _create_stage(parent)
+    try:
+        yield stage
+    finally:
+        _delete(stage)
+        if lock is not None:
+            os.close(lock)
+
+
+def _create_stage(parent: Path) -> tuple[Path, int | None]:
+    while True:
+        stage = Path(tempfile.mkdtemp(prefix=_stage_prefix(), dir=parent))
+        lock, held_by_other = _lock(stage)
+        if stage.exists() and not held_by_other:
+            return stage, lock
+        # Another process took it for an abandoned one before it was locked.
+        if lock is not None:
+            os.close(lock)
+
+
+def _delete_abandoned(parent: Path) -> None:
+    """Delete the staging directories in ``parent`` whose process is dead, as far as that can be known."""
+    for name in os.listdir(parent):
+        if name.startswith(_stage_prefix()):
+            lock, _ = _lock(parent / name)
+            if lock is not None:
+                _delete(parent / name)
+                os.close(lock)
+
+
+def _stage_prefix() -> str:
+    # Locks may be unknown to other hosts that share the file system: each deletes only its own. No host's name has a +.
+    return f"{_STAGE}{platform.node()}+"
+
+
+def _lock(directory: Path) -> tuple[int | None, bool]:
+    """Lock ``directory`` for as long as the returned descriptor is open.
+
+    Returns:
+        The descriptor, ``None`` where it cannot be locked; and whether that is because someone else holds the lock.
+    """
+    if sys.platform == "win32":
+        return None, False
+    descriptor = -1
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:  # gone, not a directory, locked, or a file system without locks
+        if descriptor != -1:
+            os.close(descriptor)
+        return None, isinstance(error, BlockingIOError)
+    return descriptor, False
+
+
+def _delete(stage: Path) -> None:
+    try:
+        shutil.rmtree(stage)
+    except OSError as error:
+        _log.warning("temporary directory %s cannot be removed: %s", stage, error)
+
+
+# -- paths and disks -----------------------------------------------------------------------------------------------
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise WrongTypeError(f"path={path!r}: expected a string or a path.") from None
+    if "://" in text:
+        raise CheckpointError(f"path={text!r} is a URL. Valid: a path in a file system of this machine.")
+    target = Path(os.path.abspath(text))
+    if not text or not target.name:
+        raise CheckpointError(f"path={text!r} names no checkpoint. Valid: the path of a file or directory.")
+    return target
+
+
+def _aside(target: Path) -> Path:
+    return target.with_name(f".{target.name}{_ASIDE}")
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Refuse a directory that we did not write; one that is empty is removed, as nothing is lost with it."""
+    if _is_directory(target) and not is_checkpoint(target):
+        if os.listdir(target):
+            raise CheckpointError(
+                f"{target} is a directory that is no committed checkpoint: it is neither replaced nor removed. Valid: "
+                f"a path where nothing is, or a checkpoint."
+            )
+        target.rmdir()
+
+
+def _make_directories(path: Path) -> None:
+    if not path.is_dir():
+        _make_directories(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
+
+
+def _sync_tree(path: Path) -> None:
+    """Force ``path``, and all below it, to disk."""
+    if path.is_dir():
+        for entry in path.iterdir():
+            if not entry.is_symlink():
+                _sync_tree(entry)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Force one file's content, or one directory's entries, to disk."""
+    is_directory = path.is_dir()
+    flags = os.O_RDONLY
+    if sys.platform == "win32":
+        if is_directory:
+            return
+        flags = os.O_RDWR
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems write directories through and know no fsync for them.
+        if not is_directory or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,134 @@
+"""The CheckpointIO of core's own: one shard written by torch, in a committed directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+
+from core.checkpoints.base import CheckpointIO
+from core.checkpoints.commit import committed_directory, locate, remove_committed
+from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.weights_only import refuse_unreadable
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+
+__all__ = ["TorchCheckpointIO"]
+
+_NAME = "torch"
+_SHARD = "shard-00000.pt"
+
+
+class TorchCheckpointIO(CheckpointIO):
+    """A directory with a shard and a manifest, committed by one rename.
+
+    The shard is streamed to disk by :func:`torch.save`: no copy of it is made in memory. Only what
+    ``torch.load(weights_only=True)`` can read back is taken. Each load compares sizes and checksums first. The values
+    of ``checkpoint["core"]``, what the Strategy says of the run, stand in the manifest too.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class; missing parent directories are created.
+
+        A directory at ``path`` that is no checkpoint is not replaced.
+
+        Raises:
+            CheckpointError: It cannot be written, or holds what could not be read back.
+            ConfigurationError: ``storage_options`` are given; there are none.
+            WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
+        """
+        if storage_options is not None:
+            raise ConfigurationError(
+                f"storage_options={storage_options!r}: {type(self).__name__} takes none. Valid: None."
+            )
+        if not isinstance(checkpoint, dict):
+            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        refuse_unreadable(checkpoint)
+        with committed_directory(path) as directory:
+            files = {_SHARD: _write(checkpoint, directory / _SHARD, path)}
+            Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+        """As in the base class. A save to the same path meanwhile gives the old checkpoint or the new one."""
+        while True:
+            directory = locate(path)
+            before = _identity(directory)
+            try:
+                return _read(directory, map_location)
+            except CheckpointError:
+                if _identity(locate(path)) == before:
+                    raise
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        remove_committed(path)
+
+
+class _HashedFile:
+    """A file to be written from start to end, hashed on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self.error: OSError | None = None
+        """What stopped the writing; torch raises another error in its place."""
+
+    def write(self, data: memoryview) -> int:
+        try:
+            written = self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self._digest.update(data)
+        self._size += written
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def record(self) -> FileRecord:
+        return FileRecord(self._size, self._digest.hexdigest())
+
+
+def _write(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
+    with file_path.open("wb") as file:
+        hashed = _HashedFile(file)
+        try:
+            torch.save(checkpoint, cast(BinaryIO, hashed))
+        except RuntimeError as error:
+            if hashed.error is not None:
+                raise hashed.error from None
+            raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: {error}") from error
+    return hashed.record()
+
+
+def _read(directory: Path, map_location: Any) -> dict[str, Any]:
+    manifest = Manifest.read(directory)
+    if set(manifest.files) != {_SHARD}:
+        raise CheckpointError(
+            f"{directory} was written by the CheckpointIO {manifest.checkpoint_io!r}, not by {_NAME!r}, and has to be "
+            f"read by that one."
+        )
+    manifest.verify(directory)
+    try:
+        # Not mapped: tensors of a mapped file would keep a removed checkpoint's disk space for as long as they live,
+        # and on a network file system fail once another host removed it.
+        content: dict[str, Any] = torch.load(directory / _SHARD, map_location, weights_only=True, mmap=False)
+    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
+        raise CheckpointError(f"{directory} cannot be loaded with map_location={map_location!r}: {error}") from error
+    return content
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """Tells a directory from one that has taken its place."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns

@@ -1,0 +1,29 @@
+"""Moving a module to its device."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+__all__ = ["move_module"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def move_module(module: M, device: torch.device) -> M:
+    """``module`` on ``device``, in place, every parameter still the same object.
+
+    Optimizers and tied weights know parameters as objects. ``module.to`` alone makes new ones on devices whose tensors
+    cannot take the place of the host's, as those of backends from outside torch often cannot: such parameters are
+    swapped instead.
+    """
+    host, there = torch.empty(0, device="cpu"), torch.empty(0, device=device)
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    swap = before or not torch._has_compatible_shallow_copy_type(host, there)
+    torch.__future__.set_swap_module_params_on_conversion(swap)
+    try:
+        return module.to(device)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)

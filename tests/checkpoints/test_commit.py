@@ -1,0 +1,502 @@
+"""The commit protocol: whatever happens at whichever step, a load finds exactly the old checkpoint or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.checkpoints import (
+    CheckpointIO,
+    TorchCheckpointIO,
+    committed_directory,
+    committed_file,
+    locate,
+    remove_committed,
+)
+from core.errors import CheckpointError
+
+IO = TorchCheckpointIO()
+
+# The tests fork this process, which has torch's threads; the children only write files.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+class FileIO(CheckpointIO):
+    """A single file, as a vendor's or user's class may write it."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with committed_file(path) as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(self, path: Any, map_location: Any = None) -> dict[str, Any]:
+        try:
+            content: dict[str, Any] = torch.load(locate(path), map_location, weights_only=True)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read") from error
+        return content
+
+    def remove_checkpoint(self, path: Any) -> None:
+        remove_committed(path)
+
+
+@pytest.fixture(autouse=True)
+def quick_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on disk cannot be told from what is not yet, short of pulling the plug; one test asks for the order."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def versions_are_known(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A process looks up the versions for its manifests once: not one of the steps that are counted below."""
+    IO.save_checkpoint({}, tmp_path_factory.mktemp("first") / "c")
+
+
+# -- failing at every step -----------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Counts the operations on the file system, and does something at one of them: just before it."""
+
+    def __init__(
+        self,
+        patch: pytest.MonkeyPatch,
+        at: int = -1,
+        then: Callable[[], None] = lambda: None,
+        *,
+        ever_after: bool = False,
+    ) -> None:
+        self.names: list[str] = []
+        self.at = at
+        self.then = then
+        self.ever_after = ever_after
+        for name in ("mkdir", "open", "rename", "replace", "fsync", "rmdir", "unlink", "listdir"):
+            patch.setattr(os, name, self.counted(name, getattr(os, name)))
+        opened = io.open
+
+        def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            self.step("open file")
+            result = opened(file, mode, *args, **kwargs)
+            return CountedFile(result, self) if mode == "wb" else result
+
+        patch.setattr(io, "open", open_file)
+
+    def counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.step(name)
+            return function(*args, **kwargs)
+
+        return call
+
+    def step(self, name: str) -> None:
+        self.names.append(name)
+        now = len(self.names) - 1
+        if now == self.at or (self.ever_after and now > self.at):
+            self.then()
+
+
+class CountedFile:
+    def __init__(self, file: Any, steps: Steps) -> None:
+        self.file = file
+        self.steps = steps
+
+    def __enter__(self) -> CountedFile:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self.steps.step("close")
+        finally:
+            self.file.close()
+
+    def write(self, data: Any) -> int:
+        self.steps.step("write")
+        written: int = self.file.write(data)
+        return written
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+OLD, NEW = {"x": torch.zeros(3)}, {"x": torch.ones(3)}
+
+
+def set_aside(path: Path) -> None:
+    """What a save leaves that dies after it set the old checkpoint aside."""
+    IO.save_checkpoint(OLD, path)
+    path.rename(path.with_name(f".{path.name}.core-old"))
+
+
+def not_yet_deleted(path: Path) -> None:
+    """What a save leaves that dies after its commit, before it deleted the old checkpoint."""
+    IO.save_checkpoint({"x": torch.full((3,), 9.0)}, path)
+    path.rename(path.with_name(f".{path.name}.core-old"))
+    IO.save_checkpoint(OLD, path.with_name("other"))
+    path.with_name("other").rename(path)
+
+
+# What is there, who saves, who can read what was there.
+SCENES: dict[str, tuple[Callable[[Path], Any], CheckpointIO, CheckpointIO]] = {
+    "nothing there": (lambda path: None, IO, IO),
+    "over a directory": (lambda path: IO.save_checkpoint(OLD, path), IO, IO),
+    "over a set aside one": (set_aside, IO, IO),
+    "over one with a predecessor": (not_yet_deleted, IO, IO),
+    "over a file": (lambda path: FileIO().save_checkpoint(OLD, path), IO, FileIO()),
+    "over an empty directory": (lambda path: path.mkdir(), IO, IO),
+    "a file": (lambda path: None, FileIO(), FileIO()),
+    "a file over a file": (lambda path: FileIO().save_checkpoint(OLD, path), FileIO(), FileIO()),
+    "a file over a directory": (lambda path: IO.save_checkpoint(OLD, path), FileIO(), IO),
+}
+
+
+def found(path: Path, *readers: CheckpointIO) -> str:
+    """What a load gives: the old checkpoint, the new one, or an error that says there is none."""
+    for reader in readers:
+        try:
+            value = reader.load_checkpoint(path)["x"]
+        except CheckpointError:
+            continue
+        for name, truth in (("old", OLD), ("new", NEW)):
+            if torch.equal(value, truth["x"]):
+                return name
+        return f"neither: {value}"
+    return "nothing"
+
+
+def number_of_steps(action: Callable[[], None]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        steps = Steps(patch)
+        action()
+    return len(steps.names)
+
+
+def dying(action: Callable[[], None], at: int) -> None:
+    """Run ``action`` as if the process ended just before its step ``at``: from there on nothing works."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(CheckpointError, OSError):
+        Steps(patch, at, fail, ever_after=True)
+        action()
+
+
+def dying_in_a_child(action: Callable[[], None], at: int) -> None:
+    """Run ``action`` in a process that really ends there, with nothing tidied up."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                Steps(patch, at, lambda: os._exit(9))
+                action()
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 9
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, "injected")
+
+
+@pytest.mark.parametrize(
+    ("scene", "die"), [*((scene, dying) for scene in SCENES), ("over a directory", dying_in_a_child)]
+)
+def test_a_save_that_dies_leaves_the_old_or_the_new(
+    scene: str, die: Callable[[Callable[[], None], int], None], tmp_path: Path
+) -> None:
+    """At every step of the protocol; and the next save beside it takes all leftovers away."""
+    prepare, saver, reader = SCENES[scene]
+    count = tmp_path / "count" / "c"
+    count.parent.mkdir()
+    prepare(count)
+    before = found(count, saver, reader)
+    outcomes = []
+    for at in range(number_of_steps(lambda: saver.save_checkpoint(NEW, count))):
+        path = tmp_path / str(at) / "c"
+        path.parent.mkdir()
+        prepare(path)
+        die(lambda: saver.save_checkpoint(NEW, path), at)  # noqa: B023
+        outcomes.append(found(path, saver, reader))
+        saver.save_checkpoint(NEW, path)
+        assert found(path, saver) == "new"
+        assert os.listdir(path.parent) == ["c"]
+    # First always the old one, and from one step on always the new one.
+    assert outcomes == sorted(outcomes, key=["nothing", "old", "new"].index)
+    assert {outcomes[0], outcomes[-1]} == {before, "new"}
+    assert set(outcomes) == {before, "new"}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_save_that_fails_leaves_the_old_and_says_so(scene: str, tmp_path: Path) -> None:
+    """An error at any step is raised as CheckpointError; only once the new one is in place does a save succeed."""
+    prepare, saver, reader = SCENES[scene]
+    count = tmp_path / "count" / "c"
+    count.parent.mkdir()
+    prepare(count)
+    before = found(count, saver, reader)
+    for at in range(number_of_steps(lambda: saver.save_checkpoint(NEW, count))):
+        path = tmp_path / str(at) / "c"
+        path.parent.mkdir()
+        prepare(path)
+        was_there = os.path.lexists(path)
+        error: CheckpointError | None = None
+        with pytest.MonkeyPatch.context() as patch:
+            steps = Steps(patch, at, fail)
+            try:
+                saver.save_checkpoint(NEW, path)
+            except CheckpointError as raised:
+                error = raised
+        outcome = found(path, saver, reader)
+        # The sync of the directory after the commit is the one error that comes too late to take the new one back.
+        late = "replace" in steps.names[:at]
+        assert outcome == ("new" if error is None or late else before), steps.names[at]
+        if error is not None:
+            assert f"{path} cannot be written" in str(error)
+            assert before == "nothing" or os.path.lexists(path) == was_there or late
+            assert "injected" in str(error)
+        saver.save_checkpoint(NEW, path)
+        assert found(path, saver) == "new"
+        assert os.listdir(path.parent) == ["c"]
+
+
+@pytest.mark.parametrize("prepare", [SCENES["over a directory"][0], set_aside, not_yet_deleted])
+@pytest.mark.parametrize("how", ["dies", "fails"])
+def test_a_removal_that_does_not_end_leaves_the_old_or_nothing(
+    how: str, prepare: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    """Never half of it, nor a predecessor that was gone before; and a second removal takes the rest."""
+    count = tmp_path / "count" / "c"
+    count.parent.mkdir()
+    prepare(count)
+    for at in range(number_of_steps(lambda: IO.remove_checkpoint(count))):
+        path = tmp_path / str(at) / "c"
+        path.parent.mkdir()
+        prepare(path)
+        if how == "dies":
+            dying(lambda: IO.remove_checkpoint(path), at)  # noqa: B023
+        else:
+            with pytest.MonkeyPatch.context() as patch, contextlib.suppress(CheckpointError):
+                Steps(patch, at, fail)
+                IO.remove_checkpoint(path)
+        assert found(path, IO) in ("old", "nothing")
+        IO.remove_checkpoint(path)
+        assert found(path, IO) == "nothing"
+
+
+def test_everything_is_on_disk_before_it_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file and its directory are synced before the rename, and the directory that the rename changed after it."""
+    events: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        events.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def replaced(*args: Any) -> None:
+        events.append("commit")
+        replace(*args)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    IO.save_checkpoint(NEW, tmp_path / "new" / "c")
+    commit = events.index("commit")
+    assert events[0] == tmp_path.name
+    assert set(events[1 : commit - 1]) == {"shard-00000.pt", "manifest.json"}
+    assert events[commit - 1] == "c"
+    assert events[commit + 1 :] == ["new"]
+
+
+# -- processes beside each other -----------------------------------------------------------------------------------
+
+
+def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
+    """The old one loads; the rest of the killed one goes with the next save, not before its process is dead."""
+    IO.save_checkpoint(OLD, tmp_path / "c")
+    large = {str(i): torch.ones(250_000) for i in range(20)}
+    ready, tell = os.pipe()
+
+    def hang() -> None:
+        os.write(tell, b"!")
+        time.sleep(60)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                Steps(patch, 70, hang)
+                IO.save_checkpoint(large, tmp_path / "c")
+        finally:
+            os._exit(1)
+    try:
+        assert os.read(ready, 1) == b"!"
+        (rest,) = tmp_path.glob(".core-tmp-*")
+        assert 1e6 < (rest / "c" / "shard-00000.pt").stat().st_size < 20e6
+        IO.save_checkpoint(NEW, tmp_path / "beside")
+        assert rest.exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready)
+        os.close(tell)
+    assert found(tmp_path / "c", IO) == "old"
+    IO.save_checkpoint(NEW, tmp_path / "beside")
+    assert sorted(os.listdir(tmp_path)) == ["beside", "c"]
+
+
+def test_rests_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:
+    """On a shared file system, a lock of another host may not be seen here."""
+    others = sorted([".core-tmp-elsewhere+x1", f".core-tmp-{platform.node()}-2+x1"])
+    for name in (*others, f".core-tmp-{platform.node()}+x1"):
+        (tmp_path / name).mkdir()
+    IO.save_checkpoint(NEW, tmp_path / "c")
+    assert sorted(os.listdir(tmp_path)) == [*others, "c"]
+
+
+def test_a_reader_beside_a_writer_always_finds_one(tmp_path: Path) -> None:
+    """While one process overwrites a checkpoint again and again, another loads it without an error."""
+    path = tmp_path / "c"
+    IO.save_checkpoint({"x": torch.zeros(1000)}, path)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for number in range(1, 151):
+                IO.save_checkpoint({"x": torch.full((1000,), float(number))}, path)
+            code = 0
+        finally:
+            os._exit(code)
+    seen = [0.0]
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        value = IO.load_checkpoint(path)["x"]
+        assert value.eq(value[0]).all()
+        seen.append(value[0].item())
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 10
+    assert IO.load_checkpoint(path)["x"][0] == 150
+
+
+# -- what is not ours ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", [lambda path: IO.save_checkpoint(NEW, path), IO.remove_checkpoint, remove_committed])
+@pytest.mark.parametrize("manifest", [None, "{}", '{"manifest_version": 3}'])
+def test_a_directory_that_is_no_checkpoint_is_never_touched(
+    manifest: str | None, action: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Neither replaced nor removed, also where it holds some other program's manifest.json."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("mine")
+    if manifest is not None:
+        (home / "manifest.json").write_text(manifest)
+    with pytest.raises(CheckpointError, match=f"{home} is a directory that is no committed checkpoint"):
+        action(home)
+    assert (home / "thesis.txt").read_text() == "mine"
+    assert os.listdir(tmp_path) == ["home"]
+
+
+def test_links_are_replaced_and_removed_not_followed(tmp_path: Path) -> None:
+    """A link to a checkpoint is loaded through; saving or removing there leaves its target alone."""
+    for name in ("saved", "removed"):
+        IO.save_checkpoint(OLD, tmp_path / "real")
+        (tmp_path / name).symlink_to("real")
+        assert found(tmp_path / name, IO) == "old"
+    IO.save_checkpoint(NEW, tmp_path / "saved")
+    IO.remove_checkpoint(tmp_path / "removed")
+    assert found(tmp_path / "saved", IO) == "new"
+    assert not (tmp_path / "saved").is_symlink()
+    assert found(tmp_path / "real", IO) == "old"
+    assert sorted(os.listdir(tmp_path)) == ["real", "saved"]
+
+
+def test_a_link_inside_a_checkpoint_is_not_followed_by_its_removal(tmp_path: Path) -> None:
+    """What someone linked into a checkpoint's directory stays where it is."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").write_text("mine")
+    IO.save_checkpoint(OLD, tmp_path / "c")
+    (tmp_path / "c" / "link").symlink_to(tmp_path / "outside")
+    IO.remove_checkpoint(tmp_path / "c")
+    assert (tmp_path / "outside" / "file").read_text() == "mine"
+
+
+def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
+    """Neither in an empty directory nor in one that does not exist, nor when it is an empty directory itself."""
+    (tmp_path / "empty").mkdir()
+    IO.remove_checkpoint(tmp_path / "empty")
+    IO.remove_checkpoint(tmp_path / "c")
+    IO.remove_checkpoint(tmp_path / "none" / "c")
+    assert os.listdir(tmp_path) == []
+
+
+# -- the helpers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_single_file_is_committed_when_the_block_ends(tmp_path: Path) -> None:
+    """Until then nothing is at the path; the file is written under its own name, for writers that look at endings."""
+    with committed_file(tmp_path / "deep" / "model.npz") as file:
+        assert file.name == "model.npz"
+        file.write_text("content")
+        assert not (tmp_path / "deep" / "model.npz").exists()
+    assert (tmp_path / "deep" / "model.npz").read_text() == "content"
+    assert os.listdir(tmp_path / "deep") == ["model.npz"]
+
+
+def test_an_exception_in_the_block_leaves_what_was_there(tmp_path: Path) -> None:
+    """It passes through as it is, and nothing of the new file stays."""
+    (tmp_path / "file").write_text("old")
+
+    def save() -> None:
+        with committed_file(tmp_path / "file") as file:
+            file.write_text("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        save()
+    assert (tmp_path / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    """A save that did nothing must not look like one."""
+    with pytest.raises(CheckpointError, match="cannot be written"), committed_file(tmp_path / "file"):
+        pass
+    with pytest.raises(CheckpointError, match=r"no manifest\.json was written"), committed_directory(tmp_path / "d"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_permissions_are_those_of_any_new_file(tmp_path: Path) -> None:
+    """The hidden directory is private, what comes out of it is not."""
+    IO.save_checkpoint(NEW, tmp_path / "c")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "file").touch()
+    assert (tmp_path / "c").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert (tmp_path / "c" / "manifest.json").stat().st_mode == (tmp_path / "plain" / "file").stat().st_mode
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new one is committed, so the save succeeds; what is left over is not passed over in silence."""
+    IO.save_checkpoint(OLD, tmp_path / "c")
+    rename = os.rename
+
+    def refuse_old(source: Any, target: Any) -> None:
+        if str(target).endswith(".old"):
+            fail()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse_old)
+    with caplog.at_level(logging.WARNING):
+        IO.save_checkpoint(NEW, tmp_path / "c")
+    assert found(tmp_path / "c", IO) == "new"
+    assert f"{tmp_path}/.c.core-old" in caplog.text
+    assert "injected" in caplog.text

@@ -1,0 +1,32 @@
+"""However one of two processes fails, both are gone in bounded time and the exit code says so."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import processes_with, run_script
+
+
+@pytest.mark.parametrize(
+    ("how", "victim", "expect"),
+    [("raise", 0, 1), ("raise", 1, 1), ("exit", 1, 1), ("kill", 1, 1), ("none", 9, 0)],
+)
+def test_one_process_fails(how: str, victim: int, expect: int, tmp_path: Path) -> None:
+    """An exception, ``sys.exit`` or SIGKILL in one of the processes of an own loop ends both, and leaves none behind."""
+    begin = time.monotonic()
+    result = run_script(tmp_path, "failing.py", how, str(victim), expect=expect)
+    assert time.monotonic() - begin < 60
+    assert result.stdout.count("is through") == (0 if expect else 2)
+    if how == "raise":
+        assert "ValueError: planted" in result.stderr
+    assert processes_with(tmp_path) == []
+
+
+def test_another_size_in_the_same_script_is_refused(tmp_path: Path) -> None:
+    """A script that was started again for two processes cannot go on as one: the error says what can be done."""
+    result = run_script(tmp_path, "other_size.py", expect=1)
+    assert "ConfigurationError" in result.stderr
+    assert "ddp_spawn" in result.stderr

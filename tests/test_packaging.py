@@ -1,0 +1,114 @@
+"""What is built from this project: its content, and that it works where nothing else of the project is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Sequence
+from email.parser import Parser
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = Path(__file__).parent / "scripts" / "train_from_wheel.py"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+
+
+class Built(NamedTuple):
+    """What ``python -m build`` leaves."""
+
+    sdist: Path
+    wheel: Path
+
+
+def run(command: Sequence[str | Path], cwd: Path) -> str:
+    """The standard output of a command that must succeed, and sees nothing of the project but what is installed."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CORE_"))}
+    result = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """An sdist of this project, and the wheel made from that sdist."""
+    out = tmp_path_factory.mktemp("dist")
+    run([sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], cwd=out)
+    (sdist,) = out.glob("*.tar.gz")
+    (wheel,) = out.glob("*.whl")
+    return Built(sdist, wheel)
+
+
+@pytest.fixture(scope="module")
+def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a fresh environment that holds the wheel and nothing else."""
+    environment = tmp_path_factory.mktemp("fresh") / "environment"
+    run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=built.wheel.parent)
+    python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    run([*pip, "install", "--quiet", "--no-deps", "--no-index", built.wheel], cwd=built.wheel.parent)
+    return python
+
+
+def package_files() -> set[str]:
+    """Every file of the package as it stands here."""
+    return {file.relative_to(ROOT).as_posix() for file in (ROOT / "core").rglob("*.*") if file.suffix != ".pyc"}
+
+
+def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+    """The wheel's files are those of core/, type marker and licence included, and its own metadata."""
+    info = f"torch_hal-{PROJECT['version']}.dist-info"
+    metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    with zipfile.ZipFile(built.wheel) as wheel:
+        assert {*wheel.namelist()} == package_files() | metadata
+        assert "core/py.typed" in wheel.namelist()
+        assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+def test_sdist_holds_what_the_wheel_is_built_from(built: Built) -> None:
+    """The sdist's files are those of core/, and what describes and builds the project."""
+    stem = f"torch_hal-{PROJECT['version']}"
+    # hatchling adds .gitignore to every sdist.
+    beside = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    with tarfile.open(built.sdist) as sdist:
+        assert {member.name for member in sdist if member.isfile()} == {
+            f"{stem}/{name}" for name in package_files() | beside
+        }
+
+
+def test_metadata_says_what_it_is_and_needs(built: Built) -> None:
+    """Name, licence, Python and dependencies are what the documents promise."""
+    with zipfile.ZipFile(built.wheel) as wheel:
+        text = wheel.read(f"torch_hal-{PROJECT['version']}.dist-info/METADATA").decode()
+    metadata = Parser().parsestr(text)
+    assert metadata["Name"] == "torch-hal"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    required = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
+    names = {line.partition(">")[0] for line in required}
+    assert names == {"torch", "pluggy", "attrs", "packaging", "importlib-metadata"}
+    assert {"testing", "progress"} <= {*metadata.get_all("Provides-Extra", [])}
+
+
+def test_listing_of_the_installed_wheel_is_the_readmes(python: Path, tmp_path: Path) -> None:
+    """In an environment with the wheel alone, without torch even, the listing is the table in the README."""
+    table = run([python, "-m", "core.list"], cwd=tmp_path)
+    assert f"```console\n$ python -m core.list\n{table}```\n" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_installed_wheel_trains(python: Path, tmp_path: Path) -> None:
+    """A script somewhere else trains on two processes with the installed wheel."""
+    # Dependencies are taken from here. The editable install's finder is left behind: no .pth of that place is read.
+    purelib = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], cwd=tmp_path).strip()
+    (Path(purelib) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    output = run([python, SCRIPT], cwd=tmp_path)
+    places = [line.removeprefix("core lies in ") for line in output.splitlines() if line.startswith("core lies in ")]
+    assert [Path(place).parent for place in places] == [Path(purelib)] * 2
+    assert "2 processes, the same parameters: True" in output
