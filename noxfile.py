@@ -43,7 +43,7 @@ def digits(session: nox.Session) -> None:
     python = torch_python(session)
     for example in ("digits_trainer.py", "digits_runtime.py"):
         for devices in ("1", "2"):
-            words = session.posargs or ("--accelerator", "cpu", "--devices", devices)
+            words = ("--accelerator", "cpu", "--devices", devices, *session.posargs)
             session.run(python, f"examples/{example}", *words)
 
 
@@ -80,3 +80,22 @@ def wheel(session: nox.Session) -> None:
     """Build sdist and wheel into dist/; what is in them is checked by the tests."""
     session.install("build")
     session.run("python", "-m", "build", "--outdir", "dist")
+
+
+@nox.session(venv_backend="none")
+def soak(session: nox.Session) -> None:
+    """A hundred runs on two processes one after another: how each ends, and what it leaves behind."""
+    session.run(torch_python(session), "benchmarks/soak.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def listing(session: nox.Session) -> None:
+    """What ``python -m core.list`` costs at 500 installed distributions."""
+    session.run(torch_python(session), "benchmarks/listing.py", *session.posargs)
+
+
+@nox.session
+def overhead(session: nox.Session) -> None:
+    """Microseconds a step beyond the hand-written loop, beside the peers of today."""
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".[progress]", *group("peers"))
+    session.run("python", "benchmarks/overhead.py", *(session.posargs or ("--check",)))

@@ -2,10 +2,10 @@
 
     python benchmarks/overhead.py --check
 
-One process trains the same tiny network on the same batches with each front end that is installed. A round visits them
-in random order, each next to a run of the hand-written loop; the figure is the median over rounds of the difference.
-What the machine does to both runs of a pair cancels out; the row "plain loop", the loop against itself, shows what does
-not. Every run must end with the bits of the hand-written loop's parameters.
+One process trains the same tiny network on the same batches with each front end that is installed, round after round.
+While a front end trains, the loop written by hand takes turns with it, some steps each: the figure is what an epoch of
+the one took beyond the same epoch of the other, and the table gives the median over all epochs. The row "plain loop",
+the loop beside itself, shows how exact the figures are. Every run must end with the bits of the loop's parameters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import logging
 import os
 import platform
 import random
-import statistics
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,28 +27,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from overhead_contenders import CLOCKS, Contender, Task, Times, contenders
+from overhead_contenders import Contender, contenders
+from overhead_task import CLOCKS, Task
 from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Microseconds a step, by clock, of a contender and of the hand-written loop that ran next to it."""
-
-    contender: Times
-    baseline: Times
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What the rounds gave for one contender by one clock, in microseconds a step.
+class Figures:
+    """What all epochs gave for one contender by one clock, in microseconds a step.
 
     Attributes:
-        step: Median over rounds of the whole step.
-        overhead: Median over rounds of what the contender takes beyond the loop beside it.
+        step: Median of the contender.
+        overhead: Median of what it takes beyond the loop beside it.
         quartiles: The first and the third of the same.
-        overhead_of_minima: The contender's best round less the loop's best round.
-        ratio: Median over rounds of the contender divided by the loop beside it.
+        overhead_of_minima: The contender's best epoch less the loop's best.
+        ratio: Median of the contender divided by the loop beside it.
     """
 
     step: float
@@ -67,13 +59,16 @@ def main() -> int:
     if not chosen:
         print(f"--only: no contender has any of {arguments.only} in its name", file=sys.stderr)
         return 2
-    pairs = measure(chosen, arguments.rounds, arguments.epochs, arguments.steps)
-    summaries = {name: {clock: summarize(found, clock) for clock in CLOCKS} for name, found in pairs.items()}
-    print_table(chosen, {name: by_clock[arguments.clock] for name, by_clock in summaries.items()}, arguments)
+    measured = measure(chosen, arguments.rounds, arguments.epochs, arguments.steps)
+    figures = {
+        contender.name: {clock: summarize(*times.unbind(-1)[index].unbind(1)) for index, clock in enumerate(CLOCKS)}
+        for contender, times in zip(chosen, measured, strict=True)
+    }
+    print_table(chosen, {name: by_clock[arguments.clock] for name, by_clock in figures.items()}, arguments)
     if arguments.json is not None:
-        report = conditions(arguments) | {"contenders": [as_json(one, summaries, pairs) for one in chosen]}
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
-    broken = [c.name for c in chosen if c.bar is not None and summaries[c.name][arguments.clock].overhead > c.bar]
+        rows = [{"name": c.name, "bar": c.bar, **{k: asdict(v) for k, v in figures[c.name].items()}} for c in chosen]
+        arguments.json.write_text(json.dumps({**conditions(arguments), "contenders": rows}, indent=1) + "\n")
+    broken = [c.name for c in chosen if c.bar is not None and figures[c.name][arguments.clock].overhead > c.bar]
     if broken:
         print(f"over the bar: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken and arguments.check else 0
@@ -82,12 +77,12 @@ def main() -> int:
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=at_least(1), default=15, help="pairs of runs for each contender (15)")
+    parser.add_argument("--rounds", type=at_least(1), default=10, help="runs of each contender (10)")
     parser.add_argument("--steps", type=at_least(1), default=1000, help="steps an epoch (1000)")
     parser.add_argument("--epochs", type=at_least(2), default=4, help="epochs a run, the last not measured (4)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: without what others take of it (wall)")
     parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="contenders with a WORD in their name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, by both clocks, to FILE")
     parser.add_argument("--check", action="store_true", help="exit code 1 where torch-hal is over a bar")
     return parser.parse_args()
 
@@ -103,46 +98,32 @@ def at_least(low: int) -> Callable[[str], int]:
     return number
 
 
-# -- measuring -----------------------------------------------------------------------------------------------------
-
-
-def measure(chosen: list[Contender], rounds: int, epochs: int, steps: int) -> dict[str, list[Pair]]:
-    """The pairs of all rounds, by contender, after a short one of each that is not measured."""
+def measure(chosen: list[Contender], rounds: int, epochs: int, steps: int) -> list[Tensor]:
+    """For each contender, microseconds a step: of shape ``(epochs measured, 2, clocks)``, its own before the loop's."""
     for contender in chosen:
-        run_pair(contender, 2, 50, baseline_first=True)
+        run(contender, 2, 50)
     # What was imported stays out of every later collection: nobody pays for another's modules.
     gc.collect()
     gc.freeze()
-    order, draw = list(chosen), random.Random(0)
-    pairs: dict[str, list[Pair]] = {contender.name: [] for contender in chosen}
+    order, draw = list(range(len(chosen))), random.Random(0)
+    measured: list[list[Tensor]] = [[] for _ in chosen]
     for number in range(rounds):
         draw.shuffle(order)
-        for contender in order:
-            pairs[contender.name].append(run_pair(contender, epochs, steps, baseline_first=draw.random() < 0.5))
+        for index in order:
+            measured[index].append(run(chosen[index], epochs, steps))
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
-    return pairs
+    return [torch.cat(times) for times in measured]
 
 
-def run_pair(contender: Contender, epochs: int, steps: int, baseline_first: bool) -> Pair:
-    """A run of the contender and one of its hand-written loop, next to each other."""
-    trains = (contender.baseline, contender.train)
-    first, second = [run(train, epochs, steps) for train in (trains if baseline_first else trains[::-1])]
-    if not torch.equal(first[1], second[1]):
-        raise SystemExit(f"{contender.name}: its parameters are not bit for bit those of the hand-written loop")
-    times = (first[0], second[0])
-    baseline, mine = times if baseline_first else times[::-1]
-    return Pair(contender=mine, baseline=baseline)
-
-
-def run(train: Callable[[Task], nn.Module], epochs: int, steps: int) -> tuple[Times, Tensor]:
-    """Microseconds a step (the median over epochs), and all parameters at the end."""
-    task = Task(epochs, steps)
+def run(contender: Contender, epochs: int, steps: int) -> Tensor:
+    """Let it train once; its times, of shape ``(epochs - 1, 2, clocks)``."""
+    task = Task(epochs, steps, contender.autocast)
     gc.collect()
     with silence():
-        network = train(task)
-    epoch_times = task.times()
-    times = {clock: statistics.median(epoch[clock] for epoch in epoch_times) for clock in CLOCKS}
-    return times, nn.utils.parameters_to_vector(network.parameters()).detach()
+        network = contender.train(task)
+    if not torch.equal(*(nn.utils.parameters_to_vector(model.parameters()) for model in (network, task.loop.model))):
+        raise SystemExit(f"{contender.name}: its parameters are not bit for bit those of the loop by hand")
+    return torch.stack(task.times(), dim=1)
 
 
 @contextlib.contextmanager
@@ -150,38 +131,38 @@ def silence() -> Iterator[None]:
     """Bars are drawn and warnings given, but nowhere."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+    with (
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
-# -- reporting -----------------------------------------------------------------------------------------------------
-
-
-def summarize(pairs: list[Pair], clock: str) -> Summary:
-    """The figures of one contender by one clock."""
-    mine, loop = [pair.contender[clock] for pair in pairs], [pair.baseline[clock] for pair in pairs]
-    differences = [pair.contender[clock] - pair.baseline[clock] for pair in pairs]
-    quartiles = statistics.quantiles(differences, n=4, method="inclusive") if len(pairs) > 1 else differences * 3
-    return Summary(
-        step=statistics.median(mine),
-        overhead=quartiles[1],
-        quartiles=(quartiles[0], quartiles[2]),
-        overhead_of_minima=min(mine) - min(loop),
-        ratio=statistics.median(pair.contender[clock] / pair.baseline[clock] for pair in pairs),
+def summarize(contender: Tensor, loop: Tensor) -> Figures:
+    """The figures, from the times of each epoch."""
+    first, middle, third = torch.quantile(contender - loop, torch.tensor([0.25, 0.5, 0.75], dtype=loop.dtype)).tolist()
+    return Figures(
+        step=contender.quantile(0.5).item(),
+        overhead=middle,
+        quartiles=(first, third),
+        overhead_of_minima=(contender.min() - loop.min()).item(),
+        ratio=(contender / loop).quantile(0.5).item(),
     )
 
 
-def print_table(chosen: list[Contender], summaries: dict[str, Summary], arguments: argparse.Namespace) -> None:
+def print_table(chosen: list[Contender], figures: dict[str, Figures], arguments: argparse.Namespace) -> None:
     """A line for each contender, in 80 columns."""
-    print(f"µs a step by the {arguments.clock} clock: {arguments.rounds} rounds of {arguments.steps} steps an epoch\n")
+    epochs = arguments.rounds * (arguments.epochs - 1)
+    print(f"µs a step by the {arguments.clock} clock; medians of {epochs} epochs of {arguments.steps} steps\n")
     print(f"{'':30}{'step':>6}{'over loop':>11}{'quartiles':>15}{'ratio':>7}{'bar':>7}")
     for contender in chosen:
-        found = summaries[contender.name]
+        found = figures[contender.name]
         low, high = found.quartiles
-        bar = "" if contender.bar is None else f"<= {contender.bar:.0f}"
         spread = f"{low:+.0f} to {high:+.0f}"
+        bar = "" if contender.bar is None else f"<= {contender.bar:.0f}"
         print(f"{contender.name:30}{found.step:6.0f}{found.overhead:+11.1f}{spread:>15}{found.ratio:7.2f}{bar:>7}")
 
 
@@ -193,18 +174,6 @@ def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: installed[name] for name in wanted if name in installed},
         **{name: getattr(arguments, name) for name in ("rounds", "epochs", "steps")},
-    }
-
-
-def as_json(
-    contender: Contender, summaries: dict[str, dict[str, Summary]], pairs: dict[str, list[Pair]]
-) -> dict[str, Any]:
-    """Everything known of one contender."""
-    return {
-        "name": contender.name,
-        "bar": contender.bar,
-        "summary": {clock: asdict(summary) for clock, summary in summaries[contender.name].items()},
-        "rounds": [asdict(pair) for pair in pairs[contender.name]],
     }
 
 

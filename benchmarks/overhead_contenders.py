@@ -1,80 +1,24 @@
 """Whom `overhead.py` measures: one small training run, written for each front end as its own documents say.
 
-Every function below takes a :class:`Task`, trains the same network on the same batches, and returns the network; the
-parameters it ends with prove that it did the same work.
+Each function takes a :class:`Task`, trains its network on its batches, and returns the network: the parameters that it
+ends with prove that the same work was done.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from overhead_task import Batch, Task, sgd
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from core import Module, Runtime, Trainer
 
-__all__ = ["CLOCKS", "Contender", "Task", "Times", "contenders"]
-
-CLOCKS = ("wall", "cpu")
-FEATURES = 32
-BATCH_SIZE = 16
-Batch = tuple[Tensor, Tensor]
-Times = dict[str, float]
-"""Microseconds a step, by clock."""
-
-
-class StampedBatches(Dataset[Batch]):
-    """Batches, already collated, that note the time when the first one is read: at the start of each epoch.
-
-    The clocks are read here since this is the one part of the loop that no front end replaces.
-    """
-
-    def __init__(self, steps: int) -> None:
-        generator = torch.Generator().manual_seed(1)
-        inputs = torch.randn(steps, BATCH_SIZE, FEATURES, generator=generator)
-        targets = inputs.sum(2, keepdim=True).tanh()
-        self.batches: list[Batch] = list(zip(inputs, targets, strict=True))
-        self.stamps: list[tuple[int, int]] = []
-        """By epoch: the clocks in the order of :data:`CLOCKS`, in nanoseconds."""
-
-    def __getitem__(self, position: int) -> Batch:
-        if position == 0:
-            self.stamps.append((time.perf_counter_ns(), time.process_time_ns()))
-        return self.batches[position]
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-
-class Task:
-    """One training run: ``epochs`` epochs of ``steps`` steps each."""
-
-    def __init__(self, epochs: int, steps: int) -> None:
-        self.epochs, self.steps = epochs, steps
-        self.data = StampedBatches(steps)
-
-    def network(self) -> nn.Module:
-        """The same network each time."""
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 1))
-
-    def loader(self) -> DataLoader[Any]:
-        """The same batches each time, in the same order."""
-        return DataLoader(self.data, batch_size=None)
-
-    def times(self) -> list[Times]:
-        """Of each epoch but the last, up to the start of the next, so with all that happens at its end."""
-        return [
-            {clock: (end - start) / 1000 / self.steps for clock, start, end in zip(CLOCKS, began, ended, strict=True)}
-            for began, ended in itertools.pairwise(self.data.stamps)
-        ]
+__all__ = ["Contender", "contenders"]
 
 
 @dataclass(frozen=True)
@@ -83,68 +27,45 @@ class Contender:
 
     Attributes:
         name: As the table calls it.
-        train: Does the whole run.
-        baseline: The hand-written loop that it is compared with.
-        bar: Microseconds a step that it may take beyond the baseline; ``None`` for no promise.
+        train: Does the whole run; returns the network.
+        autocast: Whether it is compared with the loop by hand under autocast.
+        bar: Microseconds a step that it may take beyond that loop; ``None`` for no promise.
     """
 
     name: str
     train: Callable[[Task], nn.Module]
-    baseline: Callable[[Task], nn.Module]
+    autocast: bool = False
     bar: float | None = None
 
 
 def contenders() -> list[Contender]:
-    """All that can run here; the first is the plain loop itself, and shows how exact the figures are."""
+    """All that can run here; the first is the loop by hand against itself, and shows how exact the figures are."""
     found = [
-        Contender("plain loop", plain, plain),
-        Contender("torch-hal Runtime", runtime, plain, bar=5),
-        Contender("torch-hal Trainer, bare", trainer_bare, plain, bar=25),
-        Contender("torch-hal Trainer, all three", trainer_all_three, plain, bar=80),
-        Contender("torch-hal Runtime, bf16-mixed", runtime_mixed, plain_autocast),
+        Contender("plain loop", plain),
+        Contender("torch-hal Runtime", runtime, bar=5),
+        Contender("torch-hal Trainer, bare", trainer_bare, bar=25),
+        Contender("torch-hal Trainer, all three", trainer_all_three, bar=80),
+        Contender("torch-hal Runtime, bf16-mixed", runtime_mixed, autocast=True),
     ]
     if importlib.util.find_spec("lightning") is not None:
         found += [
-            Contender("Lightning Fabric", fabric, plain),
-            Contender("Lightning Trainer, bare", lightning_bare, plain),
-            Contender("Lightning Trainer, all three", lightning_all_three, plain),
+            Contender("Lightning Fabric", fabric),
+            Contender("Lightning Trainer, bare", lightning_bare),
+            Contender("Lightning Trainer, all three", lightning_all_three),
         ]
     if importlib.util.find_spec("accelerate") is not None:
-        found.append(Contender("Accelerate", accelerate, plain))
+        found.append(Contender("Accelerate", accelerate))
     return found
 
 
-def sgd(network: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of every contender."""
-    return torch.optim.SGD(network.parameters(), lr=0.01)
-
-
-# -- by hand -------------------------------------------------------------------------------------------------------
-
-
 def plain(task: Task) -> nn.Module:
-    """The loop that torch's own tutorial teaches."""
+    """By hand."""
     model, criterion, loader = task.network(), nn.MSELoss(), task.loader()
     optimizer = sgd(model)
     for _ in range(task.epochs):
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss = criterion(model(inputs), targets)
-            loss.backward()
-            optimizer.step()
-    return model
-
-
-def plain_autocast(task: Task) -> nn.Module:
-    """The same, with the forward pass under autocast and the loss in float32."""
-    model, criterion, loader = task.network(), nn.MSELoss(), task.loader()
-    optimizer = sgd(model)
-    for _ in range(task.epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                outputs = model(inputs)
-            loss = criterion(outputs.float(), targets)
             loss.backward()
             optimizer.step()
     return model

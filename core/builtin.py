@@ -59,7 +59,6 @@ def core_strategies() -> Iterator[StrategySpec]:
                 target="core.strategies.ddp:DDPStrategy",
                 description=description if not suffix else f"{name} with find_unused_parameters={suffix.endswith('true')}",
                 init_args={"start_method": start_method, **options},
-                launcher=start_method,
             )
 
 

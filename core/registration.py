@@ -6,11 +6,12 @@
 
     AcceleratorRegistry.register("xpu", XPUAccelerator, description="the simulated XPU")
 
-What is registered here is known by name to every front end created afterwards in this process. Torch-free.
+What is registered here is known by name to every front end created afterwards in this process.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,27 +58,27 @@ class CodeRegistry:
             description: One sentence for listings.
             aliases: Further words for it.
             priority: Order among candidates for ``auto`` and shared aliases; higher goes first.
-            override: Replace another class registered under this name before.
+            override: Replace another class registered under this name before. One of an installed plugin stays: asking
+                for the name is then refused.
             **init_args: Keyword arguments that ``target`` is called with.
 
         Returns:
             ``target``.
 
         Raises:
-            ConfigurationError: Another class holds the name, and ``override`` is false.
-            WrongTypeError: ``target`` is neither a class nor a ``"module:Class"`` string.
+            ConfigurationError: Another class holds the name, and ``override`` is false; or an argument is none that a
+                spec takes.
+            WrongTypeError: ``target`` is neither a class of this kind nor a ``"module:Class"`` string.
         """
         from core import specs
 
-        if not isinstance(target, type | str):
-            raise WrongTypeError(f"target={target!r} for {self.kind} {name!r}: expected a class or 'module:Class'.")
+        self._check_target(name, target)
         held = self._specs.get(name)
         if held is not None and not override and _identity(held.target) != _identity(target):
             raise ConfigurationError(
                 f"name={name!r}: the {self.kind} registry holds {_identity(held.target)} under this name, given "
                 f"{_identity(target)}. Valid: another name, or override=True."
             )
-        facts = {key: getattr(target, key) for key in _CLASS_FACTS.get(self.kind, ()) if hasattr(target, key)}
         try:
             self._specs[name] = getattr(specs, KINDS[self.kind].spec)(
                 name=name,
@@ -86,11 +87,20 @@ class CodeRegistry:
                 aliases=aliases,
                 priority=priority,
                 init_args=init_args,
-                **facts,
             )
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ConfigurationError(str(error)) from error
         return target
+
+    def _check_target(self, name: str, target: Any) -> None:
+        if isinstance(target, str):
+            return
+        module, _, attribute = KINDS[self.kind].base.partition(":")
+        if not isinstance(target, type) or not issubclass(target, getattr(importlib.import_module(module), attribute)):
+            raise WrongTypeError(
+                f"target={target!r} for {self.kind} {name!r}: expected a class derived from core.{attribute}, or "
+                "'module:Class'."
+            )
 
     def remove(self, name: str) -> None:
         """Forget ``name``.
@@ -120,13 +130,6 @@ class CodeRegistry:
 
     def __repr__(self) -> str:
         return f"<{self.kind} registry: {quoted(self)}>"
-
-
-_CLASS_FACTS = {
-    "accelerator": ("default_strategy", "default_parallel_strategy"),
-    "strategy": ("accelerators", "min_processes", "max_processes", "launcher"),
-}
-"""What a spec says beside its name, read off the class where no spec was written."""
 
 
 def _identity(target: Any) -> str:

@@ -27,13 +27,23 @@ _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def _name(instance: Any, attribute: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
-        raise ValueError(f"{attribute.name}={value!r} of a {type(instance).__name__}: expected a non-empty printable name")
+    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable() or value == "auto":
+        raise ValueError(
+            f"{attribute.name}={value!r} of a {type(instance).__name__}: expected a non-empty printable name, other "
+            "than 'auto'"
+        )
 
 
 def _names(instance: Any, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
     for item in value:
         _name(instance, attribute, item)  # type: ignore[arg-type]
+
+
+def _integer(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int) and not (value is None and attribute.default is None):
+        raise ValueError(
+            f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected a whole number"
+        )
 
 
 def _target(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -44,7 +54,8 @@ def _target(instance: Any, attribute: attrs.Attribute[Any], value: object) -> No
     if attribute.name == "target" and callable(value):
         return
     raise ValueError(
-        f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected 'package.module:attribute'"
+        f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected "
+        "'package.module:attribute'"
     )
 
 
@@ -75,7 +86,7 @@ class BackendSpec:
     """One sentence for listings."""
     aliases: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_names)
     """Further words for it. Several backends may claim one alias: the best present one by ``priority`` gets it."""
-    priority: int = 50
+    priority: int = attrs.field(default=50, validator=_integer)
     """Order among candidates for ``auto`` and for a shared alias; higher goes first."""
     init_args: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_mapping)
     """Keyword arguments that ``target`` is called with, so that one class serves several names."""
@@ -91,10 +102,10 @@ class AcceleratorSpec(BackendSpec):
     """``"module:function"`` without arguments, torch-free and quick: how many devices are there (0 for none). An
     exception means the hardware's state could not be read, and is recorded. Run outside this process, with a time
     limit. Where absent, the class's own ``is_available`` and ``auto_device_count`` answer."""
-    default_strategy: str = "single_device"
-    """Name of the strategy that ``strategy="auto"`` means for one process."""
-    default_parallel_strategy: str = "ddp"
-    """Name of the strategy that ``strategy="auto"`` means for several processes."""
+    default_strategy: str | None = None
+    """Name of the strategy that ``strategy="auto"`` means for one process; ``None`` for what the class says."""
+    default_parallel_strategy: str | None = None
+    """Name of the strategy that ``strategy="auto"`` means for several processes; ``None`` for what the class says."""
     serves: str | None = attrs.field(default=None, validator=_target)
     """``"module:function"`` without arguments: further names this one backend can serve at this moment, best first.
     Each is asked for like a name of its own; ``target`` is then called with ``name=`` that name. Names that an
@@ -108,14 +119,11 @@ class StrategySpec(BackendSpec):
     kind: ClassVar[str] = "strategy"
 
     accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
-    """Names of the accelerators it serves; ``None`` for any."""
-    min_processes: int = 1
-    """The smallest world size it serves."""
-    max_processes: int | None = None
-    """The largest world size it serves; ``None`` for any."""
-    launcher: str | None = None
-    """How it starts the processes that nobody else started: ``"script"`` (this script once more for each), ``"spawn"``,
-    ``"fork"``, or ``None`` where it starts none."""
+    """Names of the accelerators it serves, of those that its class serves; ``None`` for all of them."""
+    min_processes: int = attrs.field(default=1, validator=_integer)
+    """The smallest world size it serves, if its class serves that."""
+    max_processes: int | None = attrs.field(default=None, validator=_integer)
+    """The largest world size it serves, if its class serves that; ``None`` for any."""
 
 
 @attrs.frozen(kw_only=True)

@@ -52,14 +52,15 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = tmp_path_factory.mktemp("fresh") / "environment"
     run([sys.executable, "-m", "venv", "--without-pip", environment], cwd=built.wheel.parent)
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
     run([*pip, "install", "--quiet", "--no-deps", "--no-index", built.wheel], cwd=built.wheel.parent)
     return python
 
 
 def package_files() -> set[str]:
     """Every file of the package as it stands here."""
-    return {file.relative_to(ROOT).as_posix() for file in (ROOT / "core").rglob("*.*") if file.suffix != ".pyc"}
+    files = [file for file in (ROOT / "core").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    return {file.relative_to(ROOT).as_posix() for file in files}
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:

@@ -149,7 +149,7 @@ def _finders() -> list[Any]:
             foreign = getattr(finder, "__module__", "") not in ("_frozen_importlib_external", "importlib_metadata")
             if foreign or None not in finders:
                 finders.append(finder if foreign else None)
-    return finders
+    return finders if None in finders else [*finders, None]
 
 
 def _in_directory(root: str, seen: set[str]) -> list[Row]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["TORCHRUN_VARIABLES", "local", "torchelastic"]
+__all__ = ["LAUNCHED", "TORCHRUN_VARIABLES", "local", "torchelastic"]
+
+LAUNCHED = "CORE_LAUNCHED_PLAN"
+"""Set by a strategy's launcher in the processes that it starts, to the Plan they belong to."""
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun sets, and what anyone must set who starts processes by hand."""
@@ -17,5 +20,5 @@ def local(environ: Mapping[str, str]) -> bool:
 
 
 def torchelastic(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun's variables are all there."""
-    return all(variable in environ for variable in TORCHRUN_VARIABLES)
+    """Whether torchrun's variables are all there, and it was no launcher of ours that set them."""
+    return LAUNCHED not in environ and all(variable in environ for variable in TORCHRUN_VARIABLES)

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from core.environments import detect
 from core.environments.base import ClusterEnvironment
-from core.environments.variables import whole_number
+from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES
+from core.environments.variables import LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
 __all__ = ["LAUNCHED", "LocalEnvironment"]
 
-LAUNCHED = "CORE_LAUNCHED_PLAN"
-"""Set by a strategy's launcher in the processes that it starts, to the Plan they belong to."""
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+"""What says that a process is the only one, where it is said at all."""
 
 
 class LocalEnvironment(ClusterEnvironment):
@@ -101,30 +102,55 @@ class LocalEnvironment(ClusterEnvironment):
         self._processes_per_node = processes_per_node
         self._num_nodes = num_nodes
         if num_nodes > 1:
-            self._port = whole_number(self.environ, "MASTER_PORT")
+            self._port = self._given_port()
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse a second size of world in launched processes, and machines that cannot meet.
+        """Refuse ranks that somebody else gave, another size in launched processes, and machines that cannot meet.
 
         Raises:
             ConfigurationError: As said.
         """
-        if self.is_launched and (processes_per_node, num_nodes) != (self.local_world_size, self.num_nodes):
-            raise ConfigurationError(
-                f"devices, num_nodes: {processes_per_node} process(es) on {num_nodes} machine(s) asked for in a process "
-                f"that an earlier run of this script started as one of {self.local_world_size} on {self.num_nodes}. "
-                "Valid: runs of one size in a script that starts itself again; for several sizes strategy='ddp_spawn', "
-                "or a script each."
-            )
-        missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in self.environ]
+        if self.is_launched:
+            self._check_same_size(processes_per_node, num_nodes)
+            return
+        self._check_alone()
+        missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if not self.environ.get(name)]
         if num_nodes > 1 and missing:
             raise ConfigurationError(
                 f"num_nodes={num_nodes}: environment variable(s) {', '.join(missing)} not set. Valid: torchrun on each "
                 "machine, or the script on each with NODE_RANK, MASTER_ADDR and MASTER_PORT."
             )
-        if num_nodes > 1 and self.node_rank >= num_nodes:
+        if self.node_rank >= num_nodes:
             raise ConfigurationError(
-                f"environment variable NODE_RANK: given {self.node_rank}. Valid: 0 to {num_nodes - 1} (num_nodes)."
+                f"environment variable NODE_RANK: given {self.node_rank}, but num_nodes={num_nodes}. Valid: a "
+                "NODE_RANK below num_nodes, and num_nodes= as many as there are machines."
+            )
+        if num_nodes > 1:
+            self._given_port()
+
+    def _given_port(self) -> int:
+        return whole_number(self.environ, "MASTER_PORT", low=1, high=LARGEST_PORT)
+
+    def _check_alone(self) -> None:
+        """Two processes that both took themselves for the only one would overwrite each other's work."""
+        names = [name for name, alone in _ALONE.items() if self.environ.get(name, alone) != alone]
+        if not names:
+            return
+        given = ", ".join(f"{name}={self.environ[name]}" for name in names)
+        missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in self.environ)
+        raise ConfigurationError(
+            f"environment variables {given}: they say that this is one of several processes, but cluster environment "
+            f"{self.name!r} starts its own, and no other one can use them{missing and f' ({missing} not set)'}. Valid: "
+            f"all of {', '.join(TORCHRUN_VARIABLES)} (torchrun sets them), or none of RANK, WORLD_SIZE, LOCAL_RANK."
+        )
+
+    def _check_same_size(self, processes_per_node: int, num_nodes: int) -> None:
+        if (processes_per_node, num_nodes) != (self.local_world_size, self.num_nodes):
+            raise ConfigurationError(
+                f"devices, num_nodes: {processes_per_node} process(es) on {num_nodes} machine(s) asked for in a "
+                f"process that an earlier run of this script made one of {self.local_world_size} on {self.num_nodes}. "
+                "Valid: runs of one size in a script that starts itself again; for several sizes strategy='ddp_spawn', "
+                "or a script each."
             )
 
     def launch_variables(self, local_rank: int, plan: str) -> dict[str, str]:

@@ -11,8 +11,9 @@ from core.discovery.loading import load
 from core.discovery.registry import Registry
 from core.environments.local import LAUNCHED
 from core.kinds import KINDS
+from core.plan.construction import construct
 from core.plan.model import Choice, Plan
-from core.plan.request import Request
+from core.plan.request import Request, Word, checked
 
 __all__ = ["take_launched"]
 
@@ -22,28 +23,20 @@ def take_launched(request: Request) -> Plan | None:
     plan = Plan.from_json(request.environ[LAUNCHED])
     if plan.request != request.describe():
         return None
-    strategy = _part("strategy", plan.strategy, request, {})
-    given = strategy.given if hasattr(strategy, "given") else {}
-    parts = {kind: _part(kind, choice, request, given) for kind, choice in plan.choices().items()}
-    parts["strategy"] = strategy
-    parts["accelerator"] = _live(parts["accelerator"])
-    parts["cluster_environment"] = _live(parts["cluster_environment"], environ=request.environ)
+    strategy = _part("strategy", plan.strategy, request.strategy, request)
+    given = {kind: checked(Word(kind, value, "strategy")) for kind, value in strategy.given.items()}
+    parts = {
+        kind: strategy if kind == "strategy" else _part(kind, choice, given.get(kind, getattr(request, kind)), request)
+        for kind, choice in plan.choices().items()
+    }
     return attrs.evolve(plan, parts=parts)
 
 
-def _part(kind: str, choice: Choice, request: Request, given: Any) -> Any:
-    word = given.get(kind, getattr(request, kind))
+def _part(kind: str, choice: Choice, word: Any, request: Request) -> Any:
     if not isinstance(word, str):
         return word
     if choice.target is None:
-        return Registry.read(request.environ).find(kind, choice.name)[0]
-    spec = getattr(specs, KINDS[kind].spec)
-    return spec(name=choice.name, target=choice.target, init_args=choice.init_args)
-
-
-def _live(part: Any, **more: Any) -> Any:
-    if not isinstance(part, specs.BackendSpec):
-        return part
-    live = load(part)(**more, **part.init_args)
-    live.name = part.name
-    return live
+        spec = Registry.read(request.environ).find(kind, choice.name)[0]
+    else:
+        spec = getattr(specs, KINDS[kind].spec)(name=choice.name, target=choice.target, init_args=choice.init_args)
+    return construct(spec, load(spec), **({"environ": request.environ} if kind == "cluster_environment" else {}))

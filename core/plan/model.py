@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from core.errors import ConfigurationError
+from core.specs import BackendSpec
+
 __all__ = ["Choice", "PassedOver", "Plan"]
 
 FORMAT = 1
+WIDTH = 80
 
 
 @attrs.frozen
@@ -38,6 +43,21 @@ class Choice:
     init_args: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """What the class is called with."""
 
+    @classmethod
+    def of(cls, spec: BackendSpec, reason: str, origin: str, passed_over: Sequence[PassedOver] = ()) -> Choice:
+        """The choice of what ``spec`` describes."""
+        target, init_args = spec.target, dict(spec.init_args)
+        if not isinstance(target, str) or not all(isinstance(value, _PLAIN) for value in init_args.values()):
+            target, init_args = None, {}
+        return cls(
+            name=spec.name,
+            reason=reason,
+            origin=origin,
+            passed_over=tuple(passed_over),
+            target=target,
+            init_args=init_args,
+        )
+
 
 @attrs.frozen(kw_only=True)
 class Plan:
@@ -54,13 +74,16 @@ class Plan:
     """The devices of one machine's processes, by local rank: ``("cpu", "cpu")``."""
     devices_reason: str
     num_nodes: int
+    num_nodes_reason: str
     world_size: int
     launcher: str | None
     """How the strategy will start processes: ``script``, ``spawn``, ``fork``; ``None`` where it need not."""
     process_group_backend: str | None
     """The ``torch.distributed`` backend; ``None`` where no process group is joined."""
+    process_group_reason: str
+    """Why that one, or none."""
     parts: Mapping[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
-    """By kind: the spec or the object itself. Of this process only; not in the JSON."""
+    """By kind: the live object. Of this process only; not in the JSON."""
 
     def choices(self) -> dict[str, Choice]:
         """The five choices by kind."""
@@ -70,11 +93,8 @@ class Plan:
         """The Plan as plain data."""
         data = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "parts")
         data["devices"] = list(self.devices)
-        for kind, choice in self.choices().items():
-            data[kind]["passed_over"] = [attrs.asdict(candidate) for candidate in choice.passed_over]
-            if not all(isinstance(value, _PLAIN) for value in choice.init_args.values()):
-                data[kind].update(target=None, init_args={})
-        data["request"] = dict(self.request)
+        for kind in _KINDS:
+            data[kind]["passed_over"] = list(data[kind]["passed_over"])
         return {"format": FORMAT, **data}
 
     def to_json(self, indent: int | None = None) -> str:
@@ -83,15 +103,25 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The Plan that :meth:`to_json` wrote; without ``parts``."""
-        data = json.loads(text)
-        del data["format"]
-        for kind in _KINDS:
-            choice = data[kind]
-            choice["passed_over"] = tuple(PassedOver(**candidate) for candidate in choice["passed_over"])
-            data[kind] = Choice(**choice)
-        data["devices"] = tuple(data["devices"])
-        return cls(**data)
+        """The Plan that :meth:`to_json` wrote; without ``parts``.
+
+        Raises:
+            ConfigurationError: ``text`` is no such JSON.
+        """
+        try:
+            data = json.loads(text)
+            if data.pop("format") != FORMAT:
+                raise ValueError(f"format is not {FORMAT}")
+            for kind in _KINDS:
+                choice = data[kind]
+                choice["passed_over"] = tuple(PassedOver(**candidate) for candidate in choice["passed_over"])
+                data[kind] = Choice(**choice)
+            data["devices"] = tuple(data["devices"])
+            return cls(**data)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"text={text[:99]!r}: no Plan as JSON ({error}). Valid: what to_json gave."
+            ) from error
 
     def __str__(self) -> str:
         return render(self)
@@ -103,21 +133,32 @@ _PLAIN = (str, int, float, bool, type(None))
 
 def render(plan: Plan) -> str:
     """The Plan for a reader: each choice with its reason, each candidate passed over with its reason."""
-    lines = []
+    lines: list[str] = []
     for kind, choice in plan.choices().items():
         origin = f"  [{choice.origin}]" if choice.origin else ""
-        lines.append(f"{kind.replace('_', ' '):<20} {choice.name}{origin}")
-        lines.append(f"{'':<20}   because {choice.reason}")
-        lines += [f"{'':<20}   not {other.name}: {other.reason}" for other in choice.passed_over]
-    per_machine = f"on each of {plan.num_nodes} machines" if plan.num_nodes > 1 else "on this machine"
-    lines.append(f"{'devices':<20} {', '.join(plan.devices)} {per_machine}")
-    lines.append(f"{'':<20}   because {plan.devices_reason}")
-    lines.append(f"{'processes':<20} {plan.world_size}{_how(plan)}")
-    if plan.process_group_backend:
-        lines.append(f"{'collectives':<20} {plan.process_group_backend}")
+        lines += _entry(kind.replace("_", " "), choice.name + origin, choice.reason, choice.passed_over)
+    lines += _entry("devices", ", ".join(plan.devices), plan.devices_reason)
+    lines += _entry("machines", str(plan.num_nodes), plan.num_nodes_reason)
+    lines += _wrapped(f"{'processes':<20} ", f"{plan.world_size}{_how(plan)}")
+    lines += _entry("process group", plan.process_group_backend or "none", plan.process_group_reason)
     return "\n".join(lines)
+
+
+def _entry(label: str, value: str, reason: str, passed_over: Sequence[PassedOver] = ()) -> list[str]:
+    lines = _wrapped(f"{label:<20} ", value) + _wrapped(_BELOW, f"because {reason}")
+    for other in passed_over:
+        lines += _wrapped(_BELOW, f"not {other.name}: {other.reason}")
+    return lines
+
+
+_BELOW = " " * 23
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    below = " " * (len(start) + 2)
+    return textwrap.wrap(text, WIDTH, initial_indent=start, subsequent_indent=below, break_on_hyphens=False)
 
 
 def _how(plan: Plan) -> str:
     how = {"script": "this script, started once more for each further one", "spawn": "spawned", "fork": "forked"}
-    return f", {how[plan.launcher]}" if plan.launcher else ""
+    return f", {how.get(plan.launcher, plan.launcher)}" if plan.launcher else ""

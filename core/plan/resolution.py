@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import attrs
@@ -10,28 +12,23 @@ import torch
 
 from core.accelerators.base import Accelerator
 from core.accelerators.devices import parse_devices
-from core.discovery.loading import import_target
+from core.discovery.loading import describe, import_target
 from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
-from core.environments.detect import TORCHRUN_VARIABLES
-from core.environments.local import LAUNCHED, LocalEnvironment
-from core.errors import BackendError, ConfigurationError, DeviceError
-from core.plan.candidates import choose_accelerator
+from core.environments.local import LAUNCHED
+from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
+from core.plan.candidates import choose_accelerator, outranked, unusable
+from core.plan.construction import construct
 from core.plan.launched import take_launched
 from core.plan.model import Choice, PassedOver, Plan
-from core.plan.request import Request, describe
-from core.specs import AcceleratorSpec, BackendSpec, StrategySpec
+from core.plan.process_group import check_process_group_backend
+from core.plan.request import WORDS, Request, Word, checked
+from core.specs import AcceleratorSpec, BackendSpec, ClusterEnvironmentSpec, StrategySpec
 from core.strategies.base import Strategy
 
 __all__ = ["resolve"]
 
-PARTS = {
-    "accelerator": "accelerator",
-    "cluster_environment": "cluster_environment",
-    "checkpoint_io": "checkpoint_io",
-    "precision": "precision_plugin",
-}
-"""By kind: the strategy's constructor argument that gives a part of that kind."""
+logger = logging.getLogger(__name__)
 
 DEFAULTS = {"precision": "32-true", "checkpoint_io": "torch"}
 
@@ -60,246 +57,244 @@ class _Resolution:
     def __init__(self, request: Request, registry: Registry) -> None:
         self.request = request
         self.registry = registry
-        self.words = {kind: getattr(request, kind) for kind in (*PARTS, "strategy")}
-        self.sources = dict(request.sources)
+        self.words = {name: request.word(name) for name in WORDS}
         self.choices: dict[str, Choice] = {}
+        self.specs: dict[str, Any] = {}
+        """By kind, what a choice was made from; nothing for an object that the user gave."""
         self.parts: dict[str, Any] = {}
-        self.default_strategies: AcceleratorSpec | Accelerator
+        """By kind, the live object."""
 
     def plan(self) -> Plan:
-        if not self.request.is_open("strategy"):
-            self._choose_named("strategy")
+        if not self.words["strategy"].is_auto:
+            self._choose("strategy")
             self._take_parts_of_strategy()
-        self._choose_environment()
+        environment = self._choose_environment()
         accelerator = self._choose_accelerator()
-        environment = self._environment()
-        indices, devices, devices_reason = self._choose_devices(accelerator, environment)
-        num_nodes = self._num_nodes(environment)
+        devices, devices_reason = self._choose_devices(accelerator, environment)
+        num_nodes, num_nodes_reason = self._choose_num_nodes(environment)
+        environment.validate_settings(len(devices), num_nodes)
         world_size = len(devices) * num_nodes
-        environment.connect(len(devices), num_nodes)
         if "strategy" not in self.choices:
-            self._choose_default_strategy(accelerator, world_size)
+            self._choose_default_strategy(accelerator, several=world_size > 1)
+            self._take_parts_of_strategy()
         for kind, default in DEFAULTS.items():
-            self._choose_named(kind, default)
-        facts = _strategy_facts(self.parts["strategy"], self.registry)
-        self._check_served(facts, world_size)
-        starts_processes = len(devices) > 1 and not environment.creates_processes_externally
+            self._choose(kind, default)
+        strategy: Strategy = self.parts["strategy"]
+        self._check_served(strategy, world_size)
+        process_group_backend, process_group_reason = self._choose_process_group(strategy, accelerator, devices[0])
         return Plan(
             request=self.request.describe(),
             **self.choices,
             devices=tuple(str(device) for device in devices),
             devices_reason=devices_reason,
             num_nodes=num_nodes,
+            num_nodes_reason=num_nodes_reason,
             world_size=world_size,
-            launcher=facts.launcher if starts_processes else None,
-            process_group_backend=self._process_group_backend(facts, accelerator, devices[0]),
-            parts={**self.parts, "accelerator": accelerator, "cluster_environment": environment},
+            launcher=self._launcher(strategy, environment, len(devices)),
+            process_group_backend=process_group_backend,
+            process_group_reason=process_group_reason,
+            parts=self.parts,
         )
 
-    # -- one kind each -------------------------------------------------------------------------------------------
+    # -- any kind ------------------------------------------------------------------------------------------------
 
-    def _choose_named(self, kind: str, default: str = "") -> None:
-        word, source = self.words[kind], self.sources[kind]
-        if isinstance(word, str) and word == "auto":
-            word, reason = default, "no other was asked for"
-        else:
-            reason = f"{_who(source)} says {describe(word)!r}"
-        if not isinstance(word, str):
-            self._choose_object(kind, word, reason)
+    def _choose(self, kind: str, default: str = "") -> None:
+        word = self.words[kind]
+        if not word.is_auto and not isinstance(word.value, str):
+            self._take_object(word)
             return
-        spec, *others = self.registry.find(kind, word)
-        passed_over = tuple(PassedOver(o.name, f"priority {o.priority} is below {spec.name}'s") for o in others)
-        self._take(kind, spec, reason, passed_over)
+        name, reason = (default, "no other was asked for") if word.is_auto else (word.value, word.said)
+        spec, *others = self.registry.find(kind, name, argument=word.label)
+        self._take(spec, reason, [outranked(other, spec) for other in others])
 
-    def _choose_object(self, kind: str, part: Any, reason: str) -> None:
-        name = getattr(part, "name", "") or type(part).__name__
-        self.parts[kind] = part
-        self.choices[kind] = Choice(name=name, reason=reason, origin="this process")
+    def _take_object(self, word: Word) -> None:
+        self.parts[word.name] = word.value
+        self.choices[word.name] = Choice(name=_name(word.value), reason=word.said, origin="this process")
 
-    def _take(self, kind: str, spec: BackendSpec, reason: str, passed_over: tuple[PassedOver, ...] = ()) -> None:
-        self.parts[kind] = spec
-        self.choices[kind] = Choice(
-            name=spec.name,
-            reason=reason,
-            origin=self.registry.origin(spec),
-            passed_over=passed_over,
-            target=spec.target if isinstance(spec.target, str) else None,
-            init_args=dict(spec.init_args),
-        )
+    def _take(self, spec: BackendSpec, reason: str, passed_over: Sequence[PassedOver] = ()) -> None:
+        more = {"environ": self.request.environ} if spec.kind == "cluster_environment" else {}
+        self.specs[spec.kind] = spec
+        self.parts[spec.kind] = construct(spec, self.registry.load(spec), **more)
+        self.choices[spec.kind] = Choice.of(spec, reason, self.registry.origin(spec), passed_over)
+
+    # -- the strategy --------------------------------------------------------------------------------------------
 
     def _take_parts_of_strategy(self) -> None:
         """What was given to the strategy counts as the user's word, and must not contradict another."""
-        strategy = self.parts["strategy"]
-        if isinstance(strategy, Strategy):
-            given: Mapping[str, Any] = strategy.given
-        else:
-            given = {kind: strategy.init_args[name] for kind, name in PARTS.items() if name in strategy.init_args}
-        for kind, part in given.items():
-            word = self.words[kind]
-            is_open = isinstance(word, str) and word == "auto"
-            if not is_open and self.sources[kind] == "argument" and not self._same(kind, word, part):
+        for kind, value in self.parts["strategy"].given.items():
+            given, word = Word(kind, value, "strategy"), self.words[kind]
+            given = attrs.evolve(given, value=checked(given))
+            if given.is_auto:
+                continue
+            if kind in self.parts:
+                word = attrs.evolve(word, value=self.parts[kind])
+            elif word.source != "argument":  # an argument, be it the strategy's, goes before the environment
+                self.words[kind] = given
+                continue
+            if not self._same(word, given):
                 raise ConfigurationError(
-                    f"{kind}={describe(word)!r} contradicts {PARTS[kind]}={describe(part)!r} given to strategy "
-                    f"{self.choices['strategy'].name!r}. Valid: one of the two, or the same in both."
+                    f"{word} contradicts {given} of strategy {self.choices['strategy'].name!r}. Valid: one of the two, "
+                    "or the same in both."
                 )
-            self.words[kind], self.sources[kind] = part, "strategy"
+            if not isinstance(given.value, str):  # of the same in both, an object says more
+                self.words[kind] = given
 
-    def _same(self, kind: str, one: Any, other: Any) -> bool:
-        if one is other:
-            return True
-        names = [self.registry.find(kind, word)[0].name if isinstance(word, str) else word.name for word in (one, other)]
-        return names[0] == names[1] and (isinstance(one, str) or isinstance(other, str))
+    def _same(self, one: Word, other: Word) -> bool:
+        if isinstance(one.value, str) or isinstance(other.value, str):
+            return not self._names(one).isdisjoint(self._names(other))
+        return one.value is other.value
 
-    def _choose_environment(self) -> None:
-        if not (isinstance(self.words["cluster_environment"], str) and self.words["cluster_environment"] == "auto"):
-            self._choose_named("cluster_environment")
-            return
-        if LAUNCHED in self.request.environ:
-            # The launcher set the variables that torchrun sets as well; whose they are is known.
-            (spec,) = self.registry.find("cluster_environment", LocalEnvironment.name)
-            self._take("cluster_environment", spec, "an earlier run of this script started this process")
-            return
-        specs = sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
-        passed_over = [PassedOver(row.name, row.reason) for row in self.registry.failures("cluster_environment")]
-        for spec in specs:
-            if "cluster_environment" in self.choices:
-                passed_over.append(PassedOver(spec.name, "asked only where nothing else started this process"))
-            elif self._started_by(spec):
-                self._take("cluster_environment", spec, "this process was started by it" if spec.priority else "")
-            else:
-                passed_over.append(PassedOver(spec.name, "did not start this process"))
-        chosen = self.choices.get("cluster_environment")
-        if chosen is None:
-            raise BackendError("cluster_environment='auto': none that is installed can say who this process is.")
-        if chosen.name == LocalEnvironment.name:
-            self._refuse_unused_ranks(chosen)
-            chosen = attrs.evolve(chosen, reason="no launcher started this process")
-        self.choices["cluster_environment"] = attrs.evolve(chosen, passed_over=tuple(passed_over))
+    def _names(self, word: Word) -> set[str]:
+        if not isinstance(word.value, str):
+            return {_name(word.value)}
+        try:
+            return {word.value} | {spec.name for spec in self.registry.find(word.name, word.value)}
+        except UnknownNameError:  # it may be the name of a device type that torch reports
+            return {word.value}
 
-    def _started_by(self, spec: Any) -> bool:
-        answer = import_target(spec.detect) if spec.detect else self.registry.load(spec).detect
-        return bool(answer(self.request.environ))
+    def _choose_default_strategy(self, accelerator: Accelerator, *, several: bool) -> None:
+        argument = "default_parallel_strategy" if several else "default_strategy"
+        spec: AcceleratorSpec | None = self.specs.get("accelerator")
+        name = getattr(spec, argument, None) or getattr(accelerator, argument)
+        found = self.registry.find("strategy", name, argument=f"{accelerator.name}'s {argument}")[0]
+        self._take(found, f"it is {accelerator.name}'s default for {'several processes' if several else 'one process'}")
 
-    def _refuse_unused_ranks(self, chosen: Choice) -> None:
-        environ = self.request.environ
-        alone = environ.get("WORLD_SIZE", "1") == "1" and environ.get("RANK", "0") == "0"
-        if alone or LAUNCHED in environ:
-            return
-        given = ", ".join(f"{name}={environ[name]}" for name in TORCHRUN_VARIABLES if name in environ)
-        missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in environ)
-        raise ConfigurationError(
-            f"environment variables {given}: they say that this is one of several processes, but no installed cluster "
-            f"environment can use them ({missing} not set). Valid: all of {', '.join(TORCHRUN_VARIABLES)} (torchrun sets "
-            f"them), or neither RANK nor WORLD_SIZE."
-        )
+    def _check_served(self, strategy: Strategy, world_size: int) -> None:
+        name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
+        spec: StrategySpec | None = self.specs.get("strategy")
+        for facts in (strategy, spec) if spec is not None else (strategy,):
+            if facts.accelerators is not None and accelerator not in facts.accelerators:
+                raise ConfigurationError(
+                    f"strategy={name!r} does not serve accelerator {accelerator!r}. Valid accelerators: "
+                    f"{quoted(facts.accelerators)}."
+                )
+            low, high = facts.min_processes, facts.max_processes
+            if world_size < low or (high is not None and world_size > high):
+                valid = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
+                raise ConfigurationError(
+                    f"strategy={name!r}: {self.words['devices']} and {self.words['num_nodes']} give {world_size} "
+                    f"process(es). Valid: {valid}."
+                )
 
-    def _environment(self) -> ClusterEnvironment:
-        part = self.parts["cluster_environment"]
-        if isinstance(part, ClusterEnvironment):
-            return part
-        environment: ClusterEnvironment = self.registry.load(part)(environ=self.request.environ, **part.init_args)
+    def _launcher(self, strategy: Strategy, environment: ClusterEnvironment, processes: int) -> str | None:
+        if processes == 1 or environment.creates_processes_externally:
+            return None
+        if strategy.launcher is None:
+            raise ConfigurationError(
+                f"strategy={self.choices['strategy'].name!r}: it starts no processes, nobody else did, and "
+                f"{self.words['devices']} gives {processes} on this machine. Valid: devices=1, torchrun, or a strategy "
+                "that starts them, such as 'ddp'."
+            )
+        return strategy.launcher
+
+    def _choose_process_group(
+        self, strategy: Strategy, accelerator: Accelerator, device: torch.device
+    ) -> tuple[str | None, str]:
+        if not strategy.uses_process_group:
+            return None, "the strategy joins none"
+        given = getattr(strategy, "process_group_backend", None)
+        if given is None:
+            backend, reason = accelerator.process_group_backend(device), f"it is {accelerator.name}'s own"
+        else:
+            backend, reason = given, f"process_group_backend of the strategy says {given!r}"
+        check_process_group_backend(backend, device)
+        return backend, reason
+
+    # -- the cluster environment ---------------------------------------------------------------------------------
+
+    def _choose_environment(self) -> ClusterEnvironment:
+        if not self.words["cluster_environment"].is_auto:
+            self._choose("cluster_environment")
+        else:
+            self._detect_environment()
+        environment: ClusterEnvironment = self.parts["cluster_environment"]
         return environment
 
+    def _detect_environment(self) -> None:
+        chosen: BackendSpec | None = None
+        passed_over = unusable("cluster_environment", self.registry)
+        for spec in sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name)):
+            if chosen is not None:
+                passed_over.append(outranked(spec, chosen))
+            elif (reason := self._not_started_by(spec)) is None:
+                chosen = spec
+            else:
+                passed_over.append(PassedOver(spec.name, reason))
+        if chosen is None:
+            reasons = "; ".join(f"{other.name}: {other.reason}" for other in passed_over)
+            raise BackendError(
+                f"cluster_environment='auto': none that is installed can say who this process is ({reasons}). Valid: "
+                "an environment by name, or to mend what keeps 'local' from being used."
+            )
+        self._take(chosen, "it is by priority the first that knows how this process was started", passed_over)
+
+    def _not_started_by(self, spec: Any) -> str | None:
+        environment_spec: ClusterEnvironmentSpec = spec
+        try:
+            detect = environment_spec.detect
+            answer = import_target(detect) if detect else self.registry.load(spec).detect
+            return None if answer(self.request.environ) else "did not start this process"
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin's function may raise anything; it is shown
+            logger.warning("cluster environment %r is passed over: %s", spec.name, describe(error))
+            return f"cannot tell whether it started this process: {describe(error)}"
+
+    # -- the accelerator and its devices -------------------------------------------------------------------------
+
     def _choose_accelerator(self) -> Accelerator:
-        word, source = self.words["accelerator"], self.sources["accelerator"]
-        if isinstance(word, Accelerator):
-            self._choose_object("accelerator", word, f"{_who(source)} gives the object {describe(word)}")
-            if not word.is_available():
-                raise BackendError(f"accelerator={describe(word)!r}: it says that no device is there.")
-            self.default_strategies = word
-            return word
-        choice, accelerator, self.default_strategies = choose_accelerator(word, _who(source), self.registry)
-        self.choices["accelerator"] = choice
+        word = self.words["accelerator"]
+        if isinstance(word.value, Accelerator):
+            self._take_object(word)
+            self._check_present(word)
+            return word.value
+        choice, accelerator, spec = choose_accelerator(word, self.registry)
+        self.choices["accelerator"], self.parts["accelerator"], self.specs["accelerator"] = choice, accelerator, spec
         return accelerator
+
+    def _check_present(self, word: Word) -> None:
+        try:
+            is_available = word.value.is_available()
+        except Exception as error:  # a vendor's class may raise anything; it is the cause shown
+            raise BackendError(f"{word}: is_available() raises {describe(error)}.") from error
+        if not is_available:
+            raise BackendError(f"{word}: no device is there. Valid: 'auto', or an accelerator that is present.")
 
     def _choose_devices(
         self, accelerator: Accelerator, environment: ClusterEnvironment
-    ) -> tuple[list[int], list[torch.device], str]:
-        words: Any = self.request.devices
-        reason = f"{_who(self.sources['devices'])} says {words!r}"
-        if environment.creates_processes_externally and self.request.is_open("devices"):
-            words = environment.local_world_size
-            reason = f"{environment.name} started {words} process(es) on this machine"
-        elif self.request.is_open("devices"):
-            reason = "all there are" if accelerator.device_limit() is not None else "one process"
-        indices = parse_devices(
-            words,
-            all_devices=accelerator.auto_device_count(),
-            limit=accelerator.device_limit(),
-            accelerator=accelerator.name,
-        )
+    ) -> tuple[list[torch.device], str]:
+        word = self.words["devices"]
+        value, limit = word.value, accelerator.device_limit()
+        everything = value == -1 if isinstance(value, Integral) else str(value).strip() in ("auto", "-1")
+        if everything and environment.creates_processes_externally:
+            value = environment.local_world_size
+            reason = f"{environment.name} started {value} process(es) on this machine"
+        elif word.is_auto:
+            reason = "one process, if no number is given" if limit is None else "all there are"
+        else:
+            reason = word.said
+        try:
+            indices = parse_devices(
+                value, all_devices=accelerator.auto_device_count(), limit=limit, accelerator=accelerator.name
+            )
+        except DeviceError as error:
+            if value is word.value and word.label == "devices":
+                raise
+            raise DeviceError(f"{reason}: {error}") from error
         devices = accelerator.get_parallel_devices(accelerator.parse_devices(indices))
         if not devices or not all(isinstance(device, torch.device) for device in devices):
             raise DeviceError(
-                f"devices={words!r}: accelerator {accelerator.name!r} gave {devices!r} for them. Valid: a list of "
-                "torch.device, one for each process."
+                f"{word}: accelerator {accelerator.name!r} gave {devices!r} for it. Valid: a list of torch.device, one "
+                "for each process."
             )
-        return indices, list(devices), reason
+        return list(devices), reason
 
-    def _num_nodes(self, environment: ClusterEnvironment) -> int:
-        asked = self.request.num_nodes
-        if isinstance(asked, int):
-            return asked
-        return environment.num_nodes if environment.creates_processes_externally else 1
-
-    def _choose_default_strategy(self, accelerator: Accelerator, world_size: int) -> None:
-        several = world_size > 1
-        defaults = self.default_strategies
-        name = defaults.default_parallel_strategy if several else defaults.default_strategy
-        spec = self.registry.find("strategy", name)[0]
-        self._take("strategy", spec, f"{accelerator.name}'s default for {'several processes' if several else 'one process'}")
-
-    def _check_served(self, facts: _StrategyFacts, world_size: int) -> None:
-        name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
-        if facts.accelerators is not None and accelerator not in facts.accelerators:
-            raise ConfigurationError(
-                f"strategy={name!r} does not serve accelerator {accelerator!r}. Valid accelerators: "
-                f"{', '.join(facts.accelerators)}."
-            )
-        low, high = facts.min_processes, facts.max_processes
-        if world_size < low or (high is not None and world_size > high):
-            valid = f"{low} or more" if high is None else str(low) if low == high else f"{low} to {high}"
-            raise ConfigurationError(
-                f"strategy={name!r} serves {valid} process(es), but devices={self.request.devices!r} and "
-                f"num_nodes={self.request.num_nodes!r} give {world_size}."
-            )
-
-    def _process_group_backend(
-        self, facts: _StrategyFacts, accelerator: Accelerator, device: torch.device
-    ) -> str | None:
-        if not facts.uses_process_group:
-            return None
-        return facts.process_group_backend or accelerator.process_group_backend(device)
+    def _choose_num_nodes(self, environment: ClusterEnvironment) -> tuple[int, str]:
+        word = self.words["num_nodes"]
+        if not word.is_auto:
+            return word.value, word.said
+        if environment.creates_processes_externally:
+            return environment.num_nodes, f"{environment.name} says so"
+        return 1, "no other number was asked for"
 
 
-@attrs.frozen
-class _StrategyFacts:
-    """What resolution must know of a strategy, be it a spec or an object."""
-
-    accelerators: tuple[str, ...] | None
-    min_processes: int
-    max_processes: int | None
-    launcher: str | None
-    uses_process_group: bool
-    process_group_backend: str | None
-
-
-def _strategy_facts(part: StrategySpec | Strategy, registry: Registry) -> _StrategyFacts:
-    if isinstance(part, Strategy):
-        cls: Any = type(part)
-        backend = getattr(part, "process_group_backend", None)
-    else:
-        cls = registry.load(part)
-        backend = part.init_args.get("process_group_backend")
-    return _StrategyFacts(
-        accelerators=part.accelerators,
-        min_processes=part.min_processes,
-        max_processes=part.max_processes,
-        launcher=part.launcher,
-        uses_process_group=cls.uses_process_group,
-        process_group_backend=backend,
-    )
-
-
-def _who(source: str) -> str:
-    return {"argument": "the argument", "strategy": "the strategy's argument", "default": "the default"}.get(source, source)
+def _name(part: Any) -> str:
+    return getattr(part, "name", "") or type(part).__name__

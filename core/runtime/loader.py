@@ -9,32 +9,40 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from core.errors import WrongTypeError
 from core.nested import map_tensors
 from core.runtime.sharding import shard_loader
 from core.strategies.base import Strategy
 
-__all__ = ["PreparedLoader", "prepare_loader"]
+__all__ = ["PreparedLoader", "loader_parts", "prepare_loader", "set_epoch"]
 
 HOST = torch.device("cpu")
 
 
-def prepare_loader(loader: DataLoader[Any], strategy: Strategy, evaluation: bool = False) -> Any:
+def prepare_loader(loader: Any, strategy: Strategy, evaluation: bool = False) -> Any:
     """The user's own loader where nothing needs doing, else a :class:`PreparedLoader`.
 
     Args:
-        loader: The user's own; it is left as it was.
+        loader: The user's own; it is left as it was. A DataLoader, or on one process any iterable of batches.
         strategy: Says which share is this process's.
         evaluation: As in :func:`core.runtime.sharding.shard_loader`.
+
+    Raises:
+        WrongTypeError: It cannot be shared out.
+        ConfigurationError: It is shared out already, among other processes than these.
     """
     epochs: Any = None
     sharded = loader
     if strategy.data_shards > 1:
+        if not isinstance(loader, DataLoader):
+            raise WrongTypeError(
+                f"dataloaders: given {type(loader).__name__}. Valid: a torch DataLoader, which alone can be shared out "
+                f"among {strategy.data_shards} processes."
+            )
         sharded, epochs = shard_loader(loader, strategy.data_shards, strategy.data_shard, evaluation)
     # Batches come from the host: where that is where the work is done, there is nothing to move.
     device = None if strategy.root_device.type == HOST.type else strategy.root_device
-    if epochs is None and device is None and sharded is loader:
-        return loader
-    return PreparedLoader(sharded, epochs, device)
+    return loader if sharded is loader and device is None else PreparedLoader(sharded, epochs, device)
 
 
 class PreparedLoader:
@@ -48,7 +56,7 @@ class PreparedLoader:
         device: Where batches go; ``None`` leaves them.
     """
 
-    def __init__(self, loader: DataLoader[Any], epochs: Any, device: torch.device | None) -> None:
+    def __init__(self, loader: Any, epochs: Any, device: torch.device | None) -> None:
         self.loader = loader
         self.epoch = 0
         self._epochs = epochs
@@ -78,3 +86,19 @@ class PreparedLoader:
         if name == "loader":
             raise AttributeError(name)
         return getattr(self.loader, name)
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell each part of ``loader`` that orders its items by epoch which one comes next."""
+    for part in loader_parts(loader):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+
+
+def loader_parts(loader: Any) -> list[Any]:
+    """``loader``, its data set and samplers, and those that they in turn draw from."""
+    parts = [loader]
+    for part in parts:
+        found = (getattr(part, name, None) for name in ("dataset", "batch_sampler", "sampler"))
+        parts += [inner for inner in found if inner is not None and not any(inner is known for known in parts)]
+    return parts

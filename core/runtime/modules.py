@@ -37,7 +37,8 @@ class PreparedModule(nn.Module):
         # A plain attribute: registered as a submodule as well, its parameters would stand here twice.
         self.__dict__["inner"] = inner
         self._precision = precision
-        self.train(inner.training)
+        # Not train(), which would wake the parts that the user has put in evaluation mode.
+        self.training = inner.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's, with inputs and outputs converted."""

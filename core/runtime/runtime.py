@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ class Runtime:
         self.plan: Plan = resolve(request)
         self._strategy = assemble(self.plan)
         self._is_live = False
-        self._optimizers: list[Optimizer] = []
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._backward: Callable[..., None] = self._launch_and_backward
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -144,11 +145,11 @@ class Runtime:
     def __getstate__(self) -> dict[str, Any]:
         if self._is_live:
             raise TypeError("a Runtime that is live in this process cannot be sent to another")
-        state = dict(self.__dict__, _optimizers=[], plan=Plan.from_json(self.plan.to_json()))
-        return {name: value for name, value in state.items() if name != "_backward"}
+        state = dict(self.__dict__, plan=Plan.from_json(self.plan.to_json()))
+        return {name: value for name, value in state.items() if name not in ("_backward", "_optimizers")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.__dict__.update(state, _optimizers=WeakSet())
         self._backward = self._launch_and_backward
 
     # -- who and where -------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class Runtime:
             return obj
         if isinstance(obj, Optimizer):
             (optimizer,) = strategy.setup_optimizers([obj])
-            self._optimizers.append(optimizer)
+            self._optimizers.add(optimizer)
             return optimizer if strategy.steps_plainly() else PreparedOptimizer(optimizer, strategy)
         if isinstance(obj, DataLoader):
             return prepare_loader(obj, strategy)
@@ -294,13 +295,15 @@ class Runtime:
     def gather(self, data: Any) -> Any:
         """Each tensor in ``data`` of all processes, joined along the first dimension; a scalar becomes a vector.
 
+        What comes back takes no part in gradients, nor does it in :meth:`reduce`.
+
         Raises:
             ConfigurationError: Shapes or dtypes differ between processes.
         """
         strategy = self.strategy
 
         def gather(tensor: Tensor) -> Tensor:
-            gathered = strategy.all_gather(tensor)
+            gathered = strategy.all_gather(tensor.detach())
             return gathered.flatten(0, 1) if tensor.dim() else gathered
 
         return map_tensors(gather, data)
@@ -313,12 +316,12 @@ class Runtime:
         """
         strategy = self.strategy
         strategy.check_reduction(reduction)
-        return map_tensors(lambda tensor: strategy.reduce(tensor, reduction), data)
+        return map_tensors(lambda tensor: strategy.reduce(tensor.detach(), reduction), data)
 
     def broadcast(self, data: Any, from_process: int = 0) -> Any:
         """``data``, any picklable object, as process ``from_process`` has it; its tensors on this process's device."""
         strategy = self.strategy
-        if not 0 <= from_process < strategy.world_size:
+        if from_process not in range(strategy.world_size):
             raise ConfigurationError(
                 f"from_process={from_process!r}: no such process. Valid: 0 to {strategy.world_size - 1}."
             )
@@ -353,8 +356,11 @@ class Runtime:
             path: Where.
 
         Raises:
+            ConfigurationError: A part is named ``core``, where the checkpoint says what wrote it.
             CheckpointError: It could not be written.
         """
+        if "core" in state:
+            raise ConfigurationError("state: 'core' is the name of the checkpoint's own part. Valid: any other name.")
         saved = {name: self._state_of(value) for name, value in state.items()}
         self.strategy.save_checkpoint({**saved, "core": run_facts(self.plan)}, path)
 
@@ -369,7 +375,9 @@ class Runtime:
             What no object in ``state`` took, by name, tensors on the CPU.
 
         Raises:
-            CheckpointError: It is absent, uncommitted or damaged, or lacks a part that ``state`` asks for.
+            WrongTypeError: An object in ``state`` has no ``load_state_dict``.
+            CheckpointError: It is absent, uncommitted or damaged, lacks a part that ``state`` asks for, or has it of
+                another form than its object takes.
         """
         checkpoint = self.strategy.load_checkpoint(path)
         checkpoint.pop("core", None)

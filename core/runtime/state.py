@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from core.errors import CheckpointError, quoted
+from core.errors import CheckpointError, WrongTypeError, quoted
 from core.plan import Plan
 
-__all__ = ["restore", "run_facts"]
+__all__ = ["restore", "run_facts", "unfit"]
 
 
 def run_facts(plan: Plan) -> dict[str, Any]:
@@ -31,13 +32,29 @@ def restore(checkpoint: dict[str, Any], targets: Mapping[str, Any], path: str | 
     """Give each target its part of ``checkpoint``; returns the parts that no target took.
 
     Raises:
-        CheckpointError: A part is missing.
+        WrongTypeError: A target cannot take anything.
+        CheckpointError: A part is missing, or is not of the form that its target takes.
     """
+    for name, target in targets.items():
+        if not callable(getattr(target, "load_state_dict", None)):
+            raise WrongTypeError(f"state[{name!r}]: given {type(target).__name__}. Valid: what has a load_state_dict.")
     missing = [name for name in targets if name not in checkpoint]
     if missing:
         raise CheckpointError(
             f"state: {quoted(missing)} not in checkpoint {os.fspath(path)!r}. Valid: {quoted(sorted(checkpoint))}."
         )
     for name, target in targets.items():
-        target.load_state_dict(checkpoint[name])
+        with unfit(name, path):
+            target.load_state_dict(checkpoint[name])
     return {name: part for name, part in checkpoint.items() if name not in targets}
+
+
+@contextmanager
+def unfit(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what a ``load_state_dict`` raises within into a CheckpointError that names the part and the checkpoint."""
+    try:
+        yield
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"checkpoint {os.fspath(path)!r}: its {name!r} cannot be taken back by what is to take it: {error}"
+        ) from error

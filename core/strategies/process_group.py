@@ -22,7 +22,7 @@ import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
-from core.errors import BackendError, ConfigurationError, LaunchError
+from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.launchers.base import ended_by_exception, note_failure
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def join(
             "this process is already a member of a default process group. Valid: one run after the teardown of the one "
             "before, or after torch.distributed.destroy_process_group()."
         )
+    _refuse_unknown(backend)
     try:
         run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
         met = _meet(run, "joining", world_size, rank, timeout.total_seconds(), check)
@@ -130,7 +131,7 @@ def join(
     except (RuntimeError, ValueError) as error:
         raise BackendError(
             f"process_group_backend={backend!r}: torch.distributed cannot form a group of {world_size} processes "
-            f"with it: {error} Registered: {', '.join(dist.Backend.backend_list)}."
+            f"with it: {error}"
         ) from error
     return JoinedGroup(run, rank, world_size, check)
 
@@ -223,6 +224,15 @@ def _release(module: DistributedDataParallel) -> None:
     module.require_forward_param_sync = module.require_backward_grad_sync = False
     for name in ("reducer", "logger", "process_group"):
         delattr(module, name)
+
+
+def _refuse_unknown(backend: str) -> None:
+    for name in backend.lower().split(","):  # as in "cpu:gloo,acme:accl"
+        if name.rpartition(":")[2] not in dist.Backend.backend_list:
+            raise BackendError(
+                f"process_group_backend={backend!r}: torch.distributed knows no such backend. Valid: "
+                f"{quoted(dist.Backend.backend_list)}, or one for each type of device, as in 'cpu:gloo'."
+            )
 
 
 def _to_connect(device: torch.device | None) -> torch.device | None:

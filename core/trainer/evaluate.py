@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from core.errors import ConfigurationError
 from core.nested import map_tensors
+from core.runtime.loader import prepare_loader, set_epoch
 from core.runtime.modules import PreparedModule, needs_forward_context
-from core.trainer.hooks import bind_hooks
+from core.trainer.hooks import bind_callbacks, bind_hooks, bind_module_hook
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module, StepModule
 
@@ -41,51 +45,75 @@ class EvaluationLoop:
         self, trainer: Trainer, module: Module, step_module: StepModule, model: nn.Module, stage: str, loader: Any
     ) -> None:
         runtime = trainer.runtime
-        self.trainer, self.module, self.step_module, self.stage = trainer, module, step_module, stage
         strategy = runtime.strategy
+        self.trainer, self.module, self.step_module, self.stage = trainer, module, step_module, stage
         self.model = strategy.inference_module(runtime.strategy_module(model))
         if needs_forward_context(strategy.precision):
             self.model = PreparedModule(self.model, step_module, strategy.precision)
-        self.loader = trainer.prepare_loader(loader, evaluation=True)
+        self.loader = prepare_loader(loader, strategy, evaluation=True)
         self.log = MetricLog(strategy, on_step=False, on_epoch=True)
-        self.limit = {"validate": trainer.limit_val_batches, "test": trainer.limit_test_batches}.get(
-            stage, trainer.limit_predict_batches
-        )
+        self.limit = {
+            "validate": trainer.limit_val_batches,
+            "test": trainer.limit_test_batches,
+            "predict": trainer.limit_predict_batches,
+        }[stage]
 
     def run(self) -> list[Any]:
-        """Evaluate every batch; returns the outputs for ``predict``, an empty list else."""
-        trainer, module, log = self.trainer, self.module, self.log
-        outputs: list[Any] = []
-        for hook in bind_hooks("on_evaluation_start", trainer, module, trainer.callbacks):
-            hook(self.stage)
-        batch_end = bind_hooks("on_evaluation_batch_end", trainer, module, trainer.callbacks)
-        module.eval()
+        """Evaluate every batch; returns the outputs for ``predict``, an empty list else.
+
+        Raises:
+            ConfigurationError: There was none, in any process.
+        """
+        trainer, module = self.trainer, self.module
+        trainer.metric_log = self.log
         self.step_module.use(STEPS[self.stage])
-        trainer.metric_log = log
+        with _evaluation_mode(module):
+            for hook in bind_hooks("on_evaluation_start", trainer, module, trainer.callbacks):
+                hook(self.stage)
+            outputs = self._run_batches()
+            for hook in bind_module_hook("on_evaluation_end", module):
+                hook(self.stage)
+            trainer.take_metrics(self.log)
+            for hook in bind_callbacks("on_evaluation_end", trainer, module, trainer.callbacks):
+                hook(self.stage)
+        return outputs
+
+    def _run_batches(self) -> list[Any]:
+        trainer, log, model = self.trainer, self.log, self.model
+        batch_end = bind_hooks("on_evaluation_batch_end", trainer, self.module, trainer.callbacks)
         keeps_outputs = self.stage == "predict"
+        outputs: list[Any] = []
+        batch_idx = -1
+        set_epoch(self.loader, trainer.current_epoch)
         with torch.inference_mode():
-            for batch_idx, batch in enumerate(self.loader if self.limit is None else islice(self.loader, self.limit)):
-                log.batch_size = first_dimension(batch)
-                output = self.model(batch, batch_idx)
+            for batch_idx, batch in enumerate(islice(self.loader, self.limit)):
+                log.batch = batch
+                output = model(batch, batch_idx)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
                 if keeps_outputs:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
-        trainer.take_metrics(log.finish_epoch())
-        for hook in bind_hooks("on_evaluation_end", trainer, module, trainer.callbacks):
-            hook(self.stage)
-        return self._in_order(outputs) if keeps_outputs else outputs
-
-    def _in_order(self, outputs: list[Any]) -> list[Any]:
-        """The outputs of all processes, in the order of the batches: process ``r`` of ``n`` took every n-th from ``r``."""
-        by_rank = self.trainer.runtime.strategy.all_gather_object(outputs)
-        return [by_rank[position % len(by_rank)][position // len(by_rank)] for position in range(sum(map(len, by_rank)))]
+        log.batch = None
+        strategy = trainer.runtime.strategy
+        if max(strategy.all_gather_object(batch_idx)) < 0:
+            raise ConfigurationError(f"dataloaders: the one to {self.stage} gave no batch. Valid: one that gives some.")
+        return _in_order(strategy.all_gather_object(outputs)) if keeps_outputs else outputs
 
 
-def first_dimension(batch: Any) -> int:
-    """The size of the first dimension of the first tensor in ``batch``; 1 where there is none."""
-    if isinstance(batch, torch.Tensor):
-        return batch.shape[0] if batch.dim() else 1
-    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
-    nested = (value for value in values if isinstance(value, torch.Tensor | dict | list | tuple))
-    return next((first_dimension(value) for value in nested), 1)
+@contextmanager
+def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """``module`` in evaluation mode within, and each of its parts as it was afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _in_order(by_rank: list[list[Any]]) -> list[Any]:
+    """The outputs of all processes, in the order of the batches: process ``r`` of ``n`` took every n-th from ``r``."""
+    absent = object()
+    turns = zip_longest(*by_rank, fillvalue=absent)
+    return [output for turn in turns for output in turn if output is not absent]

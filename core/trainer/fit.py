@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from torch import Tensor
 
+from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.loader import prepare_loader, set_epoch
 from core.strategies.base import TrainingStepOptions
-from core.trainer.evaluate import EvaluationLoop, first_dimension
-from core.trainer.hooks import bind_hooks
+from core.trainer.evaluate import EvaluationLoop
+from core.trainer.hooks import bind_callbacks, bind_hooks, bind_module_hook
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module, StepModule
-from core.trainer.optimization import Optimization, read_optimizers
-from core.trainer.state import load_state
+from core.trainer.optimization import read_optimizers
+from core.trainer.state import load_state, restore_process
 
 if TYPE_CHECKING:
     from core.trainer.trainer import Trainer
@@ -37,47 +40,65 @@ class FitLoop:
         self, trainer: Trainer, module: Module, train_loader: Any, val_loader: Any, ckpt_path: str | None
     ) -> None:
         runtime = trainer.runtime
+        strategy = runtime.strategy
         self.trainer, self.module = trainer, module
         self.step_module = StepModule(module)
         self.model = runtime.prepare(self.step_module)
         given = read_optimizers(module.configure_optimizers())
-        self.optimization = Optimization(runtime.prepare(given.optimizer), given.schedules)
-        self.loader = trainer.prepare_loader(train_loader)
+        (optimizer,) = strategy.setup_optimizers([given.optimizer])
+        self.optimization = attrs.evolve(given, optimizer=optimizer)
+        self.loader = prepare_loader(train_loader, strategy)
         self.validation = None
         if val_loader is not None:
             self.validation = EvaluationLoop(trainer, module, self.step_module, self.model, "validate", val_loader)
-        self.log = MetricLog(runtime.strategy, on_step=True, on_epoch=False)
-        self._step = runtime.strategy.training_step(
+        self.log = MetricLog(strategy, on_step=True, on_epoch=False)
+        self._step = strategy.training_step(
             self._forward(),
             TrainingStepOptions(
-                optimizer=given.optimizer,
+                optimizer=optimizer,
                 module=runtime.strategy_module(self.model),
                 accumulate=trainer.accumulate_grad_batches,
                 clip_value=trainer.gradient_clip_val,
                 clip_algorithm=trainer.gradient_clip_algorithm,
             ),
         )
-        if ckpt_path is not None:
-            load_state(self, ckpt_path)
+        self.is_mid_epoch = False
+        """Whether batches of the running epoch were trained on, and others were not yet."""
+        self._process_state = None if ckpt_path is None else load_state(self, ckpt_path)
+        self.epochs_done = trainer.current_epoch
+        """Epochs whose batches were all trained on."""
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model = self.model
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
-            loss: Tensor | None = output if output is None or isinstance(output, Tensor) else output["loss"]
-            return loss
+            return output if output is None or isinstance(output, Tensor) else _loss_in(output)
 
         return forward
+
+    @property
+    def num_batches(self) -> int | None:
+        """How many batches an epoch has, in this process; ``None`` where the loader cannot tell."""
+        try:
+            total = len(self.loader)
+        except TypeError:  # a stream
+            return None
+        limit = self.trainer.limit_train_batches
+        return total if limit is None else min(total, limit)
 
     def run(self) -> None:
         """All epochs that are left."""
         trainer = self.trainer
-        self._hooks("on_fit_start")
         self.module.train()
-        while not trainer.should_stop and not self._is_done():
+        self._hooks("on_fit_start")
+        if self._process_state is not None:
+            restore_process(self, self._process_state)
+        self.optimization.optimizer.zero_grad()
+        while not (trainer.should_stop or self._is_done()):
             self._run_epoch()
-            trainer.current_epoch += 1
+            trainer.current_epoch = self.epochs_done
+        trainer.metric_log = None
         self._hooks("on_fit_end")
 
     def _is_done(self) -> bool:
@@ -88,31 +109,36 @@ class FitLoop:
         return self.trainer.max_steps is not None and self.trainer.global_step >= self.trainer.max_steps
 
     def _run_epoch(self) -> None:
-        trainer = self.trainer
-        self._hooks("on_train_epoch_start")
+        trainer, module = self.trainer, self.module
         trainer.metric_log = self.log
-        self._run_batches()
-        metrics = {**self.log.last_values(), **self.log.finish_epoch()}
-        trainer.take_metrics(metrics)
-        self.optimization.step_schedules("epoch", trainer.current_epoch + 1)
+        self.step_module.use("training_step")
+        self._hooks("on_train_epoch_start")
+        self.is_mid_epoch = True
+        self.is_mid_epoch = not self._run_batches()
+        if not self.is_mid_epoch:
+            self.epochs_done += 1
+            self.optimization.step_schedules("epoch", self.epochs_done)
         if self.validation is not None and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0:
             self.validation.run()
-            self.module.train()
-            self.step_module.use("training_step")
             trainer.metric_log = self.log
-        self._hooks("on_train_epoch_end")
+        for hook in bind_module_hook("on_train_epoch_end", module):
+            hook()
+        trainer.take_metrics(self.log)
+        for hook in bind_callbacks("on_train_epoch_end", trainer, module, trainer.callbacks):
+            hook()
 
-    def _run_batches(self) -> None:
+    def _run_batches(self) -> bool:
+        """Train on the epoch's batches; returns whether on all of them."""
         trainer, step, log = self.trainer, self._step, self.log
         batch_start = bind_hooks("on_train_batch_start", trainer, self.module, trainer.callbacks)
         batch_end = bind_hooks("on_train_batch_end", trainer, self.module, trainer.callbacks)
         has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
         max_steps, log_every = trainer.max_steps, trainer.log_every_n_steps if trainer.loggers else 0
+        batch_idx = -1
         for batch_idx, (batch, is_step_end) in enumerate(self._batches()):
             for hook in batch_start:
                 hook(batch, batch_idx)
-            if log.keeps_epoch_values:
-                log.batch_size = first_dimension(batch)
+            log.batch = batch
             loss = step(batch, batch_idx, is_step_end)
             if is_step_end:
                 trainer.global_step += 1
@@ -122,17 +148,24 @@ class FitLoop:
                     trainer.send_to_loggers(log.step_values())
             for hook in batch_end:
                 hook(loss, batch, batch_idx)
-            if trainer.should_stop or (max_steps is not None and trainer.global_step >= max_steps):
+            if is_step_end and (trainer.should_stop or (max_steps is not None and trainer.global_step >= max_steps)):
                 break
+        else:
+            if batch_idx < 0:
+                raise ConfigurationError(
+                    f"train_dataloaders: no batch in epoch {trainer.current_epoch}. Valid: what gives batches each time "
+                    "it is iterated; a generator does so once."
+                )
+            log.batch = None
+            return True
+        log.batch = None
+        return batch_idx + 1 == self.num_batches
 
     def _batches(self) -> Iterator[tuple[Any, bool]]:
         """Each batch of the epoch, and whether the optimizer steps after it."""
         trainer = self.trainer
-        if hasattr(self.loader, "set_epoch"):
-            self.loader.set_epoch(trainer.current_epoch)
-        batches: Iterable[Any] = self.loader
-        if trainer.limit_train_batches is not None:
-            batches = islice(batches, trainer.limit_train_batches)
+        set_epoch(self.loader, trainer.current_epoch)
+        batches = islice(self.loader, trainer.limit_train_batches)
         if trainer.accumulate_grad_batches == 1:
             return ((batch, True) for batch in batches)
         return _grouped(batches, trainer.accumulate_grad_batches)
@@ -153,3 +186,16 @@ def _grouped(batches: Iterable[Any], size: int) -> Iterator[tuple[Any, bool]]:
         yield batch, number % size == 0
         batch = following
     yield batch, True
+
+
+def _loss_in(output: Any) -> Tensor:
+    try:
+        loss = output["loss"]
+    except (TypeError, KeyError, IndexError):
+        loss = None
+    if not isinstance(loss, Tensor):
+        raise WrongTypeError(
+            f"training_step: returned {output!r}. Valid: the loss, a scalar tensor; a mapping with it under 'loss'; "
+            "or None to skip the batch."
+        )
+    return loss

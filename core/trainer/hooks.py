@@ -7,16 +7,17 @@ nobody overrides is never called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-__all__ = ["Callback", "ModuleHooks", "bind_hooks"]
+__all__ = ["Callback", "ModuleHooks", "bind_callbacks", "bind_hooks", "bind_module_hook"]
 
 
 class ModuleHooks:
     """The hooks of a Module; all do nothing."""
 
     def on_fit_start(self) -> None:
-        """Before the first epoch of ``fit``; everything is prepared."""
+        """Before the first epoch of ``fit``; everything is prepared, and the module is in training mode."""
 
     def on_fit_end(self) -> None:
         """After the last epoch of ``fit``."""
@@ -25,7 +26,7 @@ class ModuleHooks:
         """Before an epoch's first batch."""
 
     def on_train_epoch_end(self) -> None:
-        """After an epoch's last batch and its validation, before its checkpoint."""
+        """After an epoch's last batch and its validation, before its checkpoint; what is logged here is the epoch's."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Before a training step."""
@@ -34,13 +35,13 @@ class ModuleHooks:
         """After a training step; ``outputs`` is its loss."""
 
     def on_evaluation_start(self, stage: str) -> None:
-        """Before the first batch of ``stage``: ``validate``, ``test`` or ``predict``."""
+        """Before the first batch of ``stage``: ``validate``, ``test`` or ``predict``; in evaluation mode."""
 
     def on_evaluation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """After a validation, test or prediction step."""
 
     def on_evaluation_end(self, stage: str) -> None:
-        """After the last batch of ``stage``."""
+        """After the last batch of ``stage``; what is logged here is the stage's."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to ``checkpoint`` before it is written; in every process."""
@@ -62,7 +63,7 @@ class Callback:
         """As :meth:`ModuleHooks.on_train_epoch_start`."""
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """As :meth:`ModuleHooks.on_train_epoch_end`."""
+        """As :meth:`ModuleHooks.on_train_epoch_end`; the module's metrics are known."""
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """As :meth:`ModuleHooks.on_train_batch_start`."""
@@ -77,7 +78,7 @@ class Callback:
         """As :meth:`ModuleHooks.on_evaluation_batch_end`."""
 
     def on_evaluation_end(self, trainer: Any, module: Any, stage: str) -> None:
-        """As :meth:`ModuleHooks.on_evaluation_end`."""
+        """As :meth:`ModuleHooks.on_evaluation_end`; the module's metrics are known."""
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """When the run ends with ``error``, before it is raised."""
@@ -90,21 +91,20 @@ class Callback:
         """Take back what :meth:`state_dict` gave."""
 
 
-def bind_hooks(name: str, trainer: Any, module: Any, callbacks: Iterable[Callback]) -> tuple[Callable[..., None], ...]:
+Hooks = tuple[Callable[..., None], ...]
+
+
+def bind_hooks(name: str, trainer: Any, module: Any, callbacks: Iterable[Callback]) -> Hooks:
     """The hooks of that name that somebody overrides, the module's first, each ready to be called with the rest."""
-    bound: list[Callable[..., None]] = []
-    if getattr(type(module), name, None) is not getattr(ModuleHooks, name, None):
-        bound.append(getattr(module, name))
-    bound += [
-        _with_context(getattr(callback, name), trainer, module)
-        for callback in callbacks
-        if getattr(type(callback), name) is not getattr(Callback, name)
-    ]
-    return tuple(bound)
+    return bind_module_hook(name, module) + bind_callbacks(name, trainer, module, callbacks)
 
 
-def _with_context(hook: Callable[..., None], trainer: Any, module: Any) -> Callable[..., None]:
-    def call(*args: Any) -> None:
-        hook(trainer, module, *args)
+def bind_module_hook(name: str, module: Any) -> Hooks:
+    """The module's hook of that name, if it overrides it."""
+    return () if getattr(type(module), name) is getattr(ModuleHooks, name) else (getattr(module, name),)
 
-    return call
+
+def bind_callbacks(name: str, trainer: Any, module: Any, callbacks: Iterable[Callback]) -> Hooks:
+    """The hooks of that name that callbacks override."""
+    overriding = (callback for callback in callbacks if getattr(type(callback), name) is not getattr(Callback, name))
+    return tuple(partial(getattr(callback, name), trainer, module) for callback in overriding)

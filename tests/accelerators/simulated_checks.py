@@ -1,4 +1,5 @@
 """Checks that need the simulated device in their own process; test_simulated_device runs pytest on this file."""
+# mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from torch.utils.data import DataLoader
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
+from core.strategies.moving import move_module
 
 from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 
@@ -141,6 +143,25 @@ def test_backward_from_another_thread() -> None:
     assert leaf.grad.tolist() == [2.0, 2.0, 2.0]
 
 
+def test_a_moved_module_keeps_its_parameters() -> None:
+    """Tied weights stay tied, and an optimizer made before goes on with them; ``module.to`` alone would lose both."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+
+    net = Tied()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    before = [id(parameter) for parameter in net.parameters()]
+    assert move_module(net, _SECOND) is net
+    assert [id(parameter) for parameter in net.parameters()] == before
+    assert net.second.weight is net.first.weight
+    assert {parameter.device for parameter in optimizer.param_groups[0]["params"]} == {_SECOND}
+    assert torch.__future__.get_swap_module_params_on_conversion() is False
+
+
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +271,7 @@ def test_copies_of_objects() -> None:
 
 def test_pinned_batches() -> None:
     """A loader with ``pin_memory=True`` hands over pinned batches, which come to the device without blocking."""
-    batches = list(DataLoader(torch.arange(4.0), batch_size=2, pin_memory=True))
+    batches = list(DataLoader([0.0, 1.0, 2.0, 3.0], batch_size=2, pin_memory=True))  # type: ignore[arg-type]
     assert all(batch.is_pinned() for batch in batches)
     assert not torch.ones(2).is_pinned()
     assert [batch.to(_FIRST, non_blocking=True).tolist() for batch in batches] == [[0.0, 1.0], [2.0, 3.0]]

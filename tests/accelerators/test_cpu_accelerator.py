@@ -20,7 +20,7 @@ def test_every_process_uses_the_same_device() -> None:
     accelerator = CPUAccelerator()
     assert accelerator.is_available() is True
     assert accelerator.auto_device_count() == 1
-    assert accelerator.device_limit() is None
+    assert accelerator.parse_devices(7) == list(range(7))
     assert accelerator.get_parallel_devices([0, 5, 2]) == [_CPU] * 3
     accelerator.setup_device(_CPU)
 
@@ -47,7 +47,7 @@ def test_stats_follow_memory() -> None:
     before = CPUAccelerator().get_device_stats("cpu")
     held = bytearray(b"\1" * (64 << 20))
     after = CPUAccelerator().get_device_stats(_CPU)
-    assert len(held) * 0.9 < after["process_memory_bytes"] - before["process_memory_bytes"] < len(held) * 3
+    assert len(held) * 0.9 < after["process_memory_bytes"] - before["process_memory_bytes"] < len(held) * 1.5
     assert after["process_cpu_seconds"] >= before["process_cpu_seconds"] > 0
     assert after["host_memory_bytes"] > after["host_memory_available_bytes"] > 0
     assert after["process_memory_bytes"] < after["host_memory_bytes"]

@@ -9,20 +9,15 @@ from .conftest import RunSimulated
 _SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def test_custom_accelerator_by_instance_on_two(run_simulated: RunSimulated) -> None:
+def test_custom_accelerator_on_two(run_simulated: RunSimulated) -> None:
     """Five plain functions are an accelerator; ``devices=2`` trains on both devices, over the vendor's collectives."""
-    output = run_simulated(_SCRIPTS / "recipe_by_instance.py", "2")
+    output = run_simulated(_SCRIPTS / "recipe_by_instance.py")
     assert "rank 0 of 2: trained on simx:0" in output
     assert "rank 1 of 2: trained on simx:1" in output
 
 
-def test_custom_accelerator_by_instance_on_one(run_simulated: RunSimulated) -> None:
-    """With ``devices=1`` it trains on that device, to the bits of a plain loop."""
-    assert "rank 0 of 1: trained on simx:0" in run_simulated(_SCRIPTS / "recipe_by_instance.py", "1")
-
-
-def test_custom_accelerator_by_name(run_simulated: RunSimulated) -> None:
-    """Static methods do as well, and a class that registers itself is found by its name, with any single device."""
+def test_custom_accelerator_on_one(run_simulated: RunSimulated) -> None:
+    """By the name that it registers itself under, or by instance, it trains on any one device it is told."""
     assert "trained by name" in run_simulated(_SCRIPTS / "recipe_by_name.py")
 
 

@@ -249,6 +249,16 @@ def test_registered_in_code(site: Path, in_code: registration.CodeRegistry) -> N
     assert [row.distribution for row in registry.rows("accelerator") if row.name == "mine"] == ["this process"]
 
 
+def test_registered_with_an_installed_class_under_its_own_name(site: Path, in_code: registration.CodeRegistry) -> None:
+    """A new name registered for a class of a plugin is of this process, not of the plugin."""
+    in_code.register("mine", "torch_hal_sim_a.targets:SimAccelerator")
+    registry = Registry.read({})
+    assert [registry.origin(registry.find("accelerator", name)[0]) for name in ("sim_a", "mine")] == [
+        "torch-hal-sim-a 1.2",
+        "this process",
+    ]
+
+
 def test_registered_as_another_class_than_installed(site: Path, in_code: registration.CodeRegistry) -> None:
     """One name for two classes, installed and registered, is refused with both."""
     in_code.register("sim_a", InCode)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import importlib_metadata  # noqa: F401  puts a finder on sys.meta_path, which must outlive the test that first needs it
 import pytest
 from installing import environment, files_of, lay_down
 
@@ -147,6 +148,12 @@ def test_broken_finder_hides_nothing_else(
     assert "cannot list its distributions" in caplog.text
 
 
+def test_path_is_searched_without_any_finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no finder of sys.meta_path says that it finds distributions, the path is searched all the same."""
+    monkeypatch.setattr(sys, "meta_path", [])
+    assert [row.state for row in rows_of("torch-hal-acme", [str(lay_down(tmp_path, acme()))])] == ["installed"]
+
+
 def test_order_is_not_the_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are sorted by kind, name and distribution, whatever order the directory lists its files in."""
     for name in ("zeta", "beta", "alpha"):
@@ -202,6 +209,16 @@ def test_undecodable_bytes_elsewhere_do_no_harm(tmp_path: Path) -> None:
     lay_down(tmp_path, {f"{info}/entry_points.txt": ENTRY_POINTS, f"{info}/METADATA": METADATA})
     (row,) = rows_of("torch-hal-acme", [str(tmp_path)])
     assert (row.state, row.version, row.requires) == ("installed", "1.2", ("torch-hal>=0.1",))
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_description_is_no_header(line_end: str, tmp_path: Path) -> None:
+    """What looks like a requirement in the description below the headers is none."""
+    files = acme()
+    files["torch_hal_acme-1.2.dist-info/METADATA"] += "Requires-Dist: torch-hal>=99\nVersion: 7\n"
+    lay_down(tmp_path, {name: content.replace("\n", line_end) for name, content in files.items()})
+    (row,) = rows_of("torch-hal-acme", [str(tmp_path)])
+    assert (row.version, row.requires) == ("1.2", ("torch-hal>=0.1,<1",))
 
 
 def test_two_versions_in_one_directory(tmp_path: Path) -> None:

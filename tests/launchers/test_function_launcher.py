@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -76,7 +77,7 @@ def test_rank_0s_result_comes_back(start_method: StartMethod) -> None:
 
 def use_all_threads(environ: dict[str, str], matrix: torch.Tensor) -> int:
     matrix.requires_grad_()
-    (matrix @ matrix).exp().sum().backward()
+    torch.autograd.backward((matrix @ matrix).exp().sum())
     torch.nn.functional.conv2d(torch.randn(4, 16, 64, 64), torch.randn(32, 16, 3, 3))
     return torch.get_num_threads()
 
@@ -91,6 +92,19 @@ def test_forked_workers_compute_with_threads_after_their_parent_has() -> None:
         assert launch(use_all_threads, matrix) == 4
     finally:
         torch.set_num_threads(threads)
+
+
+def collect(environ: dict[str, str]) -> bool:
+    gc.collect()
+    return True
+
+
+def test_forked_workers_leave_their_parents_objects_alone() -> None:
+    """To collect a store that the parent serves with a thread would be to wait for a thread that is not there."""
+    cycle: list[Any] = [host_store("127.0.0.1")]
+    cycle.append(cycle)
+    del cycle
+    assert launch(collect)
 
 
 def load(environ: dict[str, str]) -> list[float]:

@@ -127,7 +127,7 @@ def test_a_second_group_at_a_time_is_refused() -> None:
 
 def test_a_backend_that_torch_does_not_have_is_refused() -> None:
     """The error names the backend and those that there are."""
-    with pytest.raises(BackendError, match=r"process_group_backend='smoke'.*Registered: .*gloo"):
+    with pytest.raises(BackendError, match=r"process_group_backend='smoke'.*Valid: .*'gloo'"):
         join(host_store(LOOPBACK), backend="smoke", rank=0, world_size=1)
     assert not dist.is_initialized()
 

@@ -85,7 +85,7 @@ LOCK = threading.Lock()
             "a function defined inside another, local_function.<locals>.inner",
         ),
         (SimpleNamespace(inner=Refusing()), "x.inner", "RuntimeError: not me"),
-        (SimpleNamespace(generator=(i for i in ())), "x.generator", "TypeError: cannot pickle 'generator' object"),
+        (SimpleNamespace(generator=(i for i in [1])), "x.generator", "TypeError: cannot pickle 'generator' object"),
         (cyclic(), "x.children[1]['lock']", "a lock"),
     ],
 )

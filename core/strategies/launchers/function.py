@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import io
 import multiprocessing
@@ -14,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple
@@ -102,9 +104,9 @@ class FunctionLauncher(Launcher):
             if payload is None:
                 # A thread that has run no parallel region has no pool of OpenMP threads: a pool does not survive the
                 # fork, and the worker would wait for it for ever.
-                _in_fresh_thread(lambda: self._start(task))
+                _in_fresh_thread(lambda: self._fork(task))
             else:
-                self._start(None)
+                self._spawn()
                 self._send(payload)
             return self._supervise()
         finally:
@@ -117,21 +119,34 @@ class FunctionLauncher(Launcher):
             worker.close()
         self._workers.clear()
 
-    def _start(self, task: _Task | None) -> None:
-        context = multiprocessing.get_context(self._start_method)
+    def _spawn(self) -> None:
         for local_rank in range(self.num_processes):
-            rank, environ = self._environ(local_rank)
-            ours, theirs = context.Pipe()
-            inherited = [worker.channel for worker in self._workers] + [ours] if task is not None else []
-            process = context.Process(  # type: ignore[attr-defined]
-                target=_work, args=(environ, local_rank == 0, theirs, task, os.getpid(), inherited), name=f"rank {rank}"
-            )
-            with warnings.catch_warnings():
-                # Python 3.12 warns of any fork in a process with threads; see launch() for what is done about it.
-                warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-                process.start()
-            theirs.close()
-            self._workers.append(_Worker(rank, process, ours))
+            self._start(local_rank, None, None)
+
+    def _fork(self, task: _Task) -> None:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            for local_rank in range(self.num_processes):
+                channels = [worker.channel for worker in self._workers]
+                with warnings.catch_warnings():
+                    # Python 3.12 warns of every fork in a process with threads; launch() and _after_fork() see to that.
+                    warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
+                    self._start(local_rank, task, partial(_after_fork, channels, collects))
+        finally:
+            if collects:
+                gc.enable()
+
+    def _start(self, local_rank: int, task: _Task | None, prepare: Callable[[], None] | None) -> None:
+        context = multiprocessing.get_context(self._start_method)
+        rank, environ = self._environ(local_rank)
+        ours, theirs = context.Pipe()
+        process = context.Process(  # type: ignore[attr-defined]
+            target=_work, args=(environ, local_rank == 0, theirs, task, os.getpid(), prepare), name=f"rank {rank}"
+        )
+        process.start()
+        theirs.close()
+        self._workers.append(_Worker(rank, process, ours))
 
     def _send(self, payload: memoryview) -> None:
         for worker in self._workers:
@@ -234,8 +249,9 @@ def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
     if first.report is None:
         return LaunchError(message)
     error = LaunchError(f"{message}\n\n{first.report.traceback}".rstrip())
-    if first.report.error is not None:
-        error.__cause__ = pickle.loads(first.report.error)  # by our own worker
+    # An exception class may fail in any way to be pickled and unpickled; its text is there in any case.
+    with suppress(Exception):
+        error.__cause__ = pickle.loads(first.report.error or b"")
     return error
 
 
@@ -245,14 +261,14 @@ def _work(
     channel: Connection,
     task: _Task | None,
     parent: int,
-    inherited: Iterable[Connection],
+    prepare: Callable[[], None] | None,
 ) -> None:
     """The life of a worker."""
+    if prepare is not None:
+        prepare()
     if os.getppid() != parent:
         return
     watch_parent(parent)
-    for connection in inherited:
-        connection.close()
     os.environ.update(environ)
     try:
         function, args, kwargs = _unpickled(channel.recv_bytes()) if task is None else task
@@ -268,12 +284,22 @@ def _work(
         raise SystemExit(1)
 
 
+def _after_fork(channels: Iterable[Connection], collects: bool) -> None:
+    """Leave alone what belongs to the parent.
+
+    To collect an object that has a thread of its own there, such as a store, is to wait for a thread that is not here.
+    """
+    gc.freeze()
+    if collects:
+        gc.enable()
+    for channel in channels:
+        channel.close()
+
+
 def _report_failure(error: BaseException) -> _Report:
-    try:
+    pickled = None
+    with suppress(Exception):  # see _error
         pickled = pickle.dumps(error)
-        pickle.loads(pickled)
-    except Exception:  # noqa: BLE001 - an exception class may fail in any way to be pickled, and its text is sent anyway
-        pickled = None
     return _Report(
         failed_at=failed_at(error),
         summary=f"{type(error).__name__}: {error}",

@@ -1,9 +1,6 @@
-"""The custom accelerator of the founding documents, its methods as plain functions, handed over as an instance.
+"""The custom accelerator of the founding documents, its methods as plain functions, handed over as an instance."""
+# mypy: disable-error-code="misc, override"
 
-The argument is the number of devices; with two, this script is started once more.
-"""
-
-import sys
 from typing import Any
 
 import torch
@@ -30,13 +27,14 @@ class XPUAccelerator(Accelerator):
         return xpulib.stats(device)
 
 
-devices = int(sys.argv[1])
-trainer = Trainer(accelerator=XPUAccelerator(), devices=devices, **OPTIONS)
+trainer = Trainer(accelerator=XPUAccelerator(), devices=2, **OPTIONS)
 module = Classifier()
 trainer.fit(module, loader())
 
 rank = trainer.runtime.process_index
-module.assert_trained(trained_by_hand(devices), f"simx:{rank}", "float32", *(["simccl"] if devices > 1 else []))
+module.assert_trained(trained_by_hand(2), f"simx:{rank}", "float32", "simccl")
 assert trainer.runtime.strategy.accelerator.get_device_stats(trainer.runtime.device)["memory_allocated_bytes"] >= 0
-assert {"is_available", "device", "stats"} <= set(xpulib.calls)
+assert xpulib.calls[-1] == "stats"
+if rank == 0:  # the other is told what rank 0 has found
+    assert {"is_available", "device"} <= set(xpulib.calls)
 print(f"rank {rank} of {trainer.runtime.num_processes}: trained on {trainer.runtime.device}", flush=True)
