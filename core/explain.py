@@ -27,11 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the Plan as JSON")
     words = vars(parser.parse_args(arguments))
     as_json = words.pop("json")
-    from core.plan import Request, assemble, resolve
+    from core.plan import Request, resolve
 
     try:
         plan = resolve(Request.read(**words))
-        assemble(plan)  # as a front end does: a part may refuse another
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

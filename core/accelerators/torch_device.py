@@ -14,7 +14,7 @@ from core.errors import BackendError, UnknownNameError, quoted
 
 __all__ = ["TorchDeviceAccelerator", "device_types"]
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _MEMORY_STATS = {
     "memory_allocated_bytes": ("memory_allocated", "current_allocated_memory"),
@@ -111,6 +111,6 @@ def _count(device_type: str) -> int:
         return 0
     try:
         return int(device_count()) if is_available() else 0
-    except Exception:  # noqa: BLE001 - the module is a vendor's, and raises what it likes
-        _log.warning("torch.%s can't tell whether it is available", device_type, exc_info=True)
+    except Exception:  # the module is a vendor's, and raises what it likes
+        logger.warning("torch.%s can't tell whether it is available", device_type, exc_info=True)
         return 0

@@ -63,31 +63,27 @@ def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
     """
     handed: dict[tuple[str, str], Any] = {}
     failures: dict[tuple[str, str], Failure] = {}
+    found: dict[str, Any]
     with _Watch() as watch:
-        failure = _import(module, watch)
-        if failure is None:
-            try:
-                callers = _hooks(sys.modules[module])
-            except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
-                failure = Failure(f"its hooks are refused: {describe(error)}", error)
-        if failure is None:
-            for kind in KINDS.values():
-                names = declared.get(kind.name, set())
+        callers = _import(module, watch)
+        for kind in KINDS.values():
+            names = declared.get(kind.name, set())
+            if isinstance(callers, Failure):
+                found, faults = {}, dict.fromkeys(names, callers)
+            else:
                 found, faults = _ask(kind, callers[kind.name], names, module)
-                if changes := watch.take_changes():
-                    found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
-                handed |= {(kind.name, name): spec for name, spec in found.items()}
-                failures |= {(kind.name, name): fault for name, fault in faults.items()}
-    if failure is not None:
-        failures = {(kind, name): failure for kind, names in declared.items() for name in names}
+            if changes := watch.take_changes():
+                found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
+            handed |= {(kind.name, name): spec for name, spec in found.items()}
+            failures |= {(kind.name, name): fault for name, fault in faults.items()}
     if watch.output:
-        logger.warning(
-            "plugin module %s prints while it is activated: %s", module, " ".join(watch.output.split())[:200]
-        )
+        printed = " ".join(watch.output.split())[:200]
+        logger.warning("plugin module %s prints while it is activated: %s", module, printed)
     return Activation(handed, failures, watch.output)
 
 
-def _import(module: str, watch: _Watch) -> Failure | None:
+def _import(module: str, watch: _Watch) -> dict[str, pluggy.HookCaller] | Failure:
+    """The hooks of ``module`` by kind, or why there are none."""
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
@@ -96,7 +92,12 @@ def _import(module: str, watch: _Watch) -> Failure | None:
     if changes := watch.take_changes():
         _changes_by_import[module] = (imported, changes)
     changed_by, changes = _changes_by_import.get(module, (None, ""))
-    return Failure(f"its import changes os.environ: {changes}") if changed_by is imported else None
+    if changed_by is imported:
+        return Failure(f"its import changes os.environ: {changes}")
+    try:
+        return _hooks(imported)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
+        return Failure(f"its hooks are refused: {describe(error)}", error)
 
 
 _changes_by_import: dict[str, tuple[ModuleType, str]] = {}

@@ -140,8 +140,8 @@ class LocalEnvironment(ClusterEnvironment):
         missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in self.environ)
         raise ConfigurationError(
             f"environment variables {given}: they say that this is one of several processes, but cluster environment "
-            f"{self.name!r} starts its own, and no other one can use them{missing and f' ({missing} not set)'}. Valid: "
-            f"all of {', '.join(TORCHRUN_VARIABLES)} (torchrun sets them), or none of RANK, WORLD_SIZE, LOCAL_RANK."
+            f"{self.name!r} starts its own. Valid: the environment of what started it, as 'torchelastic', which needs "
+            f"{', '.join(TORCHRUN_VARIABLES)} (not set: {missing or 'none'}); or none of RANK, WORLD_SIZE, LOCAL_RANK."
         )
 
     def _check_same_size(self, processes_per_node: int, num_nodes: int) -> None:

@@ -11,11 +11,7 @@ __all__ = ["assemble"]
 
 
 def assemble(plan: Plan) -> Strategy:
-    """The strategy that ``plan`` describes, with its parts connected; once for a Plan, whose parts they are.
-
-    Raises:
-        CoreError: A part refuses the others, such as a precision that cannot be had on the devices.
-    """
+    """The strategy that ``plan`` describes, with its parts connected; once for a Plan, whose parts they are."""
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
     strategy.name = plan.strategy.name

@@ -32,7 +32,9 @@ def check_process_group_backend(backend: Any, device: torch.device) -> None:
 
 
 def _fault(backend: str, device_type: str) -> str:
-    pairs = dict(pair.split(":", 1) for pair in backend.split(",")) if _is_by_type(backend) else {device_type: backend}
+    pairs = {device_type: backend}
+    if ":" in backend:
+        pairs = {of: name for of, _, name in (pair.partition(":") for pair in backend.split(","))}
     for name in pairs.values():
         if name == dist.Backend.UNDEFINED or not dist.is_backend_available(name):
             return f"torch.distributed has no {name!r} here"
@@ -40,7 +42,3 @@ def _fault(backend: str, device_type: str) -> str:
         return f"it names none for device type {device_type!r}"
     served = dist.Backend.backend_capability.get(pairs[device_type])
     return "" if served is None or device_type in served else f"it serves {quoted(served)}, and not {device_type!r}"
-
-
-def _is_by_type(backend: str) -> bool:
-    return all(":" in pair for pair in backend.split(","))

@@ -268,7 +268,11 @@ class _Resolution:
             value = environment.local_world_size
             reason = f"{environment.name} started {value} process(es) on this machine"
         elif word.is_auto:
-            reason = "one process, if no number is given" if limit is None else "all there are"
+            reason = (
+                "no number was asked for, so one process"
+                if limit is None
+                else "no number was asked for, so all there are"
+            )
         else:
             reason = word.said
         try:

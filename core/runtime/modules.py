@@ -60,5 +60,3 @@ class PreparedModule(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Into the user's own module."""
         return self.__dict__["inner"].load_state_dict(state_dict, *args, **kwargs)
-
-

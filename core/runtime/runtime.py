@@ -108,8 +108,8 @@ class Runtime:
         """
         if function is None and self.plan.launcher in ("spawn", "fork"):
             raise LaunchError(
-                f"function: none given, but strategy {self.plan.strategy.name!r} runs a function in each process. Valid: "
-                "runtime.launch(train) with train(runtime), or strategy='ddp' to run the whole script in each."
+                f"function: none given, but strategy {self.plan.strategy.name!r} runs a function in each process. "
+                "Valid: runtime.launch(train) with train(runtime), or strategy='ddp' to run the whole script in each."
             )
         if self._is_live:
             return None if function is None else function(self, *args, **kwargs)
@@ -223,7 +223,9 @@ class Runtime:
         if self.unwrap_model(module) is not module:
             return module
         wrapped = strategy.setup_module(module)
-        return PreparedModule(wrapped, module, strategy.precision) if needs_forward_context(strategy.precision) else wrapped
+        if not needs_forward_context(strategy.precision):
+            return wrapped
+        return PreparedModule(wrapped, module, strategy.precision)
 
     def _prepare_other(self, obj: Any, strategy: Strategy) -> Any:
         if isinstance(obj, PreparedOptimizer | PreparedLoader | LRScheduler):

@@ -64,8 +64,8 @@ def shard_loader(
     if isinstance(loader.dataset, IterableDataset):
         return _with(loader, dataset=_IterableShard(loader.dataset, shards, shard, pad)), None
     if batch_sampler is not None and (evaluation or type(batch_sampler) is not BatchSampler):
-        batches = _SequenceShard(batch_sampler, shards, shard, pad)
-        return _with(loader, batch_sampler=batches), batches
+        of_batches = _SequenceShard(batch_sampler, shards, shard, pad)
+        return _with(loader, batch_sampler=of_batches), of_batches
     items: Any = _SequenceShard(sampler, shards, shard, pad)
     if not evaluation and _is_of_all_items(sampler, loader.dataset):
         shuffle = type(sampler) is RandomSampler
@@ -144,7 +144,8 @@ class _IterableShard(IterableDataset[Any]):
 
 def _every_nth(elements: Iterable[Any], shards: int, shard: int, pad: bool) -> Iterator[Any]:
     """Every n-th of ``elements``; with ``pad``, the first ones again until ``shards`` divides their number."""
-    stream, first = iter(elements), []
+    stream = iter(elements)
+    first: list[Any] = []
     while group := list(islice(stream, shards)):
         first = first or group
         if pad:

@@ -20,7 +20,7 @@ from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, quoted
 from core.precisions.base import Precision
 from core.registration import StrategyRegistry
-from core.strategies.moving import move_module
+from core.strategies.moving import move_module, move_optimizer_state
 
 __all__ = ["REDUCTIONS", "Strategy", "TrainingStepOptions"]
 
@@ -39,7 +39,7 @@ class TrainingStepOptions:
     module: nn.Module
     """The module whose gradients are reduced and clipped, as :meth:`Strategy.setup_module` returned it."""
     accumulate: int = 1
-    """Batches a step; their gradients are averaged."""
+    """Batches a step; each counts with its share of so many."""
     clip_value: float | None = None
     """As in :meth:`core.Precision.clip_gradients`."""
     clip_algorithm: str = "norm"
@@ -229,7 +229,9 @@ class Strategy(ABC):
         return module
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """The optimizers as the strategy needs them."""
+        """The optimizers as the strategy needs them, their state on this process's device."""
+        for optimizer in optimizers:
+            move_optimizer_state(optimizer)
         return list(optimizers)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -277,14 +279,18 @@ class Strategy(ABC):
 
             return plain_step
 
-        clip_value, share = options.clip_value, 1.0 / options.accumulate
+        clip_value, accumulate = options.clip_value, options.accumulate
+        has_gradients = False
 
         def accumulating_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+            nonlocal has_gradients
             with nullcontext() if is_step_end else self.no_sync(module):
                 loss = forward(batch, batch_idx)
                 if loss is not None:
-                    backward(loss * share if share != 1.0 else loss)
-            if is_step_end:
+                    backward(loss / accumulate if accumulate > 1 else loss)
+                    has_gradients = True
+            if is_step_end and has_gradients:
+                has_gradients = False
                 if clip_value is not None:
                     self.clip_gradients(module, optimizer, clip_value, options.clip_algorithm)
                 apply()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-__all__ = ["move_module"]
+__all__ = ["move_module", "move_optimizer_state"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -27,3 +28,12 @@ def move_module(module: M, device: torch.device) -> M:
         return module.to(device)
     finally:
         torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+def move_optimizer_state(optimizer: Optimizer) -> None:
+    """Put what ``optimizer`` keeps of each parameter where that parameter is now, as it was restored before the move."""
+    for parameter, state in optimizer.state.items():
+        if any(isinstance(value, Tensor) and value.dim() and value.device != parameter.device for value in state.values()):
+            # torch's own rule of which tensors follow the parameter: those of a step count may stay on the host.
+            optimizer.load_state_dict(optimizer.state_dict())
+            return

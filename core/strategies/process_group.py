@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -212,8 +213,9 @@ class JoinedGroup:
     def _see_the_others_off(self) -> None:
         """Rank 0 often serves the store: it stays until nobody is still asking there whether all have come."""
         deadline = time.monotonic() + ABANDON_SECONDS
-        while self._store.add("left", 0) < self._world_size - 1 and time.monotonic() < deadline:
-            time.sleep(0.001)
+        with suppress(dist.DistError):  # somebody else serves it, and no longer
+            while self._store.add("left", 0) < self._world_size - 1 and time.monotonic() < deadline:
+                time.sleep(0.001)
 
     def _leave_at_exit(self) -> None:
         if os.getpid() == self._process:  # not in a fork of it

@@ -12,7 +12,7 @@ __all__ = ["ModelCheckpoint"]
 
 
 class ModelCheckpoint(Callback):
-    """Writes a checkpoint at the end of each epoch, after its validation.
+    """Writes a checkpoint at the end of each epoch, after its validation and all other callbacks.
 
     Args:
         dirpath: Where; ``checkpoints`` in the trainer's ``default_root_dir`` unless given.
@@ -21,7 +21,7 @@ class ModelCheckpoint(Callback):
         keep_last: How many to keep; an older one is removed once the newer is committed. ``None`` keeps all.
 
     Raises:
-        ConfigurationError: A number is not a whole one from 1.
+        ConfigurationError: A number is not a whole one from 1, or the name cannot be filled in.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class ModelCheckpoint(Callback):
         for name, value in (("every_n_epochs", every_n_epochs), ("keep_last", 1 if keep_last is None else keep_last)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: a whole number from 1.")
+        _check_filename(filename)
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename
         self.every_n_epochs = every_n_epochs
@@ -54,16 +55,16 @@ class ModelCheckpoint(Callback):
         """Write one, then remove what is no longer kept."""
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
-        name = self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step)
-        path = os.path.join(self.directory(trainer), name)
-        older = [saved for saved in self.saved if saved != path]
-        keep = len(older) if self.keep_last is None else self.keep_last - 1
+        directory = self.directory(trainer)
+        path = os.path.join(directory, self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step))
+        # A resumed run may know checkpoints from elsewhere, such as those of the run that it is a copy of: not ours.
+        ours = [saved for saved in self.saved if saved != path and os.path.dirname(saved) == os.path.dirname(path)]
         # What the checkpoint says of its own kind is already true when it is read back.
-        self.saved = [*older[len(older) - min(keep, len(older)) :], path]
+        self.saved = [*ours, path][-(self.keep_last or 0) :]
         trainer.save_checkpoint(path)
-        for removed in older:
-            if removed not in self.saved:
-                trainer.runtime.strategy.remove_checkpoint(removed)
+        for saved in ours:
+            if saved not in self.saved:
+                trainer.runtime.strategy.remove_checkpoint(saved)
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints that are kept."""
@@ -72,3 +73,14 @@ class ModelCheckpoint(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on keeping them."""
         self.saved = list(state["saved"])
+
+
+def _check_filename(filename: Any) -> None:
+    try:
+        filled = filename.format(epoch=0, step=0)
+    except (AttributeError, LookupError, ValueError):
+        filled = ""
+    if not filled or os.path.basename(filled) != filled:
+        raise ConfigurationError(
+            f"filename={filename!r}: cannot be filled in. Valid: a file name in which {{epoch}} and {{step}} may stand."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +78,11 @@ class FitLoop:
         return forward
 
     @property
+    def loaders(self) -> list[Any]:
+        """The loaders of training and, where there is any, of validation, as they were prepared."""
+        return [self.loader] if self.validation is None else [self.loader, self.validation.loader]
+
+    @property
     def num_batches(self) -> int | None:
         """How many batches an epoch has, in this process; ``None`` where the loader cannot tell."""
         try:
@@ -135,7 +140,7 @@ class FitLoop:
         has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
         max_steps, log_every = trainer.max_steps, trainer.log_every_n_steps if trainer.loggers else 0
         batch_idx = -1
-        for batch_idx, (batch, is_step_end) in enumerate(self._batches()):
+        for batch_idx, batch, is_step_end in self._batches():
             for hook in batch_start:
                 hook(batch, batch_idx)
             log.batch = batch
@@ -153,39 +158,36 @@ class FitLoop:
         else:
             if batch_idx < 0:
                 raise ConfigurationError(
-                    f"train_dataloaders: no batch in epoch {trainer.current_epoch}. Valid: what gives batches each time "
-                    "it is iterated; a generator does so once."
+                    f"train_dataloaders: no batch in epoch {trainer.current_epoch}. Valid: what gives batches each "
+                    "time it is iterated; a generator does so once."
                 )
             log.batch = None
             return True
         log.batch = None
         return batch_idx + 1 == self.num_batches
 
-    def _batches(self) -> Iterator[tuple[Any, bool]]:
-        """Each batch of the epoch, and whether the optimizer steps after it."""
-        trainer = self.trainer
+    def _batches(self) -> Iterator[tuple[int, Any, bool]]:
+        """The index of each batch of the epoch, the batch, and whether the optimizer steps after it."""
+        trainer, size, total = self.trainer, self.trainer.accumulate_grad_batches, self.num_batches
         set_epoch(self.loader, trainer.current_epoch)
-        batches = islice(self.loader, trainer.limit_train_batches)
-        if trainer.accumulate_grad_batches == 1:
-            return ((batch, True) for batch in batches)
-        return _grouped(batches, trainer.accumulate_grad_batches)
+        batches = enumerate(islice(self.loader, trainer.limit_train_batches))
+        if size > 1 and total is None:
+            return _looking_ahead(batches, size)
+        return ((index, batch, (index + 1) % size == 0 or index + 1 == total) for index, batch in batches)
 
     def _hooks(self, name: str) -> None:
         for hook in bind_hooks(name, self.trainer, self.module, self.trainer.callbacks):
             hook()
 
 
-def _grouped(batches: Iterable[Any], size: int) -> Iterator[tuple[Any, bool]]:
-    """Each batch, true on every ``size``-th and on the last; reads one batch ahead to know the last."""
-    iterator = iter(batches)
-    try:
-        batch = next(iterator)
-    except StopIteration:
-        return
-    for number, following in enumerate(iterator, start=1):
-        yield batch, number % size == 0
-        batch = following
-    yield batch, True
+def _looking_ahead(batches: Iterator[tuple[int, Any]], size: int) -> Iterator[tuple[int, Any, bool]]:
+    """Each batch, true on every ``size``-th and on the last, which shows by there being none after it."""
+    current = next(batches, None)
+    while current is not None:
+        following = next(batches, None)
+        index, batch = current
+        yield index, batch, (index + 1) % size == 0 or following is None
+        current = following
 
 
 def _loss_in(output: Any) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from torch import Tensor
 
+from core.nested import map_tensors
 from core.trainer.module import Module
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ class _Results:
 
     returned: Any
     module_state: dict[str, Any] | None = None
-    training: bool = False
+    modes: list[bool] = attrs.field(factory=list)
     trainer_state: dict[str, Any] = attrs.field(factory=dict)
     callback_states: list[dict[str, Any]] = attrs.field(factory=list)
 
 
-_TRAINER_STATE = ("current_epoch", "global_step", "should_stop", "callback_metrics", "prog_bar_metrics")
+_TRAINER_STATE = ("current_epoch", "global_step", "should_stop", "_metrics", "prog_bar_metrics")
 
 
 def hand_over(returned: Any, trainer: Trainer, module: Module) -> _Results:
@@ -35,9 +35,9 @@ def hand_over(returned: Any, trainer: Trainer, module: Module) -> _Results:
         return _Results(returned=returned)
     return _Results(
         returned=returned,
-        module_state={name: _on_cpu(value) for name, value in trainer.strategy.module_state(module).items()},
-        training=module.training,
-        trainer_state={name: getattr(trainer, name) for name in _TRAINER_STATE},
+        module_state=_on_host(dict(trainer.strategy.module_state(module))),
+        modes=[part.training for part in module.modules()],
+        trainer_state=_on_host({name: getattr(trainer, name) for name in _TRAINER_STATE}),
         callback_states=[callback.state_dict() for callback in trainer.callbacks],
     )
 
@@ -47,7 +47,8 @@ def hand_back(results: _Results, trainer: Trainer, args: tuple[Any, ...]) -> Any
     if results.module_state is not None:
         module = next(arg for arg in args if isinstance(arg, Module))
         module.load_state_dict(results.module_state)
-        module.train(results.training)
+        for part, training in zip(module.modules(), results.modes, strict=True):
+            part.training = training
         for name, value in results.trainer_state.items():
             setattr(trainer, name, value)
         for callback, state in zip(trainer.callbacks, results.callback_states, strict=True):
@@ -55,5 +56,5 @@ def hand_back(results: _Results, trainer: Trainer, args: tuple[Any, ...]) -> Any
     return results.returned
 
 
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, Tensor) else value
+def _on_host(data: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.detach().cpu(), data)

@@ -102,7 +102,7 @@ class MetricLog:
         on_step = self._defaults[0] if on_step is None else on_step
         on_epoch = self._defaults[1] if on_epoch is None else on_epoch
         if not (on_step or on_epoch):
-            raise ConfigurationError(f"log({name!r}): on_step and on_epoch are both false. Valid: one of them, or both.")
+            raise ConfigurationError(f"log({name!r}): on_step and on_epoch are false. Valid: one of them, or both.")
         return _Metric(on_step, on_epoch, prog_bar, reduce_fx, sync_dist)
 
     def step_values(self, prog_bar_only: bool = False) -> dict[str, Value]:
@@ -152,8 +152,7 @@ def _scalar(name: str, value: Any) -> Value:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise ConfigurationError(f"log({name!r}): given a tensor of shape {tuple(value.shape)}. Valid: a scalar.")
-        value = value.detach().clone()
-        return value if value.dim() == 0 else value.reshape(())
+        return value.detach().reshape(()).clone()
     if isinstance(value, int | float):
         return value
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +48,8 @@ class Module(nn.Module, ModuleHooks):
 
         Returns:
             An optimizer; ``[optimizer], [scheduler]``; or ``{"optimizer": …, "lr_scheduler": …}``, where the scheduler
-            may be ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``.
+            may be ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``. The scheduler is stepped
+            without an argument.
         """
         raise NotImplementedError
 
@@ -63,22 +64,32 @@ class Module(nn.Module, ModuleHooks):
         sync_dist: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        """Record a value.
+        """Record a value, in a step or in a hook from an epoch's or stage's start to its end.
+
+        It is published under its name; one that is recorded in both ways under its name with ``_step`` and ``_epoch``.
 
         Args:
             name: Its name; how it is recorded is decided by the first call under this name.
-            value: A number or a scalar tensor; it is not read from its device before somebody looks at it.
+            value: A number or a scalar tensor, as it is now; it stays on its device until somebody looks at it.
             prog_bar: Show it in the progress bar.
             on_step: Record each step's value; by default in training only.
             on_epoch: Record the epoch's value over all processes; by default outside of training only.
             reduce_fx: How an epoch's values are combined: ``mean`` (weighted by batch size), ``sum``, ``min``, ``max``.
+                Sums and means of 16-bit values are of 32 bits.
             sync_dist: Combine each step's value over processes, which makes them wait for one another.
-            batch_size: The value's weight in the mean; the batch's first dimension unless given.
+            batch_size: The value's weight in the mean; unless given, the first dimension of the batch's first tensor
+                that has one.
 
         Raises:
-            ConfigurationError: The value is no scalar, or the reduction is unknown.
+            ConfigurationError: The value is no scalar, the reduction is unknown, or no epoch or stage is running.
         """
-        self.trainer.metric_log.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
+        log = self.trainer.metric_log
+        if log is None:
+            raise ConfigurationError(
+                f"log({name!r}): no epoch or evaluation is running. Valid: in a step, or in a hook from "
+                "on_train_epoch_start to on_train_epoch_end or from on_evaluation_start to on_evaluation_end."
+            )
+        log.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
         """:meth:`log` for each item."""
@@ -131,6 +142,8 @@ class StepModule(nn.Module):
         module: Whose steps.
     """
 
+    step: Callable[[Any, int], Any]
+
     def __init__(self, module: Module) -> None:
         super().__init__()
         self.module = module
@@ -143,5 +156,3 @@ class StepModule(nn.Module):
     def forward(self, batch: Any, batch_idx: int) -> Any:
         """The step."""
         return self.step(batch, batch_idx)
-
-

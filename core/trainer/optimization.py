@@ -7,8 +7,9 @@ from typing import Any
 
 import attrs
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import ConfigurationError, WrongTypeError, quoted
 
 __all__ = ["Optimization", "Schedule", "read_optimizers"]
 
@@ -16,7 +17,7 @@ INTERVALS = ("epoch", "step")
 
 VALID = (
     "an optimizer; [optimizer], [scheduler]; or {'optimizer': ..., 'lr_scheduler': scheduler or {'scheduler': ..., "
-    "'interval': 'epoch' or 'step', 'frequency': 1}}"
+    "'interval': 'epoch' or 'step', 'frequency': 1}}, where the scheduler's step takes no argument"
 )
 
 
@@ -51,14 +52,16 @@ def read_optimizers(given: Any) -> Optimization:
         ConfigurationError: There are several optimizers, or a schedule's words are unknown.
     """
     if isinstance(given, Mapping):
-        optimizer, schedulers = given.get("optimizer"), given.get("lr_scheduler", [])
+        if not {"optimizer"} <= set(given) <= {"optimizer", "lr_scheduler"}:
+            raise ConfigurationError(f"configure_optimizers: given the keys {quoted(map(str, given))}. Valid: {VALID}.")
+        optimizer, schedulers = given["optimizer"], given.get("lr_scheduler", [])
     elif isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(part, tuple | list) for part in given):
         optimizer, schedulers = given
     else:
         optimizer, schedulers = given, []
     if isinstance(optimizer, tuple | list):
         if len(optimizer) != 1:
-            raise ConfigurationError(f"configure_optimizers: given {len(optimizer)} optimizers. Valid: one.")
+            raise ConfigurationError(f"configure_optimizers: given {len(optimizer)} optimizers. Valid: {VALID}.")
         optimizer = optimizer[0]
     if not isinstance(optimizer, Optimizer):
         raise WrongTypeError(f"configure_optimizers: given {given!r}. Valid: {VALID}.")
@@ -68,10 +71,11 @@ def read_optimizers(given: Any) -> Optimization:
 
 
 def _schedule(given: Any) -> Schedule:
-    schedule = Schedule(**given) if isinstance(given, Mapping) and set(given) <= _FIELDS else Schedule(given)
-    if not callable(getattr(schedule.scheduler, "step", None)):
+    is_described = isinstance(given, Mapping) and {"scheduler"} <= set(given) <= _FIELDS
+    schedule = Schedule(**given) if is_described else Schedule(given)
+    if isinstance(schedule.scheduler, ReduceLROnPlateau) or not callable(getattr(schedule.scheduler, "step", None)):
         raise WrongTypeError(f"configure_optimizers: scheduler given as {given!r}. Valid: {VALID}.")
-    if schedule.interval not in INTERVALS or not isinstance(schedule.frequency, int) or schedule.frequency < 1:
+    if schedule.interval not in INTERVALS or type(schedule.frequency) is not int or schedule.frequency < 1:
         raise ConfigurationError(
             f"configure_optimizers: interval={schedule.interval!r}, frequency={schedule.frequency!r}. Valid: interval "
             "'epoch' or 'step', frequency a whole number from 1."

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import time
-from collections.abc import Sized
 from typing import Any
 
+from core.errors import ConfigurationError
 from core.trainer.hooks import Callback
 
 __all__ = ["ProgressBar"]
-
-logger = logging.getLogger(__name__)
 
 
 class ProgressBar(Callback):
@@ -22,9 +19,16 @@ class ProgressBar(Callback):
 
     Args:
         refresh_seconds: Time between two refreshes.
+
+    Raises:
+        ConfigurationError: tqdm is not installed.
     """
 
     def __init__(self, refresh_seconds: float = 0.25) -> None:
+        if not self.is_available():
+            raise ConfigurationError(
+                "enable_progress_bar: tqdm is not installed. Valid: False, or `pip install torch-hal[progress]`."
+            )
         self.refresh_seconds = refresh_seconds
         self._bar: Any = None
         self._next = 0.0
@@ -45,12 +49,10 @@ class ProgressBar(Callback):
             return
         from tqdm.auto import tqdm
 
-        loader = trainer.train_loader
-        total = len(loader) if isinstance(loader, Sized) and _has_length(loader) else None
-        if total is not None and trainer.limit_train_batches is not None:
-            total = min(total, trainer.limit_train_batches)
         last = "" if trainer.max_epochs is None else f"/{trainer.max_epochs}"
-        self._bar = tqdm(total=total, desc=f"epoch {trainer.current_epoch + 1}{last}", leave=True, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=trainer.num_training_batches, desc=f"epoch {trainer.current_epoch + 1}{last}", dynamic_ncols=True
+        )
         self._pending = 0
         self._next = time.monotonic() + self.refresh_seconds
 
@@ -58,23 +60,23 @@ class ProgressBar(Callback):
         """Count; draw when it is time."""
         self._pending += 1
         now = time.monotonic()
-        if now >= self._next:
+        if now >= self._next and self._bar is not None:
             self._next = now + self.refresh_seconds
             self._refresh(trainer.metric_log.step_values(prog_bar_only=True))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """The bar with the epoch's values, left standing."""
-        self._refresh({name: float(trainer.callback_metrics[name]) for name in sorted(trainer.prog_bar_metrics)})
+        if self._bar is not None:
+            metrics = trainer.callback_metrics
+            self._refresh({name: metrics[name] for name in sorted(trainer.prog_bar_metrics)})
         self._close()
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """Leave the line to the error."""
         self._close()
 
-    def _refresh(self, values: dict[str, float]) -> None:
-        if self._bar is None:
-            return
-        self._bar.set_postfix({name: f"{value:.4g}" for name, value in values.items()}, refresh=False)
+    def _refresh(self, values: dict[str, Any]) -> None:
+        self._bar.set_postfix({name: f"{float(value):.4g}" for name, value in values.items()}, refresh=False)
         self._bar.update(self._pending)
         self._pending = 0
 
@@ -82,11 +84,3 @@ class ProgressBar(Callback):
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-
-def _has_length(loader: Sized) -> bool:
-    try:
-        len(loader)
-    except TypeError:  # a loader over a stream has __len__ and refuses to answer
-        return False
-    return True

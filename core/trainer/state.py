@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 from torch import Generator
 
 from core.checkpoints import latest
-from core.errors import CheckpointError
+from core.errors import CheckpointError, WrongTypeError, quoted
 from core.random import get_rng_state, set_rng_state
-from core.runtime.state import run_facts
-from core.trainer.hooks import bind_hooks
+from core.runtime.loader import loader_parts
+from core.runtime.state import run_facts, unfit
+from core.strategies.base import Strategy
+from core.trainer.hooks import bind_module_hook
+from core.trainer.module import Module
 
 if TYPE_CHECKING:
     from core.trainer.fit import FitLoop
 
-__all__ = ["find_checkpoint", "load_state", "save_state"]
+__all__ = ["find_checkpoint", "load_module", "load_state", "restore_process", "save_state"]
 
 
 def save_state(loop: FitLoop, path: str | os.PathLike[str]) -> None:
-    """Write a checkpoint of ``loop`` at an epoch's end; every process calls it.
+    """Write a checkpoint of ``loop``; every process calls it.
 
     Raises:
         CheckpointError: It could not be written.
@@ -29,7 +32,8 @@ def save_state(loop: FitLoop, path: str | os.PathLike[str]) -> None:
     strategy = trainer.runtime.strategy
     checkpoint: dict[str, Any] = {
         "core": run_facts(trainer.runtime.plan),
-        "epoch": trainer.current_epoch + 1,
+        "epoch": loop.epochs_done,
+        "is_mid_epoch": loop.is_mid_epoch,
         "global_step": trainer.global_step,
         "state_dict": strategy.module_state(module),
         "optimizer": strategy.optimizer_state(loop.optimization.optimizer),
@@ -38,55 +42,123 @@ def save_state(loop: FitLoop, path: str | os.PathLike[str]) -> None:
         "callbacks": {key: callback.state_dict() for key, callback in trainer.keyed_callbacks()},
         "processes": strategy.all_gather_object(_process_state(loop)),
     }
-    for hook in bind_hooks("on_save_checkpoint", trainer, module, ()):
+    for hook in bind_module_hook("on_save_checkpoint", module):
         hook(checkpoint)
     strategy.save_checkpoint(checkpoint, path)
 
 
-def load_state(loop: FitLoop, path: str | os.PathLike[str]) -> None:
+def load_state(loop: FitLoop, path: str) -> dict[str, Any]:
     """Put ``loop`` where it was when the checkpoint was written; every process calls it.
 
+    Returns:
+        What :func:`restore_process` takes, once nothing but the next epoch is to come.
+
     Raises:
-        CheckpointError: The checkpoint is absent, uncommitted, damaged, or of another number of processes.
+        CheckpointError: The checkpoint is absent, uncommitted, damaged, not a Trainer's, written within an epoch, of
+            another number of processes or of another module, optimizer or scheduler.
     """
-    trainer, module = loop.trainer, loop.module
+    trainer, module, optimization = loop.trainer, loop.module, loop.optimization
     strategy = trainer.runtime.strategy
-    checkpoint = strategy.load_checkpoint(path)
-    missing = [part for part in ("epoch", "global_step", "state_dict", "optimizer", "processes") if part not in checkpoint]
-    if missing:
-        raise CheckpointError(f"ckpt_path={os.fspath(path)!r}: {', '.join(missing)} not in it. Valid: a Trainer's own.")
+    checkpoint = _read(strategy, path, *_PARTS)
     processes = checkpoint["processes"]
     if len(processes) != strategy.world_size:
         raise CheckpointError(
-            f"ckpt_path={os.fspath(path)!r}: written by {len(processes)} process(es), and this run has "
+            f"ckpt_path={path!r}: written by {len(processes)} process(es), and this run has "
             f"{strategy.world_size}. Valid: the same number, for a resumed run to be exact."
         )
-    strategy.load_module_state(module, checkpoint["state_dict"])
-    strategy.load_optimizer_state(loop.optimization.optimizer, checkpoint["optimizer"])
-    for schedule, state in zip(loop.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
-        schedule.scheduler.load_state_dict(state)
-    strategy.precision.load_state_dict(checkpoint["precision"])
+    if checkpoint["is_mid_epoch"]:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: written after some of the batches of epoch {checkpoint['epoch']}. Valid: one written "
+            "at an epoch's end, for a resumed run to be exact."
+        )
+    _load_module(strategy, module, checkpoint, path)
+    with unfit("optimizer", path):
+        strategy.load_optimizer_state(optimization.optimizer, checkpoint["optimizer"])
+    with unfit("lr_schedulers", path):
+        for schedule, schedule_state in zip(optimization.schedules, checkpoint["lr_schedulers"], strict=True):
+            schedule.scheduler.load_state_dict(schedule_state)
+    with unfit("precision", path):
+        strategy.precision.load_state_dict(checkpoint["precision"])
     for key, callback in trainer.keyed_callbacks():
         if key in checkpoint["callbacks"]:
-            callback.load_state_dict(checkpoint["callbacks"][key])
+            with unfit(f"callbacks {key}", path):
+                callback.load_state_dict(checkpoint["callbacks"][key])
     trainer.current_epoch, trainer.global_step = checkpoint["epoch"], checkpoint["global_step"]
-    for hook in bind_hooks("on_load_checkpoint", trainer, module, ()):
+    for hook in bind_module_hook("on_load_checkpoint", module):
         hook(checkpoint)
-    _restore_process(loop, processes[strategy.global_rank])
+    state: dict[str, Any] = processes[strategy.global_rank]
+    if len(state["generators"]) != len(_generators(loop)):
+        raise CheckpointError(
+            f"ckpt_path={path!r}: written with {len(state['generators'])} generators in the loaders, and these have "
+            f"{len(_generators(loop))}. Valid: loaders like those of the first run."
+        )
+    return state
+
+
+def load_module(strategy: Strategy, module: Module, path: str) -> None:
+    """Give ``module`` the parameters that the checkpoint has for it; every process calls it.
+
+    Raises:
+        CheckpointError: The checkpoint is absent, uncommitted, damaged, or of another module.
+    """
+    _load_module(strategy, module, _read(strategy, path, "state_dict"), path)
 
 
 def find_checkpoint(ckpt_path: str | os.PathLike[str] | None, directory: str) -> str | None:
     """The path that ``ckpt_path`` means; ``"last"`` is the newest committed one in ``directory``.
 
     Raises:
+        WrongTypeError: It is no path.
         CheckpointError: ``"last"`` was asked for and there is none.
     """
-    if ckpt_path is None or os.fspath(ckpt_path) != "last":
-        return None if ckpt_path is None else os.fspath(ckpt_path)
+    if ckpt_path is None:
+        return None
+    if not isinstance(ckpt_path, str | os.PathLike):
+        raise WrongTypeError(f"ckpt_path={ckpt_path!r}: given no path. Valid: a path, 'last', or None.")
+    if ckpt_path != "last":
+        return os.fspath(ckpt_path)
     found = latest(directory)
     if found is None:
         raise CheckpointError(f"ckpt_path='last': no committed checkpoint in {directory!r}. Valid: a path, or None.")
     return os.fspath(found)
+
+
+def restore_process(loop: FitLoop, state: dict[str, Any]) -> None:
+    """Put this process's generators back, at the last moment before they are drawn from again."""
+    for loader in loop.loaders:
+        loader = getattr(loader, "loader", loader)
+        if getattr(loader, "persistent_workers", False):
+            iter(loader)  # its workers, started once, draw a seed then; the first run did so before its checkpoint
+    for generator, generator_state in zip(_generators(loop), state["generators"], strict=True):
+        generator.set_state(generator_state)
+    strategy = loop.trainer.runtime.strategy
+    set_rng_state(state["rng"], strategy.accelerator, strategy.root_device)
+
+
+_PARTS = (
+    "epoch",
+    "is_mid_epoch",
+    "global_step",
+    "state_dict",
+    "optimizer",
+    "lr_schedulers",
+    "precision",
+    "callbacks",
+    "processes",
+)
+
+
+def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
+    checkpoint = strategy.load_checkpoint(path)
+    missing = [part for part in parts if part not in checkpoint]
+    if missing:
+        raise CheckpointError(f"ckpt_path={path!r}: {quoted(missing)} not in it. Valid: one written by a Trainer.")
+    return checkpoint
+
+
+def _load_module(strategy: Strategy, module: Module, checkpoint: dict[str, Any], path: str) -> None:
+    with unfit("state_dict", path):
+        strategy.load_module_state(module, checkpoint["state_dict"])
 
 
 def _process_state(loop: FitLoop) -> dict[str, Any]:
@@ -97,16 +169,8 @@ def _process_state(loop: FitLoop) -> dict[str, Any]:
     }
 
 
-def _restore_process(loop: FitLoop, state: dict[str, Any]) -> None:
-    strategy = loop.trainer.runtime.strategy
-    for generator, generator_state in zip(_generators(loop), state["generators"], strict=True):
-        generator.set_state(generator_state)
-    set_rng_state(state["rng"], strategy.accelerator, strategy.root_device)
-
-
 def _generators(loop: FitLoop) -> list[Generator]:
-    """The generators of their own that the loaders and their samplers draw from, each once."""
-    loaders = [loop.loader] + ([loop.validation.loader] if loop.validation is not None else [])
-    owners = [owner for loader in loaders for owner in (loader, getattr(loader, "sampler", None))]
+    """The generators of their own that the loaders, their data sets and samplers draw from, each once."""
+    owners = [part for loader in loop.loaders for part in loader_parts(loader)]
     found = {id(g): g for owner in owners if isinstance(g := getattr(owner, "generator", None), Generator)}
     return list(found.values())

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader
 
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.errors import ConfigurationError, quoted
 from core.precisions.base import Precision
 from core.precisions.clipping import ALGORITHMS
 from core.runtime import Runtime
-from core.runtime.loader import prepare_loader
 from core.strategies.base import Strategy
+from core.trainer.arguments import (
+    all_callbacks,
+    all_loggers,
+    check_clip_value,
+    check_count,
+    check_loader,
+    check_module,
+)
 from core.trainer.checkpointing import ModelCheckpoint
 from core.trainer.evaluate import STEPS, EvaluationLoop
 from core.trainer.fit import FitLoop
 from core.trainer.handover import hand_back, hand_over
-from core.trainer.hooks import Callback
+from core.trainer.hooks import Callback, bind_callbacks
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module, StepModule
-from core.trainer.progress import ProgressBar
-from core.trainer.state import find_checkpoint, save_state
+from core.trainer.state import find_checkpoint, load_module, save_state
 
 __all__ = ["Logger", "Trainer"]
 
@@ -59,8 +64,9 @@ class Trainer:
         cluster_environment: As said.
         max_epochs: Epochs to train; ``None`` for no limit. 1000 where neither this nor ``max_steps`` is given.
         max_steps: Optimizer steps to train; ``None`` for no limit.
-        accumulate_grad_batches: Batches an optimizer step; their gradients are averaged.
-        gradient_clip_val: Largest norm or value of gradients; ``None`` for no limit.
+        accumulate_grad_batches: Batches an optimizer step. Each counts with its share of so many, also where an epoch
+            ends with fewer.
+        gradient_clip_val: Largest norm or value of gradients, above 0; ``None`` for no limit.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
         check_val_every_n_epoch: Epochs between validations.
         limit_train_batches: Batches of an epoch at most, in each process.
@@ -69,7 +75,8 @@ class Trainer:
         limit_predict_batches: Likewise for prediction.
         log_every_n_steps: Optimizer steps between two reports to the loggers.
         logger: Where metrics go: one object with ``log_metrics(metrics, step)``, or several.
-        callbacks: What acts beside the module.
+        callbacks: What acts beside the module, in this order; but each :class:`ModelCheckpoint` after all others, so
+            that what they did is in its checkpoint.
         enable_checkpointing: Whether a :class:`ModelCheckpoint` is added where none is among the callbacks.
         enable_progress_bar: Whether a :class:`ProgressBar` is added where none is among the callbacks; ``None`` for
             where tqdm is installed.
@@ -106,18 +113,16 @@ class Trainer:
         enable_progress_bar: bool | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        for name, value in (("max_epochs", max_epochs), ("max_steps", max_steps)):
-            _check_count(name, value, low=0)
-        for name, value in (
-            ("accumulate_grad_batches", accumulate_grad_batches),
-            ("check_val_every_n_epoch", check_val_every_n_epoch),
-            ("limit_train_batches", limit_train_batches),
-            ("limit_val_batches", limit_val_batches),
-            ("limit_test_batches", limit_test_batches),
-            ("limit_predict_batches", limit_predict_batches),
-            ("log_every_n_steps", log_every_n_steps),
-        ):
-            _check_count(name, value, low=1)
+        check_count("max_epochs", max_epochs, low=0, optional=True)
+        check_count("max_steps", max_steps, low=0, optional=True)
+        check_count("accumulate_grad_batches", accumulate_grad_batches, low=1)
+        check_count("check_val_every_n_epoch", check_val_every_n_epoch, low=1)
+        check_count("limit_train_batches", limit_train_batches, low=1, optional=True)
+        check_count("limit_val_batches", limit_val_batches, low=1, optional=True)
+        check_count("limit_test_batches", limit_test_batches, low=1, optional=True)
+        check_count("limit_predict_batches", limit_predict_batches, low=1, optional=True)
+        check_count("log_every_n_steps", log_every_n_steps, low=1)
+        check_clip_value(gradient_clip_val)
         if gradient_clip_algorithm not in ALGORITHMS:
             raise ConfigurationError(
                 f"gradient_clip_algorithm={gradient_clip_algorithm!r}: unknown. Valid: {quoted(ALGORITHMS)}."
@@ -143,37 +148,22 @@ class Trainer:
         self.limit_predict_batches = limit_predict_batches
         self.log_every_n_steps = log_every_n_steps
         self.default_root_dir = os.fspath(os.getcwd() if default_root_dir is None else default_root_dir)
-        self.loggers: list[Logger] = _as_list("logger", logger, "log_metrics")
-        self.callbacks: list[Callback] = _as_list("callbacks", callbacks, "on_fit_start")
-        self._add_default_callbacks(enable_checkpointing, enable_progress_bar)
+        self.loggers: list[Logger] = all_loggers(logger)
+        self.callbacks = all_callbacks(callbacks, enable_progress_bar, enable_checkpointing)
 
         self.current_epoch = 0
         """The running epoch, from 0; after ``fit``, how many were completed."""
         self.global_step = 0
-        """Optimizer steps taken so far."""
+        """Optimizer steps taken so far; one whose batches were all skipped counts."""
         self.should_stop = False
-        """Set it to end ``fit`` after the running step."""
-        self.callback_metrics: dict[str, torch.Tensor] = {}
-        """The newest value of everything that was logged, as scalars."""
+        """Set it to end ``fit`` after the running optimizer step."""
         self.prog_bar_metrics: set[str] = set()
-        """Which of them were logged for the progress bar."""
-        self.train_loader: Any = None
-        """The loader of the running ``fit``, as it was prepared."""
-        self.metric_log: MetricLog
-        """Takes what the module logs in the running stage."""
+        """Names in :attr:`callback_metrics` that were logged for the progress bar."""
+        self.metric_log: MetricLog | None = None
+        """Takes what the module logs; ``None`` where no epoch or evaluation is running."""
+        self._metrics: dict[str, torch.Tensor] = {}
         self._fit_loop: FitLoop | None = None
-
-    def _add_default_callbacks(self, enable_checkpointing: bool, enable_progress_bar: bool | None) -> None:
-        if enable_progress_bar and not ProgressBar.is_available():
-            raise ConfigurationError(
-                "enable_progress_bar=True: tqdm is not installed. Valid: False, or `pip install torch-hal[progress]`."
-            )
-        wants_bar = ProgressBar.is_available() if enable_progress_bar is None else enable_progress_bar
-        if wants_bar and not any(isinstance(callback, ProgressBar) for callback in self.callbacks):
-            self.callbacks.append(ProgressBar())
-        if enable_checkpointing and self.checkpoint_callback is None:
-            # Last, so that what the others did at an epoch's end is in the checkpoint.
-            self.callbacks.append(ModelCheckpoint())
+        self._is_running = False
 
     # -- what a user calls ---------------------------------------------------------------------------------------
 
@@ -185,41 +175,45 @@ class Trainer:
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Train.
+        """Train, from the beginning: each ``fit`` counts epochs and steps from 0 and configures new optimizers.
+
+        What goes on is the module as it is, or, with ``ckpt_path``, the run that wrote the checkpoint.
 
         Args:
             module: What is trained, in place.
-            train_dataloaders: A DataLoader, or any iterable of batches that can be iterated once an epoch.
+            train_dataloaders: A DataLoader, or any iterable that gives batches each time it is iterated, once an epoch.
             val_dataloaders: Likewise for validation, or ``None``.
             ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one where this trainer
                 writes its own.
 
         Raises:
-            WrongTypeError: The module is no :class:`core.Module`.
-            ConfigurationError: The module lacks a step.
+            WrongTypeError: The module is no :class:`core.Module`, or the loaders none.
+            ConfigurationError: The module lacks a step, a loader gave no batch, or this trainer is running already.
             CheckpointError: The checkpoint cannot be used.
         """
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
-        _check_module(module, *steps)
-        self.should_stop = False
+        check_module(module, *steps)
+        check_loader("train_dataloaders", train_dataloaders)
+        if val_dataloaders is not None:
+            check_loader("val_dataloaders", val_dataloaders)
         self._run(_fit, module, train_dataloaders, val_dataloaders, self._resolve(ckpt_path))
 
     def validate(
         self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
     ) -> dict[str, float]:
-        """Run ``validation_step`` on every batch; returns what it logged, over all processes."""
+        """Run ``validation_step`` on every batch; returns what was logged, of all processes. Raises as :meth:`fit`."""
         return self._evaluate("validate", module, dataloaders, ckpt_path)[0]
 
     def test(
         self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
     ) -> dict[str, float]:
-        """Run ``test_step`` on every batch; returns what it logged, over all processes."""
+        """Run ``test_step`` on every batch; returns what was logged, of all processes. Raises as :meth:`fit`."""
         return self._evaluate("test", module, dataloaders, ckpt_path)[0]
 
     def predict(
         self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
     ) -> list[Any]:
-        """Run ``predict_step`` on every batch.
+        """Run ``predict_step`` on every batch. Raises as :meth:`fit`.
 
         Returns:
             What it returned, tensors on the CPU, one item a batch, of all processes and in every process; in the
@@ -228,7 +222,10 @@ class Trainer:
         return self._evaluate("predict", module, dataloaders, ckpt_path)[1]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint of the running ``fit`` as at its epoch's end; every process calls it.
+        """Write a checkpoint of the running ``fit``; every process calls it.
+
+        ``fit`` resumes from one that is written when all of an epoch's batches were trained on, or none: in the hooks
+        of its start, of validation and of its end.
 
         Raises:
             ConfigurationError: No ``fit`` is running.
@@ -254,40 +251,37 @@ class Trainer:
         return self.runtime.is_main_process
 
     @property
+    def callback_metrics(self) -> dict[str, torch.Tensor]:
+        """The newest value of everything that was logged, as scalars."""
+        running = {} if self.metric_log is None else self.metric_log.step_values()
+        return {**self._metrics, **_as_tensors(running)}
+
+    @property
+    def num_training_batches(self) -> int | None:
+        """How many batches an epoch of the running ``fit`` has, in this process; ``None`` where nobody can tell."""
+        return None if self._fit_loop is None else self._fit_loop.num_batches
+
+    @property
     def checkpoint_callback(self) -> ModelCheckpoint | None:
         """The first callback that writes checkpoints."""
         return next((callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)), None)
 
     # -- what the loops call -------------------------------------------------------------------------------------
 
-    def prepare_loader(self, loader: Any, evaluation: bool = False) -> Any:
-        """``loader`` with this process's share; an iterable that is no DataLoader is taken as it is in one process.
+    def take_metrics(self, log: MetricLog) -> None:
+        """Publish what an epoch or an evaluation gave; every process calls it."""
+        self._metrics.update(_as_tensors(log.step_values()))
+        values = log.finish_epoch()
+        self._metrics.update(values)
+        self.prog_bar_metrics |= log.prog_bar_names() & set(self._metrics)
+        self.send_to_loggers(values)
 
-        Raises:
-            WrongTypeError: It cannot be shared out.
-        """
-        strategy = self.runtime.strategy
-        if isinstance(loader, DataLoader):
-            return prepare_loader(loader, strategy, evaluation)
-        if strategy.data_shards > 1 or not hasattr(loader, "__iter__"):
-            raise WrongTypeError(
-                f"dataloaders: given {type(loader).__name__}. Valid: a torch DataLoader"
-                + (", which alone can be shared out among processes." if strategy.data_shards > 1 else " or an iterable.")
-            )
-        return loader
-
-    def take_metrics(self, metrics: dict[str, torch.Tensor]) -> None:
-        """Publish what an epoch or an evaluation gave."""
-        self.callback_metrics.update(metrics)
-        self.prog_bar_metrics |= self.metric_log.prog_bar_names() & set(metrics)
-        if metrics and self.loggers:
-            self.send_to_loggers({name: float(value) for name, value in metrics.items()})
-
-    def send_to_loggers(self, metrics: dict[str, float]) -> None:
-        """Hand ``metrics`` to each logger, in process 0."""
-        if metrics and self.is_global_zero:
+    def send_to_loggers(self, metrics: Mapping[str, torch.Tensor | float]) -> None:
+        """Hand ``metrics`` to each logger, in process 0; to read them is to wait for the device."""
+        if metrics and self.loggers and self.is_global_zero:
+            values = {name: float(value) for name, value in metrics.items()}
             for logger in self.loggers:
-                logger.log_metrics(metrics, self.global_step)
+                logger.log_metrics(dict(values), self.global_step)
 
     def keyed_callbacks(self) -> Iterator[tuple[str, Callback]]:
         """The callbacks under the names that checkpoints know them by."""
@@ -306,46 +300,52 @@ class Trainer:
     def _evaluate(
         self, stage: str, module: Module, loader: Any, ckpt_path: str | os.PathLike[str] | None
     ) -> tuple[dict[str, float], list[Any]]:
-        _check_module(module, STEPS[stage])
-        result: tuple[dict[str, float], list[Any]] = self._run(_evaluate, stage, module, loader, self._resolve(ckpt_path))
+        check_module(module, *([] if stage == "predict" else [STEPS[stage]]))
+        check_loader("dataloaders", loader)
+        path = self._resolve(ckpt_path)
+        result: tuple[dict[str, float], list[Any]] = self._run(_evaluate, stage, module, loader, path)
         return result
 
     def _run(self, stage: Callable[..., Any], *args: Any) -> Any:
         """Run ``stage`` in every process; what it did to trainer and module is done here as well."""
+        if self._is_running:
+            raise ConfigurationError("Trainer: it is running already. Valid: another Trainer, or this one afterwards.")
         handed_back: Any = self.runtime.launch(_in_process, self, stage, *args)
         return hand_back(handed_back, self, args)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("metric_log", "_fit_loop")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _fit_loop=None)
+        return {**self.__dict__, "metric_log": None, "_fit_loop": None}
 
 
 def _in_process(runtime: Runtime, trainer: Trainer, stage: Callable[..., Any], *args: Any) -> Any:
     """What each process runs: the stage, and the end of the run whichever way it ends."""
     trainer.runtime = runtime
     module = next(arg for arg in args if isinstance(arg, Module))
-    module._trainer = trainer
+    outer, module._trainer = module._trainer, trainer
+    trainer._is_running = True
     try:
-        result = stage(trainer, *args)
-        handed_over = hand_over(result, trainer, module)
+        handed_over = hand_over(stage(trainer, *args), trainer, module)
     except BaseException as error:
-        for callback in trainer.callbacks:
-            callback.on_exception(trainer, module, error)
-        runtime.teardown(failed=True)
+        try:
+            for hook in bind_callbacks("on_exception", trainer, module, trainer.callbacks):
+                hook(error)
+        finally:
+            runtime.teardown(failed=True)
         raise
     finally:
-        module._trainer = None
-        trainer._fit_loop = None
+        module._trainer = outer
+        trainer.metric_log = trainer._fit_loop = None
+        trainer._is_running = False
     runtime.teardown()
     return handed_over
 
 
 def _fit(trainer: Trainer, module: Module, train: Any, val: Any, ckpt_path: str | None) -> None:
-    trainer._fit_loop = loop = FitLoop(trainer, module, train, val, ckpt_path)
-    trainer.train_loader = loop.loader
-    loop.run()
+    trainer.current_epoch = trainer.global_step = 0
+    trainer.should_stop = False
+    trainer._metrics, trainer.prog_bar_metrics = {}, set()
+    trainer._fit_loop = FitLoop(trainer, module, train, val, ckpt_path)
+    trainer._fit_loop.run()
 
 
 def _evaluate(
@@ -353,33 +353,12 @@ def _evaluate(
 ) -> tuple[dict[str, float], list[Any]]:
     runtime = trainer.runtime
     if ckpt_path is not None:
-        runtime.strategy.load_module_state(module, runtime.strategy.load_checkpoint(ckpt_path)["state_dict"])
+        load_module(runtime.strategy, module, ckpt_path)
     step_module = StepModule(module)
-    was_training = module.training
-    model = runtime.prepare(step_module)
-    evaluation = EvaluationLoop(trainer, module, step_module, model, stage, loader)
-    trainer.callback_metrics = {}
-    outputs = evaluation.run()
-    module.train(was_training)
+    trainer._metrics = {}
+    outputs = EvaluationLoop(trainer, module, step_module, runtime.prepare(step_module), stage, loader).run()
     return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs
 
 
-def _check_module(module: Any, *steps: str) -> None:
-    if not isinstance(module, Module):
-        raise WrongTypeError(f"module: given {type(module).__name__}. Valid: a core.Module.")
-    missing = [step for step in steps if step != "predict_step" and getattr(type(module), step) is getattr(Module, step)]
-    if missing:
-        raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")
-
-
-def _check_count(name: str, value: Any, low: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < low):
-        raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: a whole number from {low}.")
-
-
-def _as_list(name: str, given: Any, method: str) -> list[Any]:
-    items = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    for item in items:
-        if not callable(getattr(item, method, None)) or isinstance(item, type):
-            raise WrongTypeError(f"{name}: given {item!r}. Valid: objects with {method}(…).")
-    return items
+def _as_tensors(values: Mapping[str, torch.Tensor | float]) -> dict[str, torch.Tensor]:
+    return {name: torch.as_tensor(value) for name, value in values.items()}

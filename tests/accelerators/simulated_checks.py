@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
-from core.strategies.moving import move_module
+from core.strategies.moving import move_module, move_optimizer_state
 
 from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 
@@ -379,3 +379,24 @@ def test_the_vendor_s_library() -> None:
     assert xpulib.device(1) == _SECOND
     assert xpulib.stats(_FIRST)["memory_allocated_bytes"] >= 0
     assert xpulib.calls == ["is_available", "available_devices", "device", "stats"]
+
+
+def test_optimizer_state_follows_its_parameters() -> None:
+    """An optimizer that has stepped on the host goes on stepping after its module was moved, as on the host."""
+    torch.manual_seed(0)
+    moved, stays = nn.Linear(3, 1), nn.Linear(3, 1)
+    stays.load_state_dict(moved.state_dict())
+    inputs = torch.ones(2, 3)
+    optimizers = []
+    for module in (moved, stays):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+        module(inputs).sum().backward()
+        optimizer.step()
+        optimizers.append(optimizer)
+    move_module(moved, _FIRST)
+    move_optimizer_state(optimizers[0])
+    for module, optimizer in zip((moved, stays), optimizers, strict=True):
+        optimizer.zero_grad()
+        module(inputs.to(next(module.parameters()).device)).sum().backward()
+        optimizer.step()
+    assert torch.equal(moved.weight.cpu(), stays.weight)

@@ -126,7 +126,9 @@ def test_prints_are_kept(plugin: Plugin, capfd: pytest.CaptureFixture[str], capl
         + HOOK
         + "print('hook'); return [acme()]\n"
     )
+    streams = sys.stdout, sys.stderr
     activation = plugin(code)
+    assert (sys.stdout, sys.stderr) == streams
     assert capfd.readouterr() == ("", "")
     assert activation.output == "welcome\ntoallhook\n"
     assert activation.failures == {}

@@ -218,6 +218,31 @@ def test_probe_where_torch_cannot_be_imported(tmp_path: Path) -> None:
     assert "warning: import torch fails, and with it every backend" in done.stdout
 
 
+HOOK = """\
+from core.hookspecs import hookimpl
+from core.specs import AcceleratorSpec
+
+@hookimpl
+def core_accelerators():
+    return [AcceleratorSpec(name="zulu", target="a:B", aliases=("gpu",))]
+"""
+
+
+def test_plugin_whose_import_kills_the_process(tmp_path: Path) -> None:
+    """A plugin that is fatal to import fails with all its backends; those that come after it are asked all the same."""
+    entry_points = "[core.accelerators]\nfatal = torch_hal_fatal\n[core.strategies]\nfatal_too = torch_hal_fatal\n"
+    code = "import ctypes\nctypes.string_at(0)\n"
+    lay_down(tmp_path, {"torch_hal_fatal.py": code, **files_of("torch-hal-fatal", "1.0", entry_points)})
+    entry_points = "[core.accelerators]\nzulu = torch_hal_zulu\n"
+    lay_down(tmp_path, {"torch_hal_zulu.py": HOOK, **files_of("torch-hal-zulu", "1.0", entry_points)})
+    listed = json.loads(run_list("--verbose", "--json", environ=environment(tmp_path)).stdout)
+    rows = {row["name"]: row for row in listed["backends"] if row["distribution"] != "torch-hal"}
+    for name in ("fatal", "fatal_too"):
+        assert (rows[name]["state"], rows[name]["reason"]) == ("failed", "killed by SIGSEGV")
+        assert "torch_hal_fatal.py" in rows[name]["detail"]
+    assert (rows["zulu"]["state"], rows["zulu"]["aliases"]) == ("installed", ["gpu"])
+
+
 def test_leaves_no_files(tmp_path: Path) -> None:
     """What the probing process writes on the way is removed."""
     temporary = tmp_path / "tmp"

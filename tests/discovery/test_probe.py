@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -81,8 +82,9 @@ def test_counts(ask: Detect) -> None:
     }
 
 
-def test_nothing_to_ask() -> None:
+def test_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accelerators without a function are left out, and no process is started for them."""
+    monkeypatch.setattr(subprocess, "Popen", None)
     assert detect([AcceleratorSpec(name="acme", target="a:B")]) == {}
 
 

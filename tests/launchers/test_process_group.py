@@ -63,19 +63,20 @@ def test_leaving_ends_the_groups_threads() -> None:
     assert launch(train_and_leave) == 0
 
 
-def leave_late(environ: dict[str, str]) -> float:
+def leave_late(environ: dict[str, str]) -> None:
     group = join_as(environ)
     dist.all_reduce(torch.ones(1))
-    if environ["RANK"] == "1":
+    if environ["RANK"] == "0":
         time.sleep(1.5)
     start = time.monotonic()
     group.leave()
-    return time.monotonic() - start
+    waited = time.monotonic() - start
+    assert environ["RANK"] == "0" or waited > 1, waited
 
 
 def test_nobody_leaves_before_all_are_ready_to() -> None:
-    """Rank 0 waits for the rank that still has something to do."""
-    assert launch(leave_late) > 1
+    """Rank 1 keeps its connections open while rank 0 still has something to do."""
+    launch(leave_late)
 
 
 def leave_with_work_under_way(environ: dict[str, str]) -> float:
@@ -95,7 +96,7 @@ def leave_with_work_under_way(environ: dict[str, str]) -> float:
 
 def test_leaving_after_a_failure_does_not_wait_for_a_collective() -> None:
     """One that the other rank never joins does not hold back the exception for long."""
-    with pytest.raises(LaunchError, match=r"took [56]\.\d s"):
+    with pytest.raises(LaunchError, match=r"took ([4-9]|1\d)\.\d s"):
         launch(leave_with_work_under_way)
 
 

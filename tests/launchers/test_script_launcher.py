@@ -95,6 +95,14 @@ def test_a_rank_that_does_not_notice_is_ended() -> None:
         assert run.gone_within(5)
 
 
+def test_a_rank_that_does_not_end_is_ended() -> None:
+    """When all is well but another rank does not come to its end, the wait for it is bounded, and an error."""
+    with running("ranks.py", "rank_1_lingers") as run:
+        assert run.end(30) == 1
+        assert run.gone_within(5)
+    assert "rank(s) 1 did not end within 1 s" in run.error
+
+
 def test_a_collective_that_failed_can_be_explained() -> None:
     """After an error from a collective, ``check`` tells which rank was lost and how."""
     with running("ranks.py", "rank_0_asks") as run:

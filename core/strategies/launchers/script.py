@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 class ScriptLauncher(Launcher):
     """Runs this script again, with the same interpreter, options and arguments, for each local rank from 1.
 
-    Rank 0 is this process. The others share its standard output and error, have no standard input, and end when it
-    ends, however it does (see :func:`~core.strategies.launchers.lifeline.attach_lifeline`, which they call).
+    Local rank 0 is this process. The others share its standard output and error, have no standard input, and end when
+    it ends, however it does (see :func:`~core.strategies.launchers.lifeline.attach_lifeline`, which they call).
 
     When one of them fails, a watching thread ends the others. This process learns of it by :meth:`check` or
     :meth:`finish`; if it comes to neither within ``grace`` seconds, being stuck in a collective that nobody will
@@ -123,8 +123,8 @@ class ScriptLauncher(Launcher):
         elif late and not failed:
             ranks = ", ".join(str(child.rank) for child in late)
             raise LaunchError(
-                f"rank(s) {ranks} did not end within {self._exit_timeout:g} s (exit_timeout) after rank 0 was done, "
-                f"and were ended."
+                f"rank(s) {ranks} did not end within {self._exit_timeout:g} s (exit_timeout) after this process was "
+                f"done, and were ended."
             )
 
     def stop(self) -> None:

@@ -71,10 +71,8 @@ def rank_1_raises() -> None:
 
 
 def rank_1_raises_with_work_under_way() -> None:
-    """Rank 0 joins no collective at all; rank 1 has begun one, and holds the group in a wrapped module besides."""
-    group = join_group()
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
-    group.release_at_leave(model)
+    """Rank 0 joins no collective at all; rank 1 has begun one."""
+    join_group()
     if rank == 0:
         time.sleep(60)
     dist.all_reduce(torch.ones(4), async_op=True)
@@ -104,6 +102,14 @@ def rank_0_asks() -> None:
             say(error=str(error))
 
 
+def rank_1_lingers() -> None:
+    join_group().leave()
+    if launcher is None:
+        time.sleep(60)
+    else:
+        launcher.finish()
+
+
 def work(environ: dict[str, str], seconds: float) -> None:
     global rank
     rank = int(environ["RANK"])
@@ -122,7 +128,12 @@ if __name__ == "__main__":
     launcher: ScriptLauncher | None = None
     if rank == 0:
         store = host_store("127.0.0.1")
-        launcher = ScriptLauncher(2, lambda rank: {"RANK": str(rank), "MASTER_PORT": str(store.port)}, grace=3)
+        launcher = ScriptLauncher(
+            2,
+            lambda rank: {"RANK": str(rank), "MASTER_PORT": str(store.port)},
+            grace=3,
+            exit_timeout=1 if scenario == "rank_1_lingers" else 60,
+        )
         launcher.start()
     else:
         store = connect_store("127.0.0.1", int(os.environ["MASTER_PORT"]))

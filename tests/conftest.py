@@ -1,0 +1,52 @@
+"""What holds for every test: it sees no words or ranks from outside, and leaves none, nor a process, behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_RANK", "MASTER_", "TORCHELASTIC_")
+LASTING = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
+"""Processes that Python starts once and keeps."""
+
+
+def words_and_ranks() -> dict[str, str]:
+    """The environment variables that tell a run what to be."""
+    return {name: value for name, value in os.environ.items() if name.startswith(("CORE_", *RANKS))}
+
+
+for variable in words_and_ranks():
+    del os.environ[variable]
+
+
+def children() -> dict[str, str]:
+    """The command lines of this process's living children, by number; nothing where the system does not tell."""
+    found = {}
+    for task in Path("/proc/self/task").glob("*/children"):
+        for number in task.read_text().split():
+            try:
+                command = Path("/proc", number, "cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if command and not any(name in command for name in LASTING):  # a dead one has none
+                found[number] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Fail a test that leaves words, ranks or processes to those after it, and take the words away."""
+    before = children()
+    yield
+    words = words_and_ranks()
+    for variable in words:
+        del os.environ[variable]
+    deadline = time.monotonic() + 2
+    while (left := children().keys() - before.keys()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not words, "environment variables left behind"
+    assert not left, f"processes left behind: {[children().get(number) for number in left]}"

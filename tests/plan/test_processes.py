@@ -1,0 +1,137 @@
+"""Who starts a run's processes, and what those that were started know: environments and the launcher's Plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core import AcceleratorRegistry, ClusterEnvironmentRegistry, Runtime, StrategyRegistry, Trainer
+from core.discovery.registry import Registry
+from core.environments import LocalEnvironment
+from core.errors import ConfigurationError
+from core.strategies import DDPStrategy
+
+from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, passed_over, plan_of
+
+# -- the cluster environment -------------------------------------------------------------------------------------------
+
+
+def test_nobody_started_this_process() -> None:
+    """With no launcher's variables the processes are the strategy's own to start."""
+    plan = plan_of()
+    assert plan.cluster_environment.name == "local"
+    assert passed_over(plan.cluster_environment) == {"torchelastic": "did not start this process"}
+
+
+@pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, [0, 1]])
+@pytest.mark.parametrize("front_end", [Runtime, Trainer])
+def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under torchrun ``auto`` is as many processes as it started, of which this is one; none is started."""
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    given = front_end(devices=devices)
+    plan = given.plan
+    assert (plan.cluster_environment.name, plan.strategy.name, plan.world_size) == ("torchelastic", "ddp", 2)
+    assert plan.launcher is None
+    assert passed_over(plan.cluster_environment) == {"local": "priority 0 is below torchelastic's"}
+    runtime = given if isinstance(given, Runtime) else given.runtime
+    assert (runtime.process_index, runtime.num_processes) == (1, 2)
+    if devices in ("auto", -1, "-1"):
+        assert plan.devices_reason == "torchelastic started 2 process(es) on this machine"
+
+
+def test_torchrun_on_two_machines() -> None:
+    """The number of machines comes from the launcher, too."""
+    plan = plan_of({**TORCHRUN, "WORLD_SIZE": "4", "RANK": "3", "GROUP_RANK": "1"})
+    assert (plan.num_nodes, plan.num_nodes_reason, plan.world_size) == (2, "torchelastic says so", 4)
+
+
+def test_ranks_set_by_hand() -> None:
+    """Whoever sets RANK, WORLD_SIZE, LOCAL_RANK and where to meet by hand is heard as torchrun is."""
+    by_hand = {name: TORCHRUN[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")}
+    plan = plan_of(by_hand)
+    assert (plan.cluster_environment.name, plan.world_size) == ("torchelastic", 2)
+
+
+def test_a_single_process_may_say_so() -> None:
+    """RANK=0 of WORLD_SIZE=1, as some containers set it, is no reason to refuse."""
+    assert plan_of({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}).world_size == 1
+
+
+def test_an_environment_of_the_user_s() -> None:
+    """A registered environment that knows how this process was started is chosen by ``auto``."""
+    ClusterEnvironmentRegistry.register("foreign", ForeignEnvironment)
+    plan = plan_of({"FOREIGN_JOB": "7"})
+    assert plan.cluster_environment.name == "foreign"
+    assert plan_of().cluster_environment.name == "local"
+
+
+class _RaisingEnvironment(ForeignEnvironment):
+    @staticmethod
+    def detect(environ: Any = None) -> bool:
+        raise KeyError("JOB")
+
+
+def test_an_environment_that_cannot_be_asked_harms_nobody() -> None:
+    """One whose detection raises is passed over with its cause."""
+    ClusterEnvironmentRegistry.register("raising", _RaisingEnvironment)
+    plan = plan_of()
+    assert plan.cluster_environment.name == "local"
+    reason = passed_over(plan.cluster_environment)["raising"]
+    assert reason == "cannot tell whether it started this process: KeyError: 'JOB'"
+
+
+# -- processes that a launcher of ours started -------------------------------------------------------------------------
+
+
+def launched(plan: Any, local_rank: int = 1) -> dict[str, str]:
+    """The variables of a process that was started for ``plan``."""
+    environment = LocalEnvironment({})
+    environment.connect(len(plan.devices), 1)
+    environment.main_port = 29500
+    return environment.launch_variables(local_rank, plan.to_json())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"accelerator": "cpu", "precision": 16},
+        {"strategy": "mine"},
+        {"strategy": DDPStrategy("cpu", checkpoint_io=MyIO(), precision_plugin=16)},  # type: ignore[arg-type]
+        {"accelerator": TwoAccelerator(), "checkpoint_io": MyIO()},
+        {"accelerator": "registered"},
+    ],
+    ids=["nothing", "names", "registered strategy", "strategy object", "objects", "registered accelerator"],
+)
+def test_ranks_take_the_launcher_s_plan(words: dict[str, Any]) -> None:
+    """A process that was started has the Plan that started it, with live parts of its own."""
+    AcceleratorRegistry.register("registered", TwoAccelerator)
+    StrategyRegistry.register("mine", DDPStrategy, checkpoint_io=MyIO(), precision_plugin="bf16")
+    words = {"devices": 2, **words}
+    plan = plan_of(**words)
+    taken = plan_of(launched(plan), **words)
+    assert taken == plan
+    assert taken.parts["cluster_environment"].global_rank == 1
+    kinds = ("accelerator", "strategy", "precision", "checkpoint_io")
+    assert [type(taken.parts[kind]) for kind in kinds] == [type(plan.parts[kind]) for kind in kinds]
+
+
+def test_ranks_do_not_scan_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was started for installed backends looks for nothing: it cannot find others than its launcher."""
+    words: dict[str, Any] = {"devices": 2, "strategy": "ddp_spawn", "precision": "bf16"}
+    environ = launched(plan_of(**words))
+    monkeypatch.setattr(Registry, "read", lambda *args, **kwargs: pytest.fail("it scans"))
+    assert plan_of(environ, **words).precision.name == "bf16-mixed"
+
+
+def test_other_words_in_a_process_that_was_started() -> None:
+    """A script's later run with other words is resolved anew, in the same processes; another size is refused."""
+    environ = launched(plan_of(devices=2))
+    later = plan_of(environ, devices=2, precision="bf16-mixed")
+    assert (later.precision.name, later.cluster_environment.name, later.launcher) == ("bf16-mixed", "local", None)
+    assert plan_of(environ, precision="64-true").world_size == 2
+    for words in ({"devices": 1}, {"devices": 3}, {"devices": 2, "num_nodes": 2}):
+        with pytest.raises(ConfigurationError, match="an earlier run of this script"):
+            plan_of(environ, **words)
