@@ -1,0 +1,38 @@
+"""Starting the simulation in this process."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
+
+from acme_driver import accl, build
+from acme_driver.module import DeviceModule
+
+__all__ = ["start"]
+
+_KNOWN_TO_TORCH = ("hpu", "ipu", "mps", "xla")
+
+_started: dict[tuple[str, int, str, int], DeviceModule] = {}
+
+
+def start(device_type: str, devices: int, collectives: str, memory_per_device: int) -> DeviceModule:
+    """See :func:`acme_driver.simulate`."""
+    words = (device_type, devices, collectives, memory_per_device)
+    if words in _started:
+        return _started[words]
+    if _started:
+        (there,) = _started
+        raise RuntimeError(f"this process simulates {there[1]} devices of type {there[0]!r} already")
+    native = build.load()
+    if device_type not in _KNOWN_TO_TORCH:
+        rename_privateuse1_backend(device_type)
+    native.start(torch.device(device_type), devices, memory_per_device)
+    module = DeviceModule(device_type, devices, native)
+    if device_type not in _KNOWN_TO_TORCH:
+        generate_methods_for_privateuse1_backend()
+    if not hasattr(torch, device_type):
+        torch._register_device_module(device_type, module)  # type: ignore[no-untyped-call]
+    if torch.distributed.is_available():
+        accl.register(collectives, device_type, native)
+    _started[words] = module
+    return module
