@@ -30,6 +30,8 @@ def start(device_type: str, devices: int, collectives: str, memory_per_device: i
     module = DeviceModule(device_type, devices, native)
     if device_type not in _KNOWN_TO_TORCH:
         generate_methods_for_privateuse1_backend()
+    if device_type == "mps":
+        torch._C._has_mps = True  # that torch was built with it, which its Python asks first
     if not hasattr(torch, device_type):
         torch._register_device_module(device_type, module)  # type: ignore[no-untyped-call]
     if torch.distributed.is_available():

@@ -1,7 +1,6 @@
 // What torch asks of a type of device in general. The questions are the same for every type, the base class is not.
 #pragma once
 
-#include <ATen/Context.h>
 #include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/detail/IPUHooksInterface.h>
 #include <ATen/detail/MPSHooksInterface.h>
@@ -138,36 +137,33 @@ struct MPSHooks final : public Hooks<at::MPSHooksInterface> {
   void setMemoryFraction(double) const override {}
 };
 
-// Torch makes the hooks of a type from its registry when it first asks, and keeps them.
-inline void register_hooks() {
+template <class T, class Base>
+std::unique_ptr<Base> make() {
+  return std::make_unique<T>();
+}
+
+// Torch makes the hooks of a type from a registry when it first asks for them, and keeps them.
+inline const at::AcceleratorHooksInterface& register_hooks() {
   switch (runtime().type) {
     case c10::DeviceType::PrivateUse1:
-      return at::RegisterPrivateUse1HooksInterface(new PrivateUse1Hooks);
+      at::RegisterPrivateUse1HooksInterface(new PrivateUse1Hooks);
+      return at::detail::getPrivateUse1Hooks();
     case c10::DeviceType::HPU:
       at::HPUHooksRegistry()->Register(
-          "HPUHooks", [](at::HPUHooksArgs) -> std::unique_ptr<at::HPUHooksInterface> {
-            return std::make_unique<HPUHooks>();
-          });
-      break;
+          "HPUHooks", [](at::HPUHooksArgs) { return make<HPUHooks, at::HPUHooksInterface>(); });
+      return at::detail::getHPUHooks();
     case c10::DeviceType::XLA:
-      at::XLAHooksRegistry()->Register(
-          "XLAHooks", []() -> std::unique_ptr<at::XLAHooksInterface> { return std::make_unique<XLAHooks>(); });
-      break;
+      at::XLAHooksRegistry()->Register("torch_xla::detail::XLAHooks", &make<XLAHooks, at::XLAHooksInterface>);
+      return at::detail::getXLAHooks();
     case c10::DeviceType::IPU:
-      at::IPUHooksRegistry()->Register(
-          "IPUHooks", []() -> std::unique_ptr<at::IPUHooksInterface> { return std::make_unique<IPUHooks>(); });
-      break;
+      at::IPUHooksRegistry()->Register("IPUHooks", &make<IPUHooks, at::IPUHooksInterface>);
+      return at::detail::getIPUHooks();
     case c10::DeviceType::MPS:
-      at::MPSHooksRegistry()->Register(
-          "MPSHooks", []() -> std::unique_ptr<at::MPSHooksInterface> { return std::make_unique<MPSHooks>(); });
-      break;
+      at::MPSHooksRegistry()->Register("MPSHooks", &make<MPSHooks, at::MPSHooksInterface>);
+      return at::detail::getMPSHooks();
     default:
       TORCH_CHECK(false, "a device of type ", c10::DeviceTypeName(runtime().type, true), " can't be simulated");
   }
-  const auto& hooks = at::globalContext().getAcceleratorHooksInterface(runtime().type);
-  TORCH_CHECK(
-      hooks.deviceCount() == runtime().count, "torch has been asked for devices of type ",
-      c10::DeviceTypeName(runtime().type, true), " in this process before: simulate them first");
 }
 
 } // namespace acme

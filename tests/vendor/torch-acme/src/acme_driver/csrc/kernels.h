@@ -76,6 +76,12 @@ inline at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, 
   return target;
 }
 
+// The same for a type of which torch believes that it has kernels to copy with.
+inline at::Tensor& copy(at::Tensor& target, const at::Tensor& source, bool) {
+  host_view(target).copy_(host_view(source));
+  return target;
+}
+
 inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tensor& target) {
   target.resize_(source.sizes());
   return copy_from(source, target, false);
@@ -83,45 +89,28 @@ inline at::Tensor copy_from_and_resize(const at::Tensor& source, const at::Tenso
 
 inline void record_stream(at::Tensor&, c10::Stream) {} // nothing is ever under way
 
-// Torch calls other operators than the host's for the convolutions of most types of device.
-inline c10::OperatorHandle host_operator(const char* name) {
+inline c10::OperatorHandle operator_of(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
 }
 
+// Torch calls other operators than the host's for the convolutions of other types of device.
+
 inline void convolution_overrideable(const c10::OperatorHandle&, Stack* stack) {
-  fallback(host_operator("aten::convolution"), stack);
+  fallback(operator_of("aten::convolution"), stack);
 }
 
 inline void convolution_backward_overrideable(const c10::OperatorHandle&, Stack* stack) {
   const auto first = stack->end() - 10;
   const auto channels = first->toTensor().size(1);
   stack->insert(first + 3, c10::IValue(std::vector<int64_t>{channels})); // the size of the bias
-  fallback(host_operator("aten::convolution_backward"), stack);
+  fallback(operator_of("aten::convolution_backward"), stack);
 }
 
-// Their arguments after the tensors: padding, stride, dilation, groups, and backward the mask of wanted gradients.
-inline std::vector<c10::IValue> geometry(const c10::IValue* mps) {
-  return {mps[1], mps[0], mps[2], false, std::vector<int64_t>(mps[0].toListRef().size(), 0), mps[3]};
-}
-
-inline void mps_convolution(const c10::OperatorHandle&, Stack* stack) {
-  const auto options = geometry(&*(stack->end() - 4));
-  torch::jit::drop(*stack, 4);
-  stack->insert(stack->end(), options.begin(), options.end());
-  fallback(host_operator("aten::convolution"), stack);
-}
-
-inline void mps_convolution_backward(const c10::OperatorHandle&, Stack* stack) {
-  const auto input = *(stack->end() - 8);
-  const auto grad = *(stack->end() - 7);
-  const auto weight = *(stack->end() - 6);
-  const auto options = geometry(&*(stack->end() - 5));
-  const auto mask = stack->back();
-  torch::jit::drop(*stack, 8);
-  torch::jit::push(*stack, grad, input, weight, std::vector<int64_t>{grad.toTensor().size(1)});
-  stack->insert(stack->end(), options.begin(), options.end());
-  stack->push_back(mask);
-  fallback(host_operator("aten::convolution_backward"), stack);
+// Attention taken apart, where torch believes that it has a kernel for the type that chooses another way.
+inline void attention(const c10::OperatorHandle&, Stack* stack) {
+  stack->insert(stack->end() - 2, c10::IValue()); // no dropout mask
+  operator_of("aten::_scaled_dot_product_attention_math").callBoxed(stack);
+  stack->pop_back(); // the weights
 }
 
 // Registrations last as long as the process.
@@ -137,14 +126,16 @@ inline void register_kernels() {
   aten.impl("_copy_from", TORCH_FN(copy_from));
   aten.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   aten.impl("record_stream", TORCH_FN(record_stream));
+  aten.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
+  aten.impl(
+      "convolution_backward_overrideable",
+      torch::CppFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
   if (runtime().type == c10::DeviceType::MPS) {
-    aten.impl("_mps_convolution", torch::CppFunction::makeFromBoxedFunction<&mps_convolution>());
-    aten.impl("mps_convolution_backward", torch::CppFunction::makeFromBoxedFunction<&mps_convolution_backward>());
-  } else {
-    aten.impl("convolution_overrideable", torch::CppFunction::makeFromBoxedFunction<&convolution_overrideable>());
-    aten.impl(
-        "convolution_backward_overrideable",
-        torch::CppFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
+    aten.impl("copy_", TORCH_FN(copy));
+    for (const auto key : {runtime().key, c10::DispatchKey::AutogradMPS}) {
+      library("aten", key).impl(
+          "scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
+    }
   }
   // Without kernels of their own torch takes these apart, with other roundings than the host's.
   for (const char* name : {"native_layer_norm", "native_group_norm"}) {

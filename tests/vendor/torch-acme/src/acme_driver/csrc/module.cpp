@@ -39,7 +39,9 @@ void start(const c10::Device& device, int count, size_t memory_per_device) {
   c10::SetAllocator(state.type, &device_memory());
   at::setHostAllocator(state.type, &pinned_memory());
   c10::impl::registerDeviceGuard(state.type, new Guard);
-  register_hooks();
+  TORCH_CHECK(
+      register_hooks().deviceCount() == state.count, "torch has been asked for devices of type ", device.type(),
+      " in this process before: simulate them first");
   register_kernels();
   register_autocast();
   register_timer();
