@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from acme_driver.module import DeviceModule
 
-__all__ = ["count", "simulate"]
+__all__ = ["autoload", "count", "simulate"]
 
 
 def count() -> int:
@@ -27,6 +27,15 @@ def count() -> int:
     if not (said.isascii() and said.isdecimal()):
         raise ValueError(f"ACME_DEVICES={said!r}: not a number of devices. Valid: a whole number from 0.")
     return int(said)
+
+
+def autoload() -> None:
+    """Give torch the type ``acme`` on a machine that has cards; torch calls it when it is imported.
+
+    So a process that is handed an Acme tensor or device, such as a spawned one, knows the type.
+    """
+    if count():
+        import torch_acme  # noqa: F401
 
 
 def simulate(
@@ -49,6 +58,8 @@ def simulate(
     Raises:
         RuntimeError: This process simulates others already, or has such devices.
     """
+    import torch  # noqa: F401 - before what follows imports it, since torch calls autoload
+
     from acme_driver.simulation import start
 
     return start(device_type, devices, collectives, memory_per_device)

@@ -19,8 +19,6 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-import torch
-
 __all__ = ["build", "load"]
 
 _SOURCES = Path(__file__).parent / "csrc"
@@ -59,6 +57,8 @@ def build() -> Path:
 
 
 def _command() -> list[str]:
+    import torch
+
     home = Path(torch.__file__).parent
     includes = [home / "include", home / "include/torch/csrc/api/include", Path(sysconfig.get_path("include"))]
     return [
@@ -74,6 +74,8 @@ def _command() -> list[str]:
 
 
 def _key(command: list[str]) -> str:
+    import torch
+
     digest = hashlib.sha256("\0".join([torch.__version__, sys.version, *command]).encode())
     for source in sorted(_SOURCES.iterdir()):
         digest.update(source.read_bytes())

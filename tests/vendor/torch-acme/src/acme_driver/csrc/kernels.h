@@ -130,6 +130,10 @@ inline void register_kernels() {
   aten.impl(
       "convolution_backward_overrideable",
       torch::CppFunction::makeFromBoxedFunction<&convolution_backward_overrideable>());
+  // A copy takes a view as conjugate or negative into account itself: torch would copy it first, for ever.
+  for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
+    library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
+  }
   if (runtime().type == c10::DeviceType::MPS) {
     aten.impl("copy_", TORCH_FN(copy));
     for (const auto key : {runtime().key, c10::DispatchKey::AutogradMPS}) {

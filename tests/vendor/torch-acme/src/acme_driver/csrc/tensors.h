@@ -78,6 +78,9 @@ class HostCall {
       }
       return list;
     }
+    if (is_list_of_lists(value)) {
+      return for_each_list(value, [&](const c10::IValue& list) { return to_host(list, name); });
+    }
     if (value.isStorage()) {
       return to_host(value.toStorage());
     }
@@ -134,6 +137,9 @@ class HostCall {
       }
       return list;
     }
+    if (is_list_of_lists(value)) {
+      return for_each_list(value, [&](const c10::IValue& list) { return to_device(list); });
+    }
     return value;
   }
 
@@ -152,6 +158,19 @@ class HostCall {
   }
 
  private:
+  static bool is_list_of_lists(const c10::IValue& value) {
+    return value.isList() && value.toList().elementType()->kind() == c10::TypeKind::ListType;
+  }
+
+  template <class Convert>
+  static c10::IValue for_each_list(const c10::IValue& value, Convert convert) {
+    c10::impl::GenericList lists(value.toList().elementType());
+    for (const c10::IValue& list : value.toListRef()) {
+      lists.push_back(convert(list));
+    }
+    return lists;
+  }
+
   at::Tensor to_host(const at::Tensor& tensor) {
     if (!tensor.defined()) {
       return tensor;
