@@ -56,7 +56,15 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
     """Strict type checks of the package, the tests and everything else in Python."""
-    session.run(torch_python(session), "-m", "mypy", *session.posargs)
+    python = torch_python(session)
+    session.run(python, "-m", "mypy", *session.posargs)
+    vendor = HERE / "tests" / "vendor"
+    for name in ("torch-acme", "torch-hal-acme"):
+        # Each has modules called tests of its own.
+        with session.chdir(vendor / name):
+            options = ("--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases")
+            sources = os.pathsep.join(str(vendor / package / "src") for package in ("torch-acme", "torch-hal-acme"))
+            session.run(python, "-m", "mypy", *options, "src", "tests", env={"MYPYPATH": sources})
 
 
 @nox.session
