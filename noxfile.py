@@ -59,11 +59,12 @@ def types(session: nox.Session) -> None:
     python = torch_python(session)
     session.run(python, "-m", "mypy", *session.posargs)
     vendor = HERE / "tests" / "vendor"
-    for name in ("torch-acme", "torch-hal-acme"):
+    names = ("torch-acme", "torch-hal-acme", "stand-ins")
+    for name in names:
         # Each has modules called tests of its own.
         with session.chdir(vendor / name):
             options = ("--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases")
-            sources = os.pathsep.join(str(vendor / package / "src") for package in ("torch-acme", "torch-hal-acme"))
+            sources = os.pathsep.join(str(vendor / package / "src") for package in names)
             session.run(python, "-m", "mypy", *options, "src", "tests", env={"MYPYPATH": sources})
 
 

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-collect_ignore_glob = ["torch-*"]
+collect_ignore_glob = ["torch-*", "stand-ins"]

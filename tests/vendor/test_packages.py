@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 _HERE = Path(__file__).parent
+_PACKAGES = ("torch-acme", "torch-hal-acme", "stand-ins")
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +18,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the packages, as an installer leaves them."""
     target = tmp_path_factory.mktemp("vendor")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    packages = [str(_HERE / name) for name in ("torch-acme", "torch-hal-acme")]
+    packages = [str(_HERE / name) for name in _PACKAGES]
     subprocess.run(
         [*command, "--no-build-isolation", "--no-index", "--target", str(target), *packages], check=True, timeout=120
     )
@@ -26,7 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # the first run on a machine compiles the simulation, and others of it wait meanwhile
-@pytest.mark.parametrize("package", ["torch-acme", "torch-hal-acme"])
+@pytest.mark.parametrize("package", _PACKAGES)
 def test_package(installed: Path, package: str) -> None:
     """The package's own tests pass where it is installed beside core."""
     words = ("PYTEST_", "CORE_", "ACME_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD")
