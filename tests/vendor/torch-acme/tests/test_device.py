@@ -106,6 +106,8 @@ def test_views_share_memory() -> None:
     [
         lambda: torch.ones(2, device=_FIRST) + torch.ones(2, device=_SECOND),
         lambda: torch.ones(2) + torch.ones(2, device=_FIRST),
+        lambda: torch.cat([torch.ones(2, device=_FIRST), torch.ones(2, device=_SECOND)]),
+        lambda: nn.Linear(2, 2).to(_SECOND)(torch.ones(1, 2, device=_FIRST)),
         lambda: nn.Linear(2, 2).to(_SECOND)(torch.ones(1, 2)),
         lambda: nn.functional.cross_entropy(torch.ones(2, 3, device=_FIRST), torch.tensor([0, 1])),
         lambda: torch.rand(2, device=_FIRST, generator=torch.Generator()),
