@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -105,17 +105,13 @@ class ParallelStrategy(Strategy):
         """Host the store, and start this script once more for each further process of this machine."""
         self._store = self._open_store(environment)
         _script_stores.append(self._store)
-        launcher = ScriptLauncher(
-            len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan)
-        )
+        launcher = ScriptLauncher(len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan))
         launcher.start()
         # From now on this process is local rank 0 of that world, for what the script does later as well.
         os.environ.update(environment.launch_variables(0, self._plan))
         return launcher
 
-    def _run_function(
-        self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any
-    ) -> T:
+    def _run_function(self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:
         """Host the store, and call ``function`` in a started process for each device."""
         store = self._open_store(environment)  # open as long as this variable lives
         launcher = FunctionLauncher(
