@@ -79,9 +79,11 @@ class Task(Dataset[Batch]):
             raise RuntimeError(f"the batches were read {len(turns) / stretches} times in {self.epochs} epochs")
         began, ended = turns.unbind(1)
         front_end, loop = began[1:] - ended[:-1], ended - began
-        return tuple(
-            times[: measured * stretches].unflatten(0, (measured, stretches)).sum(1) for times in (front_end, loop)
-        )
+
+        def by_epoch(times: Tensor) -> Tensor:
+            return times[: measured * stretches].reshape(measured, stretches, len(CLOCKS)).sum(1)
+
+        return by_epoch(front_end), by_epoch(loop)
 
 
 class HandWrittenLoop:

@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.environments.local import LocalEnvironment
+from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import CheckpointError, ConfigurationError, CoreError, quoted
 from core.precisions.base import Precision
 from core.random import get_host_rng_state, set_host_rng_state
@@ -87,7 +87,7 @@ class ParallelStrategy(Strategy):
 
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
-        environment = self.cluster_environment
+        environment = self._environment_now()
         if environment.creates_processes_externally or len(self.parallel_devices) == 1:
             return function(*args, **kwargs)
         if not isinstance(environment, LocalEnvironment):
@@ -100,6 +100,17 @@ class ParallelStrategy(Strategy):
         if self._script is None:
             self._script = self._start_script(environment)
         return function(*args, **kwargs)
+
+    def _environment_now(self) -> ClusterEnvironment:
+        """The environment, anew where an earlier run of this script has started its processes since it was connected.
+
+        Those serve this run as well, and this process is local rank 0 among them.
+        """
+        environment = self.cluster_environment
+        if self.launcher == "script" and LAUNCHED in os.environ and isinstance(environment, LocalEnvironment):
+            self.cluster_environment = LocalEnvironment(os.environ)
+            self.cluster_environment.connect(len(self.parallel_devices), environment.num_nodes)
+        return self.cluster_environment
 
     def _start_script(self, environment: LocalEnvironment) -> ScriptLauncher:
         """Host the store, and start this script once more for each further process of this machine."""

@@ -204,7 +204,9 @@ def test_checkpoints_written_within_an_epoch(how: str, tmp_path: Path) -> None:
     else:
         settings: dict[str, Any] = {"max_steps": 9} if how == "max_steps" else {"callbacks": [Stop()]}
         saving(tmp_path, ModelCheckpoint(tmp_path, filename="mine"), **settings).fit(module, loader())
-    with pytest.raises(CheckpointError, match="after some of the batches of epoch 1.*Valid: one written at an epoch's end"):
+    with pytest.raises(
+        CheckpointError, match=r"after some of the batches of epoch 1.*Valid: one written at an epoch's end"
+    ):
         quiet(max_epochs=3).fit(Regression(), loader(), ckpt_path=path)
     assert set(quiet().validate(Regression(), loader(), ckpt_path=path)) == {"error"}
 

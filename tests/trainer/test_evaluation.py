@@ -19,7 +19,8 @@ from .regression import ITEMS, Regression, dataset, loader, quiet
 
 def errors_by_numpy(module: Regression) -> tuple[np.ndarray[Any, Any], Any]:
     """Outputs and mean squared error over all items, computed by numpy in float64 from the parameters."""
-    first, last = module.network[0], module.network[3]
+    first: Any = module.network[0]
+    last: Any = module.network[3]
     weights = [tensor.detach().double().numpy() for tensor in (first.weight, first.bias, last.weight, last.bias)]
     inputs, targets = (tensor.double().numpy() for tensor in dataset().tensors)
     outputs = np.maximum(inputs @ weights[0].T + weights[1], 0) @ weights[2].T + weights[3]
@@ -166,7 +167,7 @@ def test_limits(stage: str) -> None:
     class Rows(TensorDataset):
         def __getitem__(self, index: int) -> Any:
             read.append(index)
-            return super().__getitem__(index)
+            return super().__getitem__(index)  # type: ignore[no-untyped-call]
 
     short = {"validate": "limit_val_batches", "test": "limit_test_batches", "predict": "limit_predict_batches"}
     indices: list[int] = []

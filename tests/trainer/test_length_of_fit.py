@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -127,7 +127,7 @@ def test_a_generator_serves_one_epoch() -> None:
     trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
     trainer = quiet(max_epochs=2)
-    with pytest.raises(ConfigurationError, match="train_dataloaders: no batch in epoch 1.*generator"):
+    with pytest.raises(ConfigurationError, match=r"train_dataloaders: no batch in epoch 1.*generator"):
         trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
 
@@ -184,7 +184,7 @@ def test_samplers_and_data_sets_are_told_the_epoch() -> None:
     direct, within, of_validation = ByEpoch(), ByEpoch(), ByEpoch()
 
     class Epochal(Stream):
-        epochs: list[int] = []
+        epochs: ClassVar[list[int]] = []
 
         def set_epoch(self, epoch: int) -> None:
             self.epochs.append(epoch)

@@ -97,7 +97,7 @@ def test_epoch_values(kind: str, reduce_fx: str) -> None:
     ],
 )
 def test_names(options: dict[str, Any], training: dict[str, float], evaluation: dict[str, float]) -> None:
-    """By step in training and by epoch in evaluation unless told otherwise; ``_step`` and ``_epoch`` where it is both."""
+    """By step in training and by epoch in evaluation unless told otherwise; ``_step`` and ``_epoch`` where both."""
     module, trainer = Logs(**options), quiet(max_epochs=1)
     trainer.fit(module, batches())
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(training)
@@ -105,7 +105,7 @@ def test_names(options: dict[str, Any], training: dict[str, float], evaluation: 
 
 
 def test_loggers_are_called_every_n_steps_and_at_an_epochs_end() -> None:
-    """Step values after every second step, epoch values with the step at which they are known; copies for each logger."""
+    """Step values after every second step, epoch values when they are known; each logger has its own copy."""
     first, second = Sent(), Sent()
     trainer = quiet(max_epochs=2, log_every_n_steps=2, logger=[first, second])
     trainer.fit(Logs(on_epoch=True), batches(), batches())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, SequentialLR, StepLR
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, SequentialLR, StepLR
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from .regression import ITEMS, Regression, assert_same, dataset, loader, network, quiet
@@ -131,7 +131,7 @@ class ScheduledRegression(Regression):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("clip", [None, ("norm", 0.3), ("value", 0.01)])
 def test_accumulation_and_clipping(clip: tuple[str, float] | None, stream: bool) -> None:
-    """Groups of three batches, and an epoch's last one alone, each loss divided by three; gradients clipped before the step.
+    """Groups of three batches, and an epoch's last one alone, each loss divided by three; clipping comes before the step.
 
     The data set draws a random number for each item; only where the number of batches is unknown must a batch be read
     ahead of the one before it.
@@ -237,7 +237,8 @@ class DictRegression(Regression):
 
 
 def rows() -> list[dict[str, Any]]:
-    return [{"x": x, "y": y, "name": f"row{index}"} for index, (x, y) in enumerate(dataset())]  # type: ignore[arg-type]
+    inputs, targets = dataset().tensors
+    return [{"x": inputs[index], "y": targets[index], "name": f"row{index}"} for index in range(ITEMS)]
 
 
 def test_mappings_as_batches_and_outputs_and_skipped_batches() -> None:
@@ -290,7 +291,7 @@ def test_gradients_from_before_the_fit_do_not_count() -> None:
 class Sequenced(Regression):
     def configure_optimizers(self) -> Any:
         self.optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
-        parts = [ExponentialLR(self.optimizer, 0.5), ExponentialLR(self.optimizer, 0.1)]
+        parts: list[LRScheduler] = [ExponentialLR(self.optimizer, 0.5), ExponentialLR(self.optimizer, 0.1)]
         return [self.optimizer], [SequentialLR(self.optimizer, parts, milestones=[2])]
 
 

@@ -107,8 +107,8 @@ class CustomCheckpointIO(CheckpointIO):
         os.remove(path)
 
 
-def checkpoint(start_method: str) -> None:
-    """Train halfway, resume, and compare with the whole run."""
+def checkpointing(max_epochs: int, start_method: str) -> Trainer:
+    """A Trainer with that strategy by name, whose files go where its number of epochs says."""
     StrategyRegistry.register(
         "ddp_custom_checkpoint_io",
         DDPStrategy,
@@ -116,23 +116,37 @@ def checkpoint(start_method: str) -> None:
         checkpoint_io=CustomCheckpointIO(),
         start_method=start_method,
     )
-    name = "ddp_custom_checkpoint_io"
-    begun = trainer(name, max_epochs=2, default_root_dir="begun")
-    assert (begun.plan.checkpoint_io.name, begun.plan.launcher) == ("CustomCheckpointIO", start_method)
-    fit(begun)
-    assert begun.checkpoint_callback is not None
-    path = begun.checkpoint_callback.last_path
+    made = trainer("ddp_custom_checkpoint_io", max_epochs=max_epochs, default_root_dir=f"epochs-{max_epochs}")
+    assert (made.plan.checkpoint_io.name, made.plan.launcher) == ("CustomCheckpointIO", start_method)
+    return made
+
+
+def written(by: Trainer) -> str:
+    """The newest checkpoint of a Trainer, which is a single file."""
+    assert by.checkpoint_callback is not None
+    path = by.checkpoint_callback.last_path
     assert path is not None
     assert os.path.isfile(path), path
-    resumed = trainer(name, max_epochs=4, default_root_dir="resumed")
-    state = fit(resumed, ckpt_path=path)
+    return path
+
+
+def spawn() -> None:
+    """Train, and read what a started process wrote."""
+    asked = checkpointing(2, "spawn")
+    assert same(fit(asked), CustomCheckpointIO().load_checkpoint(written(asked))["state_dict"])
+    print("written by a started process")
+
+
+def resume() -> None:
+    """Train halfway, resume, and compare with the whole run."""
+    halfway = checkpointing(2, "script")
+    fit(halfway)
+    whole = fit(checkpointing(4, "script"))
+    resumed = checkpointing(4, "script")
+    assert same(fit(resumed, ckpt_path=written(halfway)), whole)
     assert resumed.global_step == 16
-    assert same(state, fit(trainer(name, max_epochs=4, default_root_dir="whole")))
-    print(f"rank {resumed.runtime.process_index} resumed from {os.path.relpath(path)}")
+    print(f"rank {resumed.runtime.process_index} resumed")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "wrap":
-        wrap()
-    else:
-        checkpoint(sys.argv[1])
+    {"wrap": wrap, "spawn": spawn, "resume": resume}[sys.argv[1]]()

@@ -1,0 +1,370 @@
+"""Sharing a data loader out among processes, each of which is played here in turn."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.loader import PreparedLoader, prepare_loader, set_epoch
+from core.runtime.sharding import shard_loader
+
+SHARDS = [1, 2, 3]
+
+
+class Numbers(Dataset[int]):
+    """0, 1, 2, …"""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return self.items
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Stream(IterableDataset[int]):
+    """0, 1, 2, …, split among the workers that read it."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+        self.note = "kept"
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(self.items) if info is None else range(info.id, self.items, info.num_workers))
+
+
+class Reversed(Sampler[int]):
+    """A sampler of the user's own."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.items - 1, -1, -1))
+
+    def __len__(self) -> int:
+        return self.items
+
+
+class Pairs(Sampler[list[int]]):
+    """A batch sampler of the user's own."""
+
+    def __init__(self, items: int) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (list(range(first, min(first + 2, self.items))) for first in range(0, self.items, 2))
+
+    def __len__(self) -> int:
+        return math.ceil(self.items / 2)
+
+
+KINDS: dict[str, Callable[[int], DataLoader[Any]]] = {
+    "sequential": lambda n: DataLoader(Numbers(n), batch_size=4),
+    "shuffled": lambda n: DataLoader(Numbers(n), batch_size=4, shuffle=True),
+    "shuffled by a generator": lambda n: DataLoader(Numbers(n), 4, shuffle=True, generator=Generator().manual_seed(1)),
+    "custom sampler": lambda n: DataLoader(Numbers(n), batch_size=4, sampler=Reversed(n)),
+    "custom batch sampler": lambda n: DataLoader(Numbers(n), batch_sampler=Pairs(n)),
+    "batch sampler": lambda n: DataLoader(Numbers(n), batch_sampler=BatchSampler(Reversed(n), 4, drop_last=False)),
+    "no batches": lambda n: DataLoader(Numbers(n), batch_size=None),
+    "no batches, shuffled": lambda n: DataLoader(Numbers(n), batch_size=None, shuffle=True),
+    "stream": lambda n: DataLoader(Stream(n), batch_size=4),
+    "stream without batches": lambda n: DataLoader(Stream(n), batch_size=None),
+}
+
+CASES = [(kind, n) for kind in KINDS for n in (0, 1, 2, 5, 12, 13, 23) if n or "shuffled" not in kind]
+"""With so many items; torch itself refuses to shuffle none."""
+
+
+def flat(batches: list[Any]) -> list[int]:
+    return [int(item) for batch in batches for item in torch.as_tensor(batch).reshape(-1)]
+
+
+def passes(
+    make: Callable[[], DataLoader[Any]], shards: int, epoch: int = 0, evaluation: bool = False
+) -> list[list[Any]]:
+    """The batches that each of the processes gets, each with a loader of its own."""
+    found = []
+    for shard in range(shards):
+        torch.manual_seed(1000 + shard)  # processes do not draw alike
+        random.seed(1000 + shard)
+        np.random.seed(1000 + shard)
+        loader, epochs = shard_loader(make(), shards, shard, evaluation)
+        if epochs is not None:
+            epochs.set_epoch(epoch)
+        found.append(list(loader))
+    return found
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize(("kind", "n"), CASES)
+def test_training_covers_every_item_in_equal_steps(kind: str, n: int, shards: int) -> None:
+    """Each item once, but for a few that come twice so that all make as many steps; fewer items than processes too."""
+    by_shard = passes(lambda: KINDS[kind](n), shards)
+    assert len({len(batches) for batches in by_shard}) == 1
+    assert len({len(flat(batches)) for batches in by_shard}) == 1 or "custom batch" in kind
+    counts = Counter(item for batches in by_shard for item in flat(batches))
+    assert set(counts) == set(range(n))
+    a_batch = 2 if "custom batch" in kind else 1
+    repeated = sum(counts.values()) - n
+    assert repeated <= (shards - 1) * a_batch
+    assert n == 0 or n < shards or max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("shards", SHARDS)
+@pytest.mark.parametrize(("kind", "n"), CASES)
+def test_evaluation_repeats_nothing(kind: str, n: int, shards: int) -> None:
+    """Each item once, in the loader's own batches, dealt out in turn; fewer batches than processes leave some idle."""
+    by_shard = passes(lambda: KINDS[kind](n), shards, evaluation=True)
+    assert sorted(item for batches in by_shard for item in flat(batches)) == list(range(n))
+    lengths = [len(batches) for batches in by_shard]
+    assert lengths == sorted(lengths, reverse=True)
+    assert max(lengths) - min(lengths) <= 1
+    if "shuffled" not in kind and "stream" not in kind:
+        own = list(KINDS[kind](n))
+        for shard, batches in enumerate(by_shard):
+            assert [flat([batch]) for batch in batches] == [flat([batch]) for batch in own[shard::shards]]
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "stream" not in kind])
+def test_len_is_the_number_of_batches(kind: str, evaluation: bool, drop_last: bool, shards: int) -> None:
+    """Of each process, wherever torch knows it of the user's loader."""
+    for shard in range(shards):
+        made = KINDS[kind](13)
+        if drop_last and made.batch_size is not None:
+            made = DataLoader(made.dataset, made.batch_size, sampler=made.sampler, drop_last=True)
+        loader, _ = shard_loader(made, shards, shard, evaluation)
+        assert len(loader) == len(list(loader))
+
+
+@pytest.mark.parametrize("n", [13, 24])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_training_is_in_the_order_of_torchs_distributed_sampler(epoch: int, shuffle: bool, n: int) -> None:
+    """Batch by batch, so that a script with one, written by hand, gives the same bits."""
+    found = passes(lambda: DataLoader(Numbers(n), batch_size=4, shuffle=shuffle), 3, epoch)
+    for shard, batches in enumerate(found):
+        sampler: DistributedSampler[int] = DistributedSampler(Numbers(n), 3, shard, shuffle=shuffle)
+        sampler.set_epoch(epoch)
+        expected = DataLoader(Numbers(n), batch_size=4, sampler=sampler)
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in expected]
+
+
+def test_training_with_drop_last() -> None:
+    """Incomplete batches are left out, of each process alike."""
+    by_shard = passes(lambda: DataLoader(Numbers(23), batch_size=4, shuffle=True, drop_last=True), 2)
+    assert [[len(batch) for batch in batches] for batches in by_shard] == [[4, 4, 4], [4, 4, 4]]
+    assert passes(lambda: DataLoader(Numbers(7), batch_size=4, drop_last=True), 2) == [
+        [pytest.approx(torch.tensor([0, 2, 4, 6]))],
+        [pytest.approx(torch.tensor([1, 3, 5, 0]))],
+    ]
+
+
+class Shuffling(Sampler[int]):
+    """A sampler of the user's own that draws from a generator of python, numpy or torch."""
+
+    def __init__(self, draw: Callable[[list[int]], list[int]]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draw(list(range(24))))
+
+    def __len__(self) -> int:
+        return 24
+
+
+RANDOM: dict[str, Callable[[], DataLoader[Any]]] = {
+    "shuffled": lambda: KINDS["shuffled"](24),
+    "with replacement": lambda: DataLoader(Numbers(24), sampler=RandomSampler(Numbers(24), True, 30)),
+    "weighted": lambda: DataLoader(Numbers(24), sampler=WeightedRandomSampler([1.0] * 24, 30)),
+    "weighted, its own generator": lambda: DataLoader(
+        Numbers(24), sampler=WeightedRandomSampler([1.0] * 24, 30, generator=Generator().manual_seed(3))
+    ),
+    "by torch": lambda: DataLoader(Numbers(24), sampler=Shuffling(lambda order: torch.randperm(24).tolist())),
+    "by python": lambda: DataLoader(Numbers(24), sampler=Shuffling(lambda order: random.sample(order, 24))),
+    "by numpy": lambda: DataLoader(Numbers(24), sampler=Shuffling(lambda order: np.random.permutation(24).tolist())),
+    "batches": lambda: DataLoader(
+        Numbers(24), batch_sampler=BatchSampler(RandomSampler(Numbers(24), num_samples=30), 4, False)
+    ),
+}
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_orders_are_one_order_in_all_processes(name: str, evaluation: bool) -> None:
+    """Together the processes have what one draw of the sampler gives, though each of them draws on its own."""
+    for epoch in (0, 1):
+        by_shard = passes(RANDOM[name], 3, epoch, evaluation)
+        again = passes(RANDOM[name], 3, epoch, evaluation)
+        assert [flat(batches) for batches in by_shard] == [flat(batches) for batches in again]
+        # As one process of one, told the same epoch, has them.
+        alone, epochs = shard_loader(RANDOM[name](), 1, 0, evaluation)
+        epochs.set_epoch(epoch)
+        together = Counter(item for batches in by_shard for item in flat(batches))
+        assert together == Counter(flat(list(alone)))
+
+
+@pytest.mark.parametrize("name", [name for name in RANDOM if "its own generator" not in name])
+def test_each_epoch_draws_anew(name: str) -> None:
+    """The order of epoch 1 is not that of epoch 0; passing over the loader again is the next epoch."""
+    first, second = (flat(passes(RANDOM[name], 2, epoch)[0]) for epoch in (0, 1))
+    assert first != second
+    prepared = prepare_loader(RANDOM[name](), strategy(2, 0))
+    assert [flat(list(prepared)), flat(list(prepared))] == [first, second]
+    set_epoch(prepared, 0)
+    assert flat(list(prepared)) == first
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_sharing_out_draws_nothing_from_the_global_generators(name: str) -> None:
+    """Beyond what each pass over a DataLoader draws: one number of torch's."""
+    loader, _ = shard_loader(RANDOM[name](), 2, 0)
+    torch.manual_seed(5)
+    iter(DataLoader(Numbers(1)))
+    expected = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    torch.manual_seed(5)
+    list(loader)
+    assert torch.equal(torch.get_rng_state(), expected[0])
+    assert random.getstate() == expected[1]
+    assert np.random.get_state()[1].tolist() == expected[2]  # type: ignore[index]
+
+
+class Epochal(Reversed):
+    """A sampler of the user's own that orders by epoch."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_samplers_own_set_epoch_is_called() -> None:
+    """With the number of the pass."""
+    sampler = Epochal(8)
+    prepared = prepare_loader(DataLoader(Numbers(8), sampler=sampler), strategy(2, 1))
+    for epoch in range(3):
+        list(prepared)
+        assert sampler.epoch == epoch
+
+
+class Endless(Sampler[int]):
+    """A sampler without a length, which never ends."""
+
+    def __iter__(self) -> Iterator[int]:
+        number = 0
+        while True:
+            yield number % 10
+            number += 1
+
+
+def test_an_endless_sampler_is_dealt_out_as_it_goes() -> None:
+    """Nothing is drawn ahead of what is read."""
+    for shard in range(2):
+        loader, _ = shard_loader(DataLoader(Numbers(10), batch_size=2, sampler=Endless()), 2, shard)
+        batches = iter(loader)
+        assert [next(batches).tolist() for _ in range(3)] == [
+            [shard, 2 + shard],
+            [4 + shard, 6 + shard],
+            [8 + shard, shard],
+        ]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("make", [Numbers, Stream])
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_workers(make: Any, evaluation: bool, persistent: bool) -> None:
+    """With two worker processes that read for each process: the same guarantees, pass after pass."""
+    by_shard = []
+    for shard in range(2):
+        own = DataLoader(make(13), batch_size=4, num_workers=2, persistent_workers=persistent)
+        loader, _ = shard_loader(own, 2, shard, evaluation)
+        first, second = list(loader), list(loader)
+        assert flat(first) == flat(second)
+        by_shard.append(first)
+        if persistent:
+            loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+    counts = Counter(item for batches in by_shard for item in flat(batches))
+    assert set(counts) == set(range(13))
+    if evaluation:
+        assert set(counts.values()) == {1}
+    else:
+        assert len(by_shard[0]) == len(by_shard[1])
+        assert sum(counts.values()) <= 13 + 2
+
+
+class OwnLoader(DataLoader[Any]):
+    """A DataLoader of the user's own."""
+
+    def __init__(self, *args: Any, label: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.label = label
+
+    def __iter__(self) -> Any:
+        return (batch + 100 for batch in super().__iter__())
+
+
+def collate(batch: list[int]) -> torch.Tensor:
+    return torch.tensor(batch) * 2
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_the_new_loader_is_of_the_users_class_with_all_of_its_settings(evaluation: bool) -> None:
+    """Attributes, collation and iteration are those of the user's own class."""
+    own = OwnLoader(Numbers(9), batch_size=2, collate_fn=collate, label="mine", timeout=0)
+    loader, _ = shard_loader(own, 2, 1, evaluation)
+    assert type(loader) is OwnLoader
+    assert loader.label == "mine"
+    assert loader.collate_fn is collate
+    assert loader.dataset is own.dataset
+    expected = [[104, 106], [112, 114]] if evaluation else [[102, 106], [110, 114], [100]]
+    assert [batch.tolist() for batch in loader] == expected
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_users_loader_is_left_as_it_was(kind: str, evaluation: bool) -> None:
+    """It has its own data set, sampler and batches, and may be iterated meanwhile."""
+    own = KINDS[kind](13)
+    before = dict(vars(own))
+    started = iter(own)
+    loader, _ = shard_loader(own, 2, 0, evaluation)
+    assert loader is not own
+    list(loader)
+    assert vars(own) == before
+    assert sorted(flat(list(started))) == list(range(13))
+
+
+def test_a_stream_is_still_known_by_its_attributes() -> None:
+    """What the user's data set has, the shared out one has."""
+    loader, _ = shard_loader(DataLoader(Stream(4)), 2, 0)
+    assert loader.dataset.note == "kept"  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        loader.dataset.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
