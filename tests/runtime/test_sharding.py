@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,93 +14,21 @@ from torch import Generator
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
-    IterableDataset,
     RandomSampler,
     Sampler,
-    SequentialSampler,
     WeightedRandomSampler,
-    get_worker_info,
 )
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.loader import PreparedLoader, prepare_loader, set_epoch
 from core.runtime.sharding import shard_loader
+
+from .loaders import KINDS, Numbers, OwnLoader, Stream, flat
 
 SHARDS = [1, 2, 3]
 
 
-class Numbers(Dataset[int]):
-    """0, 1, 2, …"""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return self.items
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Stream(IterableDataset[int]):
-    """0, 1, 2, …, split among the workers that read it."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-        self.note = "kept"
-
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        return iter(range(self.items) if info is None else range(info.id, self.items, info.num_workers))
-
-
-class Reversed(Sampler[int]):
-    """A sampler of the user's own."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.items - 1, -1, -1))
-
-    def __len__(self) -> int:
-        return self.items
-
-
-class Pairs(Sampler[list[int]]):
-    """A batch sampler of the user's own."""
-
-    def __init__(self, items: int) -> None:
-        self.items = items
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (list(range(first, min(first + 2, self.items))) for first in range(0, self.items, 2))
-
-    def __len__(self) -> int:
-        return math.ceil(self.items / 2)
-
-
-KINDS: dict[str, Callable[[int], DataLoader[Any]]] = {
-    "sequential": lambda n: DataLoader(Numbers(n), batch_size=4),
-    "shuffled": lambda n: DataLoader(Numbers(n), batch_size=4, shuffle=True),
-    "shuffled by a generator": lambda n: DataLoader(Numbers(n), 4, shuffle=True, generator=Generator().manual_seed(1)),
-    "custom sampler": lambda n: DataLoader(Numbers(n), batch_size=4, sampler=Reversed(n)),
-    "custom batch sampler": lambda n: DataLoader(Numbers(n), batch_sampler=Pairs(n)),
-    "batch sampler": lambda n: DataLoader(Numbers(n), batch_sampler=BatchSampler(Reversed(n), 4, drop_last=False)),
-    "no batches": lambda n: DataLoader(Numbers(n), batch_size=None),
-    "no batches, shuffled": lambda n: DataLoader(Numbers(n), batch_size=None, shuffle=True),
-    "stream": lambda n: DataLoader(Stream(n), batch_size=4),
-    "stream without batches": lambda n: DataLoader(Stream(n), batch_size=None),
-}
-
 CASES = [(kind, n) for kind in KINDS for n in (0, 1, 2, 5, 12, 13, 23) if n or "shuffled" not in kind]
 """With so many items; torch itself refuses to shuffle none."""
-
-
-def flat(batches: list[Any]) -> list[int]:
-    return [int(item) for batch in batches for item in torch.as_tensor(batch).reshape(-1)]
 
 
 def passes(
@@ -234,13 +160,9 @@ def test_random_orders_are_one_order_in_all_processes(name: str, evaluation: boo
 
 @pytest.mark.parametrize("name", [name for name in RANDOM if "its own generator" not in name])
 def test_each_epoch_draws_anew(name: str) -> None:
-    """The order of epoch 1 is not that of epoch 0; passing over the loader again is the next epoch."""
+    """The order of epoch 1 is not that of epoch 0."""
     first, second = (flat(passes(RANDOM[name], 2, epoch)[0]) for epoch in (0, 1))
     assert first != second
-    prepared = prepare_loader(RANDOM[name](), strategy(2, 0))
-    assert [flat(list(prepared)), flat(list(prepared))] == [first, second]
-    set_epoch(prepared, 0)
-    assert flat(list(prepared)) == first
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -255,24 +177,6 @@ def test_sharing_out_draws_nothing_from_the_global_generators(name: str) -> None
     assert torch.equal(torch.get_rng_state(), expected[0])
     assert random.getstate() == expected[1]
     assert np.random.get_state()[1].tolist() == expected[2]  # type: ignore[index]
-
-
-class Epochal(Reversed):
-    """A sampler of the user's own that orders by epoch."""
-
-    epoch = -1
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-def test_a_samplers_own_set_epoch_is_called() -> None:
-    """With the number of the pass."""
-    sampler = Epochal(8)
-    prepared = prepare_loader(DataLoader(Numbers(8), sampler=sampler), strategy(2, 1))
-    for epoch in range(3):
-        list(prepared)
-        assert sampler.epoch == epoch
 
 
 class Endless(Sampler[int]):
@@ -318,17 +222,6 @@ def test_workers(make: Any, evaluation: bool, persistent: bool) -> None:
     else:
         assert len(by_shard[0]) == len(by_shard[1])
         assert sum(counts.values()) <= 13 + 2
-
-
-class OwnLoader(DataLoader[Any]):
-    """A DataLoader of the user's own."""
-
-    def __init__(self, *args: Any, label: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.label = label
-
-    def __iter__(self) -> Any:
-        return (batch + 100 for batch in super().__iter__())
 
 
 def collate(batch: list[int]) -> torch.Tensor:

@@ -131,7 +131,7 @@ class ScheduledRegression(Regression):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("clip", [None, ("norm", 0.3), ("value", 0.01)])
 def test_accumulation_and_clipping(clip: tuple[str, float] | None, stream: bool) -> None:
-    """Groups of three batches, and an epoch's last one alone, each loss divided by three; clipping comes before the step.
+    """Groups of three batches, and an epoch's last one alone, each loss divided by three; clipping before the step.
 
     The data set draws a random number for each item; only where the number of batches is unknown must a batch be read
     ahead of the one before it.
