@@ -15,7 +15,7 @@ from .loaders import KINDS, Numbers, OwnLoader, Reversed, flat, strategy
 
 
 def test_each_pass_is_an_epoch() -> None:
-    """A shuffling loader draws a new order for each pass, the same in each process, and can be told which comes next."""
+    """A shuffling loader draws a new order for each pass, the same in each process, and can be told which is next."""
     loaders = [prepare_loader(KINDS["shuffled"](24), strategy(2, shard)) for shard in range(2)]
     first, second = ([flat(list(loader)) for loader in loaders] for _ in range(2))
     assert sorted(first[0] + first[1]) == sorted(second[0] + second[1]) == list(range(24))
