@@ -88,6 +88,8 @@ def test_a_with_block_tears_down_once() -> None:
     with one:
         pass
     assert events == ["setup", "teardown"] * 2, "what was never used needs no teardown"
+    one.backward(torch.ones((), requires_grad=True))
+    assert events == [*["setup", "teardown"] * 2, "setup"]
 
 
 def test_launch_calls_the_function() -> None:

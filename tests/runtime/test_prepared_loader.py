@@ -100,6 +100,19 @@ def test_only_a_data_loader_can_be_shared_out(own: Any) -> None:
         prepare_loader(own, strategy(2, 0))
 
 
+def test_a_pass_may_be_left() -> None:
+    """Whoever breaks out of a loop over one loader disturbs neither its next pass nor the passes over another."""
+    train, held_out = (prepare_loader(KINDS["sequential"](24), strategy(2, 0), evaluation) for evaluation in (False, True))
+    expected = [flat(list(train)), flat(list(held_out))]
+    for _ in range(2):
+        batches = iter(train)
+        next(batches)
+        for _ in held_out:
+            break
+        assert len(list(batches)) == 2
+        assert [flat(list(train)), flat(list(held_out))] == expected
+
+
 def test_a_prepared_loader_passes_for_the_users() -> None:
     """Its length and attributes are those of the loader that it goes through."""
     prepared = prepare_loader(OwnLoader(Numbers(9), batch_size=2, label="mine"), strategy(2, 0))

@@ -142,6 +142,9 @@ RANDOM: dict[str, Callable[[], DataLoader[Any]]] = {
     ),
 }
 
+OF_THIRTY = ("with replacement", "weighted", "weighted, its own generator", "batches")
+"""Those that draw 30 of the 24 items; the others each once."""
+
 
 @pytest.mark.parametrize("evaluation", [False, True])
 @pytest.mark.parametrize("name", RANDOM)
@@ -156,6 +159,7 @@ def test_random_orders_are_one_order_in_all_processes(name: str, evaluation: boo
         epochs.set_epoch(epoch)
         together = Counter(item for batches in by_shard for item in flat(batches))
         assert together == Counter(flat(list(alone)))
+        assert sum(together.values()) == (30 if name in OF_THIRTY else 24)
 
 
 @pytest.mark.parametrize("name", [name for name in RANDOM if "its own generator" not in name])
@@ -209,12 +213,15 @@ def test_workers(make: Any, evaluation: bool, persistent: bool) -> None:
     by_shard = []
     for shard in range(2):
         own = DataLoader(make(13), batch_size=4, num_workers=2, persistent_workers=persistent)
+        started = iter(own)
         loader, _ = shard_loader(own, 2, shard, evaluation)
         first, second = list(loader), list(loader)
         assert flat(first) == flat(second)
         by_shard.append(first)
+        assert sorted(flat(list(started))) == list(range(13)), "the user's own is not disturbed"
         if persistent:
             loader._iterator._shutdown_workers()  # type: ignore[union-attr]
+            started._shutdown_workers()  # type: ignore[attr-defined]
     counts = Counter(item for batches in by_shard for item in flat(batches))
     assert set(counts) == set(range(13))
     if evaluation:

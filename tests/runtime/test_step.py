@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import warnings
 from contextlib import nullcontext
@@ -154,6 +155,27 @@ def test_no_sync_on_one_process(name: str) -> None:
     with one.no_sync(model):
         one.backward(mse(model(inputs), targets))
     assert module[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_a_step_asks_nothing_of_the_file_system(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where module and optimizer are wrapped."""
+    module = network()
+    one = runtime(precision=name)
+    model, optimizer = one.prepare(module, sgd(module))
+    inputs, targets = batch()
+
+    def step() -> None:
+        one.backward(mse(model(inputs), targets))
+        one.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    for function in ("stat", "open", "listdir", "scandir"):
+        monkeypatch.setattr(os, function, lambda *args, **kwargs: pytest.fail("the file system was asked"))
+    step()
+    monkeypatch.undo()
 
 
 class TestPreparedOptimizer:

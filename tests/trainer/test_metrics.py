@@ -94,6 +94,7 @@ def test_epoch_values(kind: str, reduce_fx: str) -> None:
         ({"on_epoch": True}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}, {"value": REDUCED["mean"]}),
         ({"on_step": True}, {"value": 0.25}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}),
         ({"on_epoch": True, "batch_size": 1}, {"value_step": 0.25, "value_epoch": 1.4375}, {"value": 1.4375}),
+        ({"sync_dist": True}, {"value": 0.25}, {"value": REDUCED["mean"]}),
     ],
 )
 def test_names(options: dict[str, Any], training: dict[str, float], evaluation: dict[str, float]) -> None:

@@ -23,7 +23,7 @@ class Logging(Module):
         self.layer = nn.Linear(4, 1)
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        loss = self.layer(batch[0]).square().mean()
+        loss: Tensor = self.layer(batch[0]).square().mean()
         self.log("loss", loss, prog_bar=True)
         return loss
 
@@ -31,9 +31,9 @@ class Logging(Module):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-class CountOperations(TorchDispatchMode):
+class CountOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,9 +47,10 @@ def fit(steps: int, directory: Path) -> Counter[str]:
         accelerator="cpu", max_epochs=1, callbacks=[ProgressBar(refresh_seconds=3600)], default_root_dir=directory
     )
     loader = DataLoader(TensorDataset(torch.ones(steps, 4)), batch_size=1)
-    with CountOperations() as counted:
+    operations = CountOperations()
+    with operations:
         trainer.fit(Logging(), loader)
-    return counted.counts
+    return operations.counts
 
 
 def test_steps_read_no_value_from_the_device(tmp_path: Path) -> None:
