@@ -50,7 +50,7 @@ def digits(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """All tests."""
-    session.run(torch_python(session), "-m", "pytest", *(session.posargs or ("-n", "2")))
+    session.run(torch_python(session), "-m", "pytest", "-n", "auto", "--maxprocesses", "4", *session.posargs)
 
 
 @nox.session(venv_backend="none")

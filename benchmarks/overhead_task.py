@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class Task(Dataset[Batch]):
         generator = torch.Generator().manual_seed(1)
         inputs = torch.randn(steps, BATCH_SIZE, FEATURES, generator=generator)
         self._batches = list(zip(inputs, inputs.sum(2, keepdim=True).tanh(), strict=True))
-        self.loop = HandWrittenLoop(self.network(), DataLoader(_Batches(self._batches), batch_size=None), autocast)
+        self.loop = HandWrittenLoop(self.network(), self._batches, autocast)
         self._turns: list[tuple[tuple[int, int], tuple[int, int]]] = []
         """When the loop began and ended each of its stretches, by each clock, in nanoseconds."""
 
@@ -79,17 +79,25 @@ class Task(Dataset[Batch]):
             raise RuntimeError(f"the batches were read {len(turns) / stretches} times in {self.epochs} epochs")
         began, ended = turns.unbind(1)
         front_end, loop = began[1:] - ended[:-1], ended - began
-        return tuple(
-            times[: measured * stretches].unflatten(0, (measured, stretches)).sum(1) for times in (front_end, loop)
-        )
+
+        def by_epoch(times: Tensor) -> Tensor:
+            return times[: measured * stretches].reshape(measured, stretches, len(CLOCKS)).sum(1)
+
+        return by_epoch(front_end), by_epoch(loop)
 
 
 class HandWrittenLoop:
-    """The loop that torch's own tutorial teaches, taken a few steps at a time."""
+    """The loop that torch's own tutorial teaches, taken a few steps at a time.
 
-    def __init__(self, model: nn.Module, loader: DataLoader[Any], autocast: bool) -> None:
-        self.model, self.loader = model, loader
-        self.criterion, self.optimizer = nn.MSELoss(), sgd(model)
+    Args:
+        model: What is trained.
+        batches: One epoch of them.
+        autocast: Whether the forward pass runs in bfloat16, as torch's autocast has it; the loss is in float32.
+    """
+
+    def __init__(self, model: nn.Module, batches: list[Batch], autocast: bool) -> None:
+        self.model, self.criterion, self.optimizer = model, nn.MSELoss(), sgd(model)
+        self.loader: DataLoader[Any] = DataLoader(cast(Any, batches), batch_size=None)
         self.take = self._take_in_autocast if autocast else self._take
         self._epoch: Iterator[Any]
 
@@ -114,21 +122,6 @@ class HandWrittenLoop:
             loss = criterion(outputs.float(), targets)
             loss.backward()
             optimizer.step()
-
-
-class _Batches(Dataset[Batch]):
-    """The loop's own reading of the batches: as the task's, without the clocks."""
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, position: int) -> Batch:
-        if position % STRETCH == 0:
-            pass
-        return self.batches[position]
 
 
 def sgd(network: nn.Module) -> torch.optim.Optimizer:

@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--end", choices=["leave", "exit"], default="leave", help="leave the group, or let the exit do so"
+        "--end", choices=["leave", "exit"], default="exit", help="tear the run down, or let the exit do so"
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a run may take")
     parser.add_argument("--train", action="store_true", help="be one of the runs (what the script starts itself as)")
@@ -81,40 +81,22 @@ def processes_with(variable: str) -> list[int]:
 
 
 def train(processes: int, end: str) -> None:
-    """A few steps of DistributedDataParallel, ended by an ``all_gather``, of which some processes died at exit."""
+    """A few steps of DistributedDataParallel, ended by an ``all_gather``, after which some processes died at exit."""
     import torch
-    import torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
 
-    from core.strategies.launchers import ScriptLauncher, attach_lifeline
-    from core.strategies.process_group import connect_store, host_store, join
+    from core import Runtime
 
-    attach_lifeline(os.environ)
-    rank = int(os.environ.get("RANK", 0))
-    launcher = None
-    if rank == 0:
-        store = host_store("127.0.0.1")
-        port = store.port
-        launcher = ScriptLauncher(processes, lambda local_rank: {"RANK": str(local_rank), "MASTER_PORT": str(port)})
-        launcher.start()
-    else:
-        store = connect_store("127.0.0.1", int(os.environ["MASTER_PORT"]))
-    check = launcher.check if launcher else None
-    group = join(store, backend="gloo", rank=rank, world_size=processes, check=check)
-    model = DistributedDataParallel(torch.nn.Linear(16, 16))
-    group.release_at_leave(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime = Runtime(accelerator="cpu", strategy="ddp", devices=processes)
+    model = torch.nn.Linear(16, 16)
+    model, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for _ in range(5):
-        model(torch.randn(8, 16)).square().mean().backward()
+        runtime.backward(model(torch.randn(8, 16)).square().mean())
         optimizer.step()
         optimizer.zero_grad()
-    gathered = [torch.zeros(16) for _ in range(processes)]
-    dist.all_gather(gathered, next(model.parameters())[0].detach())
+    runtime.gather(next(model.parameters())[0].detach())
     print("trained", flush=True)
     if end == "leave":
-        group.leave()
-        if launcher:
-            launcher.finish()
+        runtime.teardown()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from core.errors import CoreError
     from core.plan import Plan, Request, resolve
     from core.precisions import Precision
+    from core.random import seed_everything
     from core.registration import (
         AcceleratorRegistry,
         CheckpointIORegistry,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
         PrecisionRegistry,
         StrategyRegistry,
     )
-    from core.random import seed_everything
     from core.runtime import Runtime
     from core.strategies import Strategy
     from core.trainer import Callback, Module, Trainer

@@ -57,7 +57,7 @@ def core_strategies() -> Iterator[StrategySpec]:
             yield StrategySpec(
                 name=name + suffix,
                 target="core.strategies.ddp:DDPStrategy",
-                description=description if not suffix else f"{name} with find_unused_parameters={suffix.endswith('true')}",
+                description=description if not suffix else f"{name} with {suffix[1:]}",
                 init_args={"start_method": start_method, **options},
             )
 

@@ -6,7 +6,9 @@ that code which catches ``ValueError`` or ``RuntimeError`` keeps working.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+TYPE_CHECKING = False  # as in core/__init__.py: the listing imports this module
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "BackendError",
@@ -59,7 +61,7 @@ def quoted(words: Iterable[str]) -> str:
 
 def nearest(word: str, valid: Iterable[str]) -> str:
     """A sentence naming the valid words closest to ``word``, or an empty string."""
-    import difflib  # the listing imports this module and has no time for what only a message needs
+    import difflib
 
     close = difflib.get_close_matches(word, list(valid), n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

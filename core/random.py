@@ -33,7 +33,7 @@ def seed_everything(seed: int) -> int:
     if importlib.util.find_spec("numpy") is not None:
         import numpy as np
 
-        np.random.seed(seed)  # noqa: NPY002  the global generator is the one that data sets use
+        np.random.seed(seed)  # the global generator, which is the one that data sets use
     torch.manual_seed(seed)
     return seed
 

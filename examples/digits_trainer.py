@@ -1,6 +1,6 @@
 """Handwritten digits with the Trainer.
 
-    python examples/digits_trainer.py --devices 2 --strategy ddp --precision bf16-mixed
+Run it as ``python examples/digits_trainer.py --devices 2 --strategy ddp --precision bf16-mixed``.
 """
 
 from __future__ import annotations

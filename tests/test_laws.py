@@ -35,6 +35,7 @@ READS_THE_ENVIRONMENT = {
     "environments/torchelastic.py": "the room that reads it",
     "list.py": "the edge of a command",
     "plan/request.py": "the edge of both front ends",
+    "strategies/launchers/__init__.py": "the start of a process that a launcher started: takes its lifeline",
     "strategies/launchers/function.py": "gives a started process its variables",
     "strategies/launchers/script.py": "gives a started process its variables",
     "strategies/parallel.py": "gives this process, now one of several, its variables",

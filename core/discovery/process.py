@@ -51,29 +51,34 @@ class WorkerProcess:
     def __init__(self, mode: str, jobs: list[Job], timeout: float, environ: Mapping[str, str] | None) -> None:
         self._timeout = timeout
         self._timed_out = False
+        self._directory = ""
         task = {"mode": mode, "path": [str(entry) for entry in sys.path], "timeout": timeout, "jobs": jobs}
         try:
             self._directory = tempfile.mkdtemp(prefix="core-probe-")
-            with open(self._file("task"), "w", encoding="utf-8") as file:
-                json.dump(task, file)
-            with open(self._file("output"), "wb") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-u", "-c", _BOOT, self._directory],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=None if environ is None else dict(environ),
-                    start_new_session=True,
-                )
+            self._process = self._start(task, environ)
         except OSError as error:
+            self._remove_files()
             raise LaunchError(f"the process that asks plugins cannot be started: {error}") from error
+
+    def _start(self, task: Mapping[str, Any], environ: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+        with open(self._file("task"), "w", encoding="utf-8") as file:
+            json.dump(task, file)
+        with open(self._file("output"), "wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-u", "-c", _BOOT, self._directory],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=None if environ is None else dict(environ),
+                start_new_session=True,
+            )
 
     def __enter__(self) -> WorkerProcess:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._kill()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._remove_files()
 
     def finish(self, limit: float) -> dict[int, Answer]:
         """The answers by job, when it has left or was killed after ``limit`` seconds."""
@@ -106,6 +111,9 @@ class WorkerProcess:
             else:
                 self._process.kill()
         self._process.wait()
+
+    def _remove_files(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _file(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 
 from core.kinds import KINDS
 
@@ -175,7 +174,7 @@ def _in_directory(root: str, seen: set[str]) -> list[Row]:
         seen.add(name)
         location = here[name] = prefix + child
         if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
-            rows += _declared(name, location, partial(_read_file, location))
+            rows += _declared(name, location, _file_reader(location))
     return rows
 
 
@@ -185,15 +184,18 @@ def _installed_twice(location: str, other: str, rows: list[Row]) -> None:
             row.state, row.reason = "failed", f"installed twice: {location} and {other}. Valid: install it anew"
 
 
-def _read_file(location: str, name: str) -> bytes | None:
-    try:
-        descriptor = os.open(f"{location}/{name}", _OPEN)
+def _file_reader(location: str) -> Callable[[str], bytes | None]:
+    def read(name: str) -> bytes | None:
         try:
-            return os.read(descriptor, os.fstat(descriptor).st_size)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return None
+            descriptor = os.open(f"{location}/{name}", _OPEN)
+            try:
+                return os.read(descriptor, os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return None
+
+    return read
 
 
 def _found_by(finder: Any, path: Sequence[str], seen: set[str]) -> list[Row]:
@@ -208,7 +210,7 @@ def _found_by(finder: Any, path: Sequence[str], seen: set[str]) -> list[Row]:
             name = normalized(_stem(location) or distribution.metadata["Name"])
             if name not in seen:
                 seen.add(name)
-                rows += _declared(name, location, partial(_read_text, distribution))
+                rows += _declared(name, location, _text_reader(distribution))
     except Exception:  # another tool's finder may raise anything; what it cannot find is not installed
         import logging
 
@@ -221,12 +223,15 @@ def _stem(location: str) -> str:
     return stem.partition("-")[0] if dot + suffix in (".dist-info", ".egg-info") else ""
 
 
-def _read_text(distribution: Any, name: str) -> bytes | None:
-    try:
-        text: str | None = distribution.read_text(name)
-    except UnicodeDecodeError as error:
-        return error.object
-    return None if text is None else text.encode()
+def _text_reader(distribution: Any) -> Callable[[str], bytes | None]:
+    def read(name: str) -> bytes | None:
+        try:
+            text: str | None = distribution.read_text(name)
+        except UnicodeDecodeError as error:
+            return error.object
+        return None if text is None else text.encode()
+
+    return read
 
 
 # -- one distribution's declarations ----------------------------------------------------------------------------------
@@ -332,7 +337,7 @@ def _source_tree() -> list[Row]:
     """Own rows of a core that runs from a source tree that is not installed: from its ``pyproject.toml``."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     file = os.path.join(root, "pyproject.toml")
-    data = _read_file(root, "pyproject.toml")
+    data = _file_reader(root)("pyproject.toml")
     if data is None:
         return []
     import tomllib

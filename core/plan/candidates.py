@@ -64,7 +64,7 @@ def choose_accelerator(word: Word, registry: Registry) -> Chosen:
 def outranked(spec: BackendSpec, by: BackendSpec) -> PassedOver:
     """``spec``, which comes after another candidate."""
     below = f"priority {spec.priority} is below {by.name}'s"
-    tied = f"{by.name} has the same priority, {spec.priority}, and comes first by name"
+    tied = f"{by.name} has the same priority, {spec.priority}, and comes before it"
     return PassedOver(spec.name, tied if spec.priority == by.priority else below)
 
 
@@ -107,7 +107,7 @@ def _expanded(specs: Sequence[AcceleratorSpec], registry: Registry) -> tuple[lis
     owned = {row.name for row in registry.rows("accelerator")}
     expanded: list[AcceleratorSpec] = []
     idle: list[PassedOver] = []
-    for spec in specs:
+    for spec in sorted(specs, key=lambda spec: (-spec.priority, spec.name)):
         if spec.serves is None:
             expanded.append(spec)
             continue
@@ -123,7 +123,7 @@ def _expanded(specs: Sequence[AcceleratorSpec], registry: Registry) -> tuple[lis
         expanded += served
         if not served:
             idle.append(PassedOver(spec.name, "there is no device that it would serve"))
-    return sorted(expanded, key=lambda spec: (-spec.priority, spec.name)), idle
+    return expanded, idle
 
 
 def _first_present(

@@ -32,13 +32,13 @@ def check_process_group_backend(backend: Any, device: torch.device) -> None:
 
 
 def _fault(backend: str, device_type: str) -> str:
-    pairs = {device_type: backend}
+    by_type = {device_type: backend}
     if ":" in backend:
-        pairs = {of: name for of, _, name in (pair.partition(":") for pair in backend.split(","))}
-    for name in pairs.values():
+        by_type = {of: name for of, _, name in (pair.partition(":") for pair in backend.split(","))}
+    for name in by_type.values():
         if name == dist.Backend.UNDEFINED or not dist.is_backend_available(name):
             return f"torch.distributed has no {name!r} here"
-    if device_type not in pairs:
+    if device_type not in by_type:
         return f"it names none for device type {device_type!r}"
-    served = dist.Backend.backend_capability.get(pairs[device_type])
-    return "" if served is None or device_type in served else f"it serves {quoted(served)}, and not {device_type!r}"
+    served = dist.Backend.backend_capability.get(backend, [device_type])  # of one named by types, torch asks no more
+    return "" if device_type in served else f"it serves {quoted(served)}, and not {device_type!r}"

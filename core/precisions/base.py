@@ -47,7 +47,7 @@ class Precision:
         del device_type
 
     def acts_in(self, hook: str) -> bool:
-        """Whether the hook of that name does anything of this precision's own; the loop leaves out one that does not."""
+        """Whether the hook of that name does anything of its own; the loop leaves out one that does not."""
         return getattr(type(self), hook) is not getattr(Precision, hook)
 
     def convert_module(self, module: nn.Module) -> nn.Module:

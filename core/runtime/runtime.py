@@ -237,7 +237,7 @@ class Runtime:
         if isinstance(obj, DataLoader):
             return prepare_loader(obj, strategy)
         raise WrongTypeError(
-            f"prepare: given {obj!r} of type {type(obj).__name__}. Valid: torch modules, optimizers, schedulers and "
+            f"prepare: given an object of type {type(obj).__name__}. Valid: torch modules, optimizers, schedulers and "
             "DataLoaders."
         )
 

@@ -76,7 +76,7 @@ class Strategy(ABC):
     uses_process_group: ClassVar[bool] = False
     """Whether its processes meet in a ``torch.distributed`` process group."""
     launcher: str | None = None
-    """How it starts processes that nobody else started: ``"script"``, ``"spawn"``, ``"fork"``; ``None`` for not at all."""
+    """How it starts processes that nobody else did: ``"script"``, ``"spawn"``, ``"fork"``; ``None`` for not at all."""
 
     accelerator: Accelerator
     precision: Precision

@@ -31,9 +31,10 @@ def move_module(module: M, device: torch.device) -> M:
 
 
 def move_optimizer_state(optimizer: Optimizer) -> None:
-    """Put what ``optimizer`` keeps of each parameter where that parameter is now, as it was restored before the move."""
+    """Put what ``optimizer`` keeps of each parameter where that parameter is now."""
     for parameter, state in optimizer.state.items():
-        if any(isinstance(value, Tensor) and value.dim() and value.device != parameter.device for value in state.values()):
+        kept = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
+        if any(value.device != parameter.device for value in kept):
             # torch's own rule of which tensors follow the parameter: those of a step count may stay on the host.
             optimizer.load_state_dict(optimizer.state_dict())
             return

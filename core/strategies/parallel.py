@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Store
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.environments.local import LocalEnvironment
+from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import CheckpointError, ConfigurationError, CoreError, quoted
 from core.precisions.base import Precision
 from core.random import get_host_rng_state, set_host_rng_state
@@ -87,7 +87,7 @@ class ParallelStrategy(Strategy):
 
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
-        environment = self.cluster_environment
+        environment = self._environment_now()
         if environment.creates_processes_externally or len(self.parallel_devices) == 1:
             return function(*args, **kwargs)
         if not isinstance(environment, LocalEnvironment):
@@ -101,21 +101,28 @@ class ParallelStrategy(Strategy):
             self._script = self._start_script(environment)
         return function(*args, **kwargs)
 
+    def _environment_now(self) -> ClusterEnvironment:
+        """The environment, anew where an earlier run of this script has started its processes since it was connected.
+
+        Those serve this run as well, and this process is local rank 0 among them.
+        """
+        environment = self.cluster_environment
+        if self.launcher == "script" and LAUNCHED in os.environ and isinstance(environment, LocalEnvironment):
+            self.cluster_environment = LocalEnvironment(os.environ)
+            self.cluster_environment.connect(len(self.parallel_devices), environment.num_nodes)
+        return self.cluster_environment
+
     def _start_script(self, environment: LocalEnvironment) -> ScriptLauncher:
         """Host the store, and start this script once more for each further process of this machine."""
         self._store = self._open_store(environment)
         _script_stores.append(self._store)
-        launcher = ScriptLauncher(
-            len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan)
-        )
+        launcher = ScriptLauncher(len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan))
         launcher.start()
         # From now on this process is local rank 0 of that world, for what the script does later as well.
         os.environ.update(environment.launch_variables(0, self._plan))
         return launcher
 
-    def _run_function(
-        self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any
-    ) -> T:
+    def _run_function(self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:
         """Host the store, and call ``function`` in a started process for each device."""
         store = self._open_store(environment)  # open as long as this variable lives
         launcher = FunctionLauncher(

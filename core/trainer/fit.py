@@ -151,8 +151,10 @@ class FitLoop:
                     self.optimization.step_schedules("step", trainer.global_step)
                 if log_every and trainer.global_step % log_every == 0:
                     trainer.send_to_loggers(log.step_values())
-            for hook in batch_end:
-                hook(loss, batch, batch_idx)
+            if batch_end:
+                outputs = None if loss is None else loss.detach()
+                for hook in batch_end:
+                    hook(outputs, batch, batch_idx)
             if is_step_end and (trainer.should_stop or (max_steps is not None and trainer.global_step >= max_steps)):
                 break
         else:

@@ -32,7 +32,7 @@ class ModuleHooks:
         """Before a training step."""
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """After a training step; ``outputs`` is its loss."""
+        """After a training step; ``outputs`` is its loss without gradient, or ``None`` where it skipped the batch."""
 
     def on_evaluation_start(self, stage: str) -> None:
         """Before the first batch of ``stage``: ``validate``, ``test`` or ``predict``; in evaluation mode."""

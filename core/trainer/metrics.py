@@ -186,7 +186,7 @@ def _first_dimensions(data: Any) -> Iterator[int]:
     if isinstance(data, Mapping):
         data = data.values()
     elif dataclasses.is_dataclass(data):
-        data = (getattr(data, field.name, None) for field in dataclasses.fields(data))
+        data = [getattr(data, field.name, None) for field in dataclasses.fields(data)]
     elif not isinstance(data, list | tuple):
         return
     for item in data:

@@ -51,7 +51,11 @@ class ProgressBar(Callback):
 
         last = "" if trainer.max_epochs is None else f"/{trainer.max_epochs}"
         self._bar = tqdm(
-            total=trainer.num_training_batches, desc=f"epoch {trainer.current_epoch + 1}{last}", dynamic_ncols=True
+            total=trainer.num_training_batches,
+            desc=f"epoch {trainer.current_epoch + 1}{last}",
+            dynamic_ncols=True,
+            mininterval=0,  # when to draw is decided here
+            miniters=1,
         )
         self._pending = 0
         self._next = time.monotonic() + self.refresh_seconds

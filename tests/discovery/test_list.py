@@ -15,7 +15,18 @@ from core.kinds import KINDS
 from core.list import main
 
 HEAVY = {"torch", "pluggy", "attr", "packaging", "importlib.metadata", "importlib_metadata", "rich"}
-SLOW = {"typing", "re", "argparse", "logging", "json", "subprocess", "dataclasses", "inspect"}
+SLOW = {
+    "collections",
+    "functools",
+    "typing",
+    "re",
+    "argparse",
+    "logging",
+    "json",
+    "subprocess",
+    "dataclasses",
+    "inspect",
+}
 """Modules of the standard library that take a listing milliseconds to import."""
 
 RUN = """\

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -181,8 +182,12 @@ def _is_running(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def test_process_that_cannot_be_started(ask: Detect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process can be started, that is every accelerator's answer."""
+def test_process_that_cannot_be_started(ask: Detect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no process can be started, that is every accelerator's answer, and no file is left behind."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     results = ask("one", "two")
     assert all("the process that asks plugins cannot be started" in str(result.error) for result in results.values())
+    assert os.listdir(temporary) == []

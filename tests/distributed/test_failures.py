@@ -15,7 +15,7 @@ from .conftest import processes_with, run_script
     [("raise", 0, 1), ("raise", 1, 1), ("exit", 1, 1), ("kill", 1, 1), ("none", 9, 0)],
 )
 def test_one_process_fails(how: str, victim: int, expect: int, tmp_path: Path) -> None:
-    """An exception, ``sys.exit`` or SIGKILL in one of the processes of an own loop ends both, and leaves none behind."""
+    """An exception, ``sys.exit`` or SIGKILL in one process of an own loop ends both, and leaves none behind."""
     begin = time.monotonic()
     result = run_script(tmp_path, "failing.py", how, str(victim), expect=expect)
     assert time.monotonic() - begin < 60

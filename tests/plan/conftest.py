@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core import Runtime, Trainer, registration
+from core import Request, Runtime, Trainer, registration, resolve
 
 _REGISTRIES = [value for value in vars(registration).values() if isinstance(value, registration.CodeRegistry)]
 _LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR")
@@ -45,7 +45,11 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", refuse)
 
 
-@pytest.fixture(params=[Runtime, Trainer], ids=["Runtime", "Trainer"])
+def _explain(**words: Any) -> Any:
+    return resolve(Request.read(**words))
+
+
+@pytest.fixture(params=[Runtime, Trainer, _explain], ids=["Runtime", "Trainer", "explain"])
 def front_end(request: pytest.FixtureRequest) -> Any:
-    """Either front end."""
+    """Either front end, or what ``explain`` does."""
     return request.param

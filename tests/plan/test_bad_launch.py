@@ -28,7 +28,7 @@ ENVIRONMENTS: list[tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = [
     (
         {"RANK": "0", "WORLD_SIZE": "2"},
         {},
-        ("WORLD_SIZE=2", "not set: LOCAL_RANK, MASTER_ADDR, MASTER_PORT", "torchrun"),
+        ("WORLD_SIZE=2", "not set: LOCAL_RANK, MASTER_ADDR, MASTER_PORT", "'torchelastic'"),
     ),
     ({"RANK": "1"}, {}, ("RANK=1", "not set: WORLD_SIZE, LOCAL_RANK", "Valid: the environment of what started it")),
     ({"LOCAL_RANK": "1"}, {}, ("LOCAL_RANK=1", "Valid: the environment of what started it")),

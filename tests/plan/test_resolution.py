@@ -15,6 +15,7 @@ from core import (
     Accelerator,
     AcceleratorRegistry,
     CheckpointIORegistry,
+    Plan,
     PrecisionRegistry,
     Request,
     Runtime,
@@ -25,9 +26,12 @@ from core import (
 from core.accelerators import CPUAccelerator
 from core.checkpoints import TorchCheckpointIO
 from core.discovery.registry import Registry
+from core.discovery.states import survey
 from core.environments import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, UnknownNameError
+from core.kinds import KINDS
 from core.precisions import FullPrecision, MixedPrecision
+from core.specs import AcceleratorSpec, BackendSpec, StrategySpec
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 
 from .backends import AbsentAccelerator, BrokenAccelerator, MyIO, TwoAccelerator, passed_over, plan_of
@@ -103,7 +107,7 @@ def test_priority_then_name_decides() -> None:
     AcceleratorRegistry.remove("c")
     plan = plan_of()
     assert plan.accelerator.name == "a"
-    assert passed_over(plan.accelerator)["b"] == "a has the same priority, 60, and comes first by name"
+    assert passed_over(plan.accelerator)["b"] == "a has the same priority, 60, and comes before it"
 
 
 def test_a_device_type_that_cannot_be_asked_for_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +295,57 @@ def test_a_strategy_that_serves_the_accelerator() -> None:
         assert plan_of(accelerator="two", strategy=strategy, devices=1).accelerator.name == "two"
         with pytest.raises(ConfigurationError, match=r"does not serve accelerator 'cpu'\. Valid accelerators: 'two'"):
             plan_of(accelerator="cpu", strategy=strategy)
+
+
+# -- what a plugin's specs say -----------------------------------------------------------------------------------------
+
+
+def registry_of(*specs: BackendSpec) -> Registry:
+    """What is installed, and these specs as a plugin would hand them over."""
+    by_kind = {kind: {spec.name: spec for spec in specs if spec.kind == kind} for kind in KINDS}
+    return Registry(survey({}, None), by_kind)
+
+
+def served() -> list[str]:
+    """Names that one accelerator serves at this moment."""
+    return ["two_b", "two_a", "cpu"]
+
+
+class _ServingAccelerator(TwoAccelerator):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_a_spec_says_more_than_its_class() -> None:
+    """Default strategies, accelerators and numbers of processes that a spec names narrow what its class says."""
+    registry = registry_of(
+        AcceleratorSpec(name="two", target=_SpawningAccelerator, default_parallel_strategy="narrow"),
+        StrategySpec(name="narrow", target=DDPStrategy, accelerators=("two",), max_processes=2),
+    )
+    assert resolve(Request.read(environ={}, accelerator="two"), registry).strategy.name == "narrow"
+    for words in ({"accelerator": "cpu"}, {"devices": 2, "num_nodes": 2}):
+        environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
+        with pytest.raises(ConfigurationError, match="strategy='narrow'"):
+            resolve(Request.read(environ=environ, strategy="narrow", **words), registry)
+
+
+def test_an_accelerator_that_serves_several_names() -> None:
+    """Each name that it serves now, best first, is asked for like one of its own; installed backends keep theirs."""
+    serving = AcceleratorSpec(name="serving", target=_ServingAccelerator, serves=f"{__name__}:served")
+    registry = registry_of(serving)
+
+    def plan_here(**words: Any) -> Plan:
+        return resolve(Request.read(environ={}, **words), registry)
+
+    assert plan_here().accelerator.name == "two_b"
+    assert passed_over(plan_here().accelerator).keys() == {"torch", "two_a", "cpu"}
+    plan = plan_here(accelerator="two_a")
+    assert (plan.accelerator.name, plan.parts["accelerator"].name) == ("two_a", "two_a")
+    assert type(plan_here(accelerator="cpu").parts["accelerator"]) is CPUAccelerator
+    reason = "the argument says 'serving', which 'two_b', 'two_a' claim; best present by priority"
+    assert plan_here(accelerator="serving").accelerator.reason == reason
+    given = _ServingAccelerator("two_a")
+    assert plan_here(strategy=DDPStrategy(given), accelerator="two_a").parts["accelerator"] is given
 
 
 # -- parts that are given to a strategy --------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from core.strategies.launchers.base import Launcher
 from core.strategies.launchers.function import FunctionLauncher
 from core.strategies.launchers.lifeline import attach_lifeline, watch_parent
@@ -17,3 +19,6 @@ __all__ = [
     "unpicklable_path",
     "watch_parent",
 ]
+
+# Here and not where a run begins: a script may do much between the two, and the process that started it may be gone.
+attach_lifeline(os.environ)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
-    """End this process when the launcher's goes, in whatever way; call it as early as can be, with ``os.environ``.
+    """End this process when the launcher's goes, in whatever way; called with ``os.environ``, as early as can be.
 
     The variable is taken out of ``environ``. It is heeded only in the process that it was meant for: a program which
     that one starts inherits its variables, but has another parent. Calling it again does nothing.

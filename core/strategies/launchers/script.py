@@ -32,7 +32,7 @@ class ScriptLauncher(Launcher):
     """Runs this script again, with the same interpreter, options and arguments, for each local rank from 1.
 
     Local rank 0 is this process. The others share its standard output and error, have no standard input, and end when
-    it ends, however it does (see :func:`~core.strategies.launchers.lifeline.attach_lifeline`, which they call).
+    it ends, however it does: importing this package there sees to that.
 
     When one of them fails, a watching thread ends the others. This process learns of it by :meth:`check` or
     :meth:`finish`; if it comes to neither within ``grace`` seconds, being stuck in a collective that nobody will

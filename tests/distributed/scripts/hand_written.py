@@ -20,7 +20,7 @@ for epoch in range(EPOCHS):
     sampler.set_epoch(epoch)
     for inputs, targets in loader:
         stepper.zero_grad()
-        nn.functional.mse_loss(ddp(inputs), targets).backward()
+        nn.functional.mse_loss(ddp(inputs), targets).backward()  # type: ignore[no-untyped-call]
         stepper.step()
         steps += 1
 assert steps == 50

@@ -1,4 +1,4 @@
-"""Four epochs, checkpointed after each; ``die`` kills this process by SIGKILL in epoch 3, ``resume`` goes on from there."""
+"""Four epochs, checkpointed after each; ``die`` kills this process in epoch 3, ``resume`` goes on from there."""
 
 import os
 import random

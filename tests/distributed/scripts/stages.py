@@ -43,6 +43,8 @@ def main() -> None:
     inputs = torch.arange(53 * 12, dtype=torch.float32).reshape(53, 12)
     loader = DataLoader(TensorDataset(inputs / 1000, inputs[:, :1] / 1000), batch_size=8)
     module = Regression()
+    # Made before the first run starts processes, to run after it.
+    second = Trainer(accelerator="cpu", strategy=strategy, devices=devices, precision="bf16-mixed", max_epochs=1)
     trainer = Trainer(
         accelerator="cpu",
         strategy=strategy,
@@ -58,7 +60,6 @@ def main() -> None:
         "test": trainer.test(module, loader),
         "predict": torch.cat(trainer.predict(module, loader)).tolist(),
     }
-    second = Trainer(accelerator="cpu", strategy=strategy, devices=devices, precision="bf16-mixed", max_epochs=1)
     results["second"] = second.validate(module, loader)
     with open(os.path.join(os.environ["OUT"], f"results{trainer.runtime.process_index}.json"), "w") as file:
         json.dump(results, file)

@@ -1,10 +1,10 @@
 """The same through the Trainer; the strategy's name is the first argument."""
 
 import sys
+from typing import Any
 
 from problem import BATCH, EPOCHS, dataset, leave, model, optimizer
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from core import Module, Trainer, seed_everything
@@ -19,7 +19,7 @@ class Regression(Module):
         inputs, targets = batch
         return nn.functional.mse_loss(self.model(inputs), targets)
 
-    def configure_optimizers(self) -> Optimizer:
+    def configure_optimizers(self) -> Any:
         return optimizer(self)
 
     def on_fit_end(self) -> None:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from core.errors import LaunchError
-from core.strategies.launchers import FunctionLauncher, ScriptLauncher, attach_lifeline
+from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
 
 
@@ -119,7 +119,6 @@ def work(environ: dict[str, str], seconds: float) -> None:
 
 if __name__ == "__main__":
     scenario = sys.argv[1]
-    attach_lifeline(os.environ)
     rank = int(os.environ.get("RANK", 0))
     if scenario in ("spawn", "fork"):
         method: Any = scenario

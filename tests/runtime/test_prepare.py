@@ -1,0 +1,104 @@
+"""What prepare hands back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader
+
+from core.errors import WrongTypeError
+from core.runtime.modules import PreparedModule
+from core.runtime.optimizers import PreparedOptimizer
+
+from .problem import PRECISIONS, network, runtime
+
+
+def objects() -> list[Any]:
+    module = network()
+    optimizer = SGD(module.parameters(), lr=0.1)
+    return [DataLoader(list(range(4))), StepLR(optimizer, 1), optimizer, module, nn.MSELoss()]  # type: ignore[arg-type]
+
+
+def test_on_one_device_in_32_bit_everything_is_the_users_own() -> None:
+    """The very same objects, in the order given, so that the loop costs what it costs by hand."""
+    given = objects()
+    prepared = runtime().prepare(*given)
+    assert type(prepared) is tuple
+    assert all(one is other for one, other in zip(prepared, given, strict=True))
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_a_single_object_comes_back_by_itself(position: int) -> None:
+    """Not as a tuple of one."""
+    given = objects()[position]
+    assert runtime().prepare(given) is given
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_order_and_kind_in_every_precision(name: str) -> None:
+    """Whatever is wrapped stands in for what it wraps, in its place, and is known as one of its kind."""
+    given = objects()
+    for order in (given, given[::-1]):
+        prepared = runtime(precision=name).prepare(*order)
+        kinds = (DataLoader, StepLR, SGD, nn.Module, nn.Module)
+        for obj, old, kind in zip(prepared, order, kinds if order is given else kinds[::-1], strict=True):
+            if kind is SGD:
+                assert isinstance(obj, torch.optim.Optimizer)
+                assert obj.param_groups is old.param_groups
+            else:
+                assert isinstance(obj, kind)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_what_is_prepared_may_be_prepared_again(name: str) -> None:
+    """It comes back as it is, wrapped once."""
+    once = runtime(precision=name)
+    prepared = once.prepare(*objects())
+    assert all(one is other for one, other in zip(once.prepare(*prepared), prepared, strict=True))
+
+
+def test_only_what_has_something_to_do_is_wrapped() -> None:
+    """A module where the precision acts around its forward pass, an optimizer where it acts in its step."""
+    wrapped = {}
+    for name in PRECISIONS:
+        module, optimizer = network(), None
+        optimizer = SGD(module.parameters(), lr=0.1)
+        model, stepper = runtime(precision=name).prepare(module, optimizer)
+        wrapped[name] = (type(model) is PreparedModule, type(stepper) is PreparedOptimizer)
+    assert wrapped == {name: (name != "32-true", name == "16-mixed") for name in PRECISIONS}
+
+
+@pytest.mark.parametrize("obj", [None, 5, "model", [network()], SGD, {"a": 1}, torch.ones(1), (i for i in range(3))])
+def test_other_objects_are_refused(obj: Any) -> None:
+    """The error shows what was given, and says what is valid."""
+    said = f"prepare: given an object of type {type(obj).__name__}. Valid: torch modules, optimizers, schedulers and"
+    with pytest.raises(WrongTypeError, match=said):
+        runtime().prepare(network(), obj)
+
+
+def test_schedulers_of_every_kind_are_handed_back() -> None:
+    """ReduceLROnPlateau is one too."""
+    optimizer = SGD(network().parameters(), lr=0.1)
+    for scheduler in (ReduceLROnPlateau(optimizer), LambdaLR(optimizer, lambda epoch: 1.0)):
+        assert runtime(precision="16-mixed").prepare(scheduler) is scheduler
+
+
+def test_optimizers_that_are_gone_are_not_kept() -> None:
+    """A Runtime that prepares one model after another does not hold on to them."""
+    import gc
+    import weakref
+
+    one = runtime(precision="16-mixed")
+    references = []
+    for _ in range(3):
+        module = network()
+        prepared = one.prepare(module, SGD(module.parameters(), lr=0.1))
+        references += [weakref.ref(module), weakref.ref(prepared[1].optimizer)]
+    del module, prepared
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 6

@@ -1,0 +1,143 @@
+"""Saving and loading the parts of one's own loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+
+from core.checkpoints import TorchCheckpointIO, read_manifest
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+
+from .problem import PRECISIONS, batch, mse, network, runtime
+
+
+class Loop:
+    """A loop's objects, prepared."""
+
+    def __init__(self, name: str) -> None:
+        self.module = network()
+        self.runtime = runtime(precision=name)
+        own = SGD(self.module.parameters(), lr=0.1, momentum=0.9)
+        self.scheduler = StepLR(own, 1, 0.5)
+        self.model, self.optimizer = self.runtime.prepare(self.module, own)
+
+    def train(self, steps: int) -> None:
+        inputs, targets = batch()
+        for _ in range(steps):
+            self.runtime.backward(mse(self.model(inputs), targets))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.scheduler.step()
+
+    def parts(self) -> dict[str, Any]:
+        parts = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
+        return {**parts, "precision": self.runtime.strategy.precision}
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_what_was_saved_goes_on_as_if_nothing_had_been(name: str, tmp_path: Path) -> None:
+    """Five steps at once are three and two, with modules, optimizers, schedulers and the precision's scale restored."""
+    whole, first, second = Loop(name), Loop(name), Loop(name)
+    whole.train(5)
+    first.train(3)
+    first.runtime.save({**first.parts(), "step": 3, "seen": [1, "a", None], "tensor": torch.ones(2)}, tmp_path / "c")
+    second.train(1)
+    rest = second.runtime.load(tmp_path / "c", second.parts())
+    assert rest.keys() == {"step", "seen", "tensor"}
+    assert (rest["step"], rest["seen"]) == (3, [1, "a", None])
+    assert torch.equal(rest["tensor"], torch.ones(2))
+    second.train(2)
+    for parameter, expected in zip(second.module.parameters(), whole.module.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
+    assert second.scheduler.get_last_lr() == whole.scheduler.get_last_lr()
+
+
+def test_without_objects_everything_is_handed_back(tmp_path: Path) -> None:
+    """State dicts with the user's own keys, on the CPU; what the checkpoint says of itself is in its manifest."""
+    loop = Loop("bf16-mixed")
+    loop.runtime.save({"model": loop.model, "step": 1}, tmp_path / "c")
+    content = loop.runtime.load(tmp_path / "c")
+    assert content.keys() == {"model", "step"}
+    assert list(content["model"]) == list(network().state_dict())
+    manifest = read_manifest(tmp_path / "c")
+    assert (manifest.world_size, manifest.strategy) == (1, "single_device")
+
+
+def test_a_part_that_is_missing(tmp_path: Path) -> None:
+    """Named, with what is there; nothing else is loaded."""
+    loop, other = Loop("32-true"), Loop("32-true")
+    loop.train(1)
+    loop.runtime.save({"model": loop.model, "step": 1}, tmp_path / "c")
+    before = [parameter.clone() for parameter in other.module.parameters()]
+    with pytest.raises(CheckpointError, match=r"state: 'optimizer' not in checkpoint .*c'. Valid: 'model', 'step'"):
+        other.runtime.load(tmp_path / "c", {"model": other.model, "optimizer": other.optimizer})
+    assert all(torch.equal(now, then) for now, then in zip(other.module.parameters(), before, strict=True))
+
+
+def test_a_part_of_another_form(tmp_path: Path) -> None:
+    """Named, with the checkpoint and what its object says."""
+    loop = Loop("32-true")
+    loop.runtime.save({"model": loop.model, "step": 1}, tmp_path / "c")
+    with pytest.raises(CheckpointError, match=r"(?s)c': its 'model' cannot be taken back.*size mismatch"):
+        loop.runtime.load(tmp_path / "c", {"model": nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 2))})
+    with pytest.raises(CheckpointError, match="its 'step' cannot be taken back"):
+        loop.runtime.load(tmp_path / "c", {"step": loop.optimizer})
+
+
+def test_objects_that_take_nothing_back(tmp_path: Path) -> None:
+    """Refused by the name they are given under."""
+    one = runtime()
+    one.save({"step": 1}, tmp_path / "c")
+    with pytest.raises(WrongTypeError, match=r"state\['step'\]: given int. Valid: what has a load_state_dict"):
+        one.load(tmp_path / "c", {"step": 0})
+
+
+def test_the_name_that_is_taken(tmp_path: Path) -> None:
+    """A part of the user's under the checkpoint's own name would be lost."""
+    with pytest.raises(ConfigurationError, match="state: 'core' is the name of the checkpoint's own part"):
+        runtime().save({"core": 1}, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
+    """An object that is neither plain nor has a state dict is named by its place."""
+    with pytest.raises(CheckpointError, match=r"checkpoint\['path'\] is a pathlib"):
+        runtime().save({"path": tmp_path}, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_checkpoints_that_are_absent_or_damaged(tmp_path: Path) -> None:
+    """Each is a CheckpointError."""
+    one = runtime()
+    with pytest.raises(CheckpointError, match="absent"):
+        one.load(tmp_path / "absent")
+    one.save({"step": 1}, tmp_path / "c")
+    (shard,) = (tmp_path / "c").glob("*.pt")
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="damaged"):
+        one.load(tmp_path / "c")
+
+
+def test_a_format_of_the_users_own(tmp_path: Path) -> None:
+    """The CheckpointIO that was given is the one that writes and reads."""
+    used: list[str] = []
+
+    class Watched(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            used.append("save")
+            super().save_checkpoint(checkpoint, path, storage_options)
+
+        def load_checkpoint(self, path: Any, map_location: Any = None) -> Any:
+            used.append(f"load to {map_location}")
+            return super().load_checkpoint(path, map_location)
+
+    one = runtime(checkpoint_io=Watched())
+    one.save({"step": 1}, tmp_path / "c")
+    assert one.load(tmp_path / "c") == {"step": 1}
+    assert used == ["save", "load to cpu"]

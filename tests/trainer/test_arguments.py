@@ -1,0 +1,200 @@
+"""Wrong words to the Trainer, its stages and the module: refused before anything runs, by name, with what is valid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from core import Callback, Module, Trainer
+from core.callbacks import ModelCheckpoint, ProgressBar
+from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
+
+from .regression import Regression, dataset, loader, quiet
+
+
+class HalfLogger:
+    log_metrics = None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "valid"),
+    [
+        ("max_epochs", -1, ConfigurationError, "a whole number from 0, or None"),
+        ("max_epochs", 1.5, ConfigurationError, "a whole number from 0"),
+        ("max_steps", True, ConfigurationError, "a whole number from 0"),
+        ("accumulate_grad_batches", 0, ConfigurationError, r"a whole number from 1\."),
+        ("accumulate_grad_batches", None, ConfigurationError, r"a whole number from 1\."),
+        ("check_val_every_n_epoch", "2", ConfigurationError, "a whole number from 1"),
+        ("limit_train_batches", 0, ConfigurationError, "a whole number from 1, or None"),
+        ("limit_val_batches", 0.5, ConfigurationError, "a whole number from 1"),
+        ("limit_test_batches", -1, ConfigurationError, "a whole number from 1"),
+        ("limit_predict_batches", "all", ConfigurationError, "a whole number from 1"),
+        ("log_every_n_steps", 0, ConfigurationError, "a whole number from 1"),
+        ("gradient_clip_val", -0.5, ConfigurationError, "a number above 0, or None"),
+        ("gradient_clip_val", 0, ConfigurationError, "a number above 0"),
+        ("gradient_clip_val", "1", ConfigurationError, "a number above 0"),
+        ("gradient_clip_val", float("nan"), ConfigurationError, "a number above 0"),
+        ("gradient_clip_algorithm", "both", ConfigurationError, "'norm', 'value'"),
+        ("logger", "csv", WrongTypeError, r"objects with log_metrics\(metrics, step\)"),
+        ("logger", [HalfLogger()], WrongTypeError, "objects with log_metrics"),
+        ("logger", HalfLogger, WrongTypeError, "objects with log_metrics"),
+        ("callbacks", [object()], WrongTypeError, "classes derived from core.Callback"),
+        ("callbacks", ProgressBar, WrongTypeError, "classes derived from core.Callback"),
+        ("precision", "8-mixed", UnknownNameError, "'bf16-mixed'"),
+        ("strategy", "dpp", UnknownNameError, "'ddp'"),
+    ],
+)
+def test_words(name: str, value: Any, error: type[CoreError], valid: str) -> None:
+    """Each names the argument, what was given, and what is valid."""
+    with pytest.raises(error, match=rf"(?s){name}.*Valid.*{valid}|{name}.*{valid}"):
+        quiet(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "ruled_out"),
+    [(ModelCheckpoint, {"enable_checkpointing": False}), (ProgressBar, {"enable_progress_bar": False})],
+)
+def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dict[str, bool]) -> None:
+    """Words that contradict each other are refused; neither wins in silence."""
+    ((name, _),) = ruled_out.items()
+    with pytest.raises(ConfigurationError, match=f"{name}=False: a {given.__name__} is among the callbacks"):
+        Trainer(accelerator="cpu", devices=1, callbacks=[given()], **ruled_out)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+@pytest.mark.parametrize(
+    ("module", "loaders", "message"),
+    [
+        (torch.nn.Linear(1, 1), loader(), "module: given Linear. Valid: a core.Module"),
+        (Regression, loader(), "module: given type"),
+        (Regression(), dataset(), "dataloaders: given TensorDataset. Valid: one torch DataLoader"),
+        (Regression(), None, "dataloaders: given NoneType"),
+        (Regression(), [loader(), loader()], "dataloaders: given several loaders"),
+    ],
+)
+def test_objects_of_another_kind(stage: str, module: Any, loaders: Any, message: str) -> None:
+    """In every stage, before it begins."""
+    trainer = quiet(max_epochs=1)
+    with pytest.raises(WrongTypeError, match=message):
+        getattr(trainer, stage)(module, loaders)
+    assert not trainer.runtime._is_live
+
+
+def test_validation_data_of_another_kind() -> None:
+    """The error names the argument of the two that is meant."""
+    with pytest.raises(WrongTypeError, match="val_dataloaders: given int"):
+        quiet().fit(Regression(), loader(), 5)
+
+
+class Bare(Module):
+    pass
+
+
+class OnlyTrains(Module):
+    training_step = Regression.training_step
+    configure_optimizers = Regression.configure_optimizers
+
+
+@pytest.mark.parametrize(
+    ("module", "stage", "missing"),
+    [
+        (Bare, "fit", "'training_step', 'configure_optimizers'$|'training_step', 'configure_optimizers'\\."),
+        (OnlyTrains, "fit", r"'validation_step'\."),
+        (Bare, "validate", r"'validation_step'\."),
+        (Bare, "test", r"'test_step'\."),
+    ],
+)
+def test_steps_that_are_missing(module: type[Module], stage: str, missing: str) -> None:
+    """Named all at once."""
+    loaders = (loader(), loader()) if module is OnlyTrains else (loader(),)
+    with pytest.raises(ConfigurationError, match=f"module: {module.__name__} does not define {missing}"):
+        getattr(quiet(), stage)(module(), *loaders)
+
+
+class Scheduleless:
+    pass
+
+
+def sgd(module: Module) -> SGD:
+    return SGD(module.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error"),
+    [
+        (lambda m: None, WrongTypeError),
+        (lambda m: [], ConfigurationError),
+        (lambda m: "sgd", WrongTypeError),
+        (lambda m: [sgd(m), sgd(m)], ConfigurationError),
+        (lambda m: ([sgd(m), sgd(m)], []), ConfigurationError),
+        (lambda m: {}, ConfigurationError),
+        (lambda m: {"optimiser": sgd(m)}, ConfigurationError),
+        (lambda m: {"optimizer": sgd(m), "scheduler": StepLR(sgd(m), 1)}, ConfigurationError),
+        (lambda m: {"optimizer": sgd(m), "lr_scheduler": Scheduleless()}, WrongTypeError),
+        (lambda m: {"optimizer": sgd(m), "lr_scheduler": ReduceLROnPlateau(sgd(m))}, WrongTypeError),
+        (lambda m: {"optimizer": sgd(m), "lr_scheduler": {"interval": "step"}}, WrongTypeError),
+        (lambda m: {"optimizer": sgd(m), "lr_scheduler": {"scheduler": StepLR(sgd(m), 1), "every": 2}}, WrongTypeError),
+        (lambda m: described(m, interval="batch"), ConfigurationError),
+        (lambda m: described(m, frequency=0), ConfigurationError),
+        (lambda m: described(m, frequency=True), ConfigurationError),
+    ],
+)
+def test_what_configure_optimizers_may_not_return(returned: Any, error: type[CoreError]) -> None:
+    """The error says what it may."""
+
+    class Wrong(Regression):
+        def configure_optimizers(self) -> Any:
+            return returned(self)
+
+    with pytest.raises(
+        error, match=r"configure_optimizers: .*Valid: .*optimizer|configure_optimizers: .*Valid: interval"
+    ):
+        quiet(max_epochs=1).fit(Wrong(), loader())
+
+
+def described(module: Module, **words: Any) -> dict[str, Any]:
+    optimizer = sgd(module)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1), **words}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda optimizer: optimizer,
+        lambda optimizer: [optimizer],
+        lambda optimizer: ([optimizer], [StepLR(optimizer, 1)]),
+        lambda optimizer: ([optimizer], [{"scheduler": StepLR(optimizer, 1), "interval": "step"}]),
+        lambda optimizer: {"optimizer": optimizer},
+        lambda optimizer: {"optimizer": optimizer, "lr_scheduler": StepLR(optimizer, 1)},
+        lambda optimizer: {"optimizer": optimizer, "lr_scheduler": [StepLR(optimizer, 1), StepLR(optimizer, 2)]},
+    ],
+)
+def test_what_configure_optimizers_may_return(wrap: Any) -> None:
+    """Each form trains."""
+
+    class Right(Regression):
+        def configure_optimizers(self) -> Any:
+            return wrap(sgd(self))
+
+    module = Right()
+    before = [parameter.clone() for parameter in module.parameters()]
+    quiet(max_epochs=1).fit(module, loader())
+    assert not any(torch.equal(now, then) for now, then in zip(module.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize(
+    "output", [1.0, "loss", {"los": torch.ones(())}, {"loss": 1.0}, (torch.ones(()), 1), [torch.ones(())]]
+)
+def test_what_a_training_step_may_not_return(output: Any) -> None:
+    """The error shows what was returned and says what is valid."""
+
+    class Wrong(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return output
+
+    with pytest.raises(WrongTypeError, match=r"training_step: returned .*Valid: the loss"):
+        quiet(max_epochs=1).fit(Wrong(), loader())

@@ -1,0 +1,310 @@
+"""ModelCheckpoint, what is in its checkpoints, and which of them are refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback, CheckpointIO, Trainer
+from core.callbacks import ModelCheckpoint
+from core.checkpoints import TorchCheckpointIO, is_committed, latest, read_manifest
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+
+from .regression import Regression, loader, quiet
+
+
+def saving(directory: Path, checkpoint: ModelCheckpoint | None = None, **settings: Any) -> Trainer:
+    callbacks = [*settings.pop("callbacks", []), *([] if checkpoint is None else [checkpoint])]
+    return quiet(default_root_dir=directory, enable_checkpointing=True, callbacks=callbacks, **settings)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def test_a_checkpoint_at_each_epochs_end(tmp_path: Path) -> None:
+    """By default in ``checkpoints``, named by epoch and step, all kept; the manifest says who wrote them."""
+    trainer = saving(tmp_path, max_epochs=3)
+    trainer.fit(Regression(), loader())
+    directory = tmp_path / "checkpoints"
+    assert names(directory) == ["epoch=0-step=7", "epoch=1-step=14", "epoch=2-step=21"]
+    assert trainer.checkpoint_callback is not None
+    assert trainer.checkpoint_callback.last_path == str(directory / "epoch=2-step=21")
+    assert latest(directory) == directory / "epoch=2-step=21"
+    manifest = read_manifest(directory / "epoch=0-step=7")
+    assert (manifest.world_size, manifest.strategy) == (1, "single_device")
+    assert {"torch", "torch-hal", "python"} <= set(manifest.versions)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"every_n_epochs": 2}, ["epoch=1-step=14", "epoch=3-step=28"]),
+        ({"filename": "{epoch:02d}"}, ["00", "01", "02", "03", "04"]),
+        ({"filename": "newest"}, ["newest"]),
+        ({"keep_last": 1}, ["epoch=4-step=35"]),
+        ({"keep_last": 3}, ["epoch=2-step=21", "epoch=3-step=28", "epoch=4-step=35"]),
+        ({"keep_last": 1, "every_n_epochs": 3}, ["epoch=2-step=21"]),
+        ({"keep_last": 1, "filename": "newest"}, ["newest"]),
+    ],
+)
+def test_names_and_numbers(options: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    """What is left after five epochs; ``saved`` knows the same, oldest first."""
+    checkpoint = ModelCheckpoint(tmp_path / "here", **options)
+    saving(tmp_path, checkpoint, max_epochs=5).fit(Regression(), loader())
+    assert names(tmp_path / "here") == expected
+    assert checkpoint.saved == [str(tmp_path / "here" / name) for name in expected]
+
+
+def test_old_ones_go_only_after_the_new_one_is_committed(tmp_path: Path) -> None:
+    """Whenever one is removed, a newer one is there whole."""
+    events: list[str] = []
+
+    class Watched(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            events.append(f"saved {os.path.basename(path)}")
+
+        def remove_checkpoint(self, path: Any) -> None:
+            newest = latest(os.path.dirname(path))
+            assert newest is not None
+            assert is_committed(newest)
+            assert newest.name != os.path.basename(path)
+            events.append(f"removed {os.path.basename(path)}")
+            super().remove_checkpoint(path)
+
+    checkpoint = ModelCheckpoint(filename="{epoch}", keep_last=1)
+    saving(tmp_path, checkpoint, max_epochs=3, checkpoint_io=Watched()).fit(Regression(), loader())
+    assert events == ["saved 0", "saved 1", "removed 0", "saved 2", "removed 1"]
+
+
+def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
+    """The error is raised where fit was called, and the last good checkpoint stays."""
+
+    class Full(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            if os.path.basename(path) == "1":
+                raise CheckpointError("no space")
+            super().save_checkpoint(checkpoint, path, storage_options)
+
+    checkpoint = ModelCheckpoint(filename="{epoch}", keep_last=1)
+    with pytest.raises(CheckpointError, match="no space"):
+        saving(tmp_path, checkpoint, max_epochs=3, checkpoint_io=Full()).fit(Regression(), loader())
+    assert names(tmp_path / "checkpoints") == ["0"]
+
+
+def test_a_resumed_run_goes_on_keeping_its_own_alone(tmp_path: Path) -> None:
+    """Of a run in another directory, which it is resumed from, it removes nothing."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    saving(first, ModelCheckpoint(filename="{epoch}", keep_last=2), max_epochs=2).fit(Regression(), loader())
+    again = saving(first, ModelCheckpoint(filename="{epoch}", keep_last=2), max_epochs=3)
+    again.fit(Regression(), loader(), ckpt_path="last")
+    assert names(first / "checkpoints") == ["1", "2"]
+    other = saving(second, ModelCheckpoint(filename="{epoch}", keep_last=1), max_epochs=5)
+    other.fit(Regression(), loader(), ckpt_path=first / "checkpoints" / "2")
+    assert names(first / "checkpoints") == ["1", "2"]
+    assert names(second / "checkpoints") == ["4"]
+
+
+def test_what_is_in_a_checkpoint(tmp_path: Path) -> None:
+    """torch alone reads it, with ``weights_only=True``; the state dict is the user's own module's."""
+    module = Regression()
+    saving(tmp_path, max_epochs=1, precision="16-mixed").fit(module, loader(shuffle=True))
+    path = tmp_path / "checkpoints" / "epoch=0-step=7"
+    (shard,) = (name for name in names(path) if name.endswith(".pt"))
+    content = torch.load(path / shard, weights_only=True)
+    assert (content["epoch"], content["global_step"]) == (1, 7)
+    own = module.state_dict()
+    assert content["state_dict"].keys() == own.keys()
+    assert all(torch.equal(content["state_dict"][name], value) for name, value in own.items())
+    assert content["optimizer"].keys() == module.configure_optimizers().state_dict().keys()
+    assert content["core"]["precision"] == "16-mixed"
+
+
+def test_a_users_own_format_of_one_file(tmp_path: Path) -> None:
+    """A CheckpointIO that writes a single file serves saving, resuming and removing."""
+
+    class OneFile(CheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            torch.save(checkpoint, path)
+
+        def load_checkpoint(self, path: Any, map_location: Any = None) -> Any:
+            return torch.load(path, map_location, weights_only=True)
+
+        def remove_checkpoint(self, path: Any) -> None:
+            os.remove(path)
+
+    one = ModelCheckpoint(filename="{epoch}.ckpt", keep_last=1)
+    saving(tmp_path, one, max_epochs=2, checkpoint_io=OneFile()).fit(Regression(), loader())
+    assert names(tmp_path / "checkpoints") == ["1.ckpt"]
+    trainer = saving(tmp_path, ModelCheckpoint(keep_last=1), max_epochs=3, checkpoint_io=OneFile())
+    trainer.fit(Regression(), loader(), ckpt_path=tmp_path / "checkpoints" / "1.ckpt")
+    assert trainer.global_step == 21
+
+
+class Whenever(Callback):
+    """Writes a checkpoint in one hook of epoch 1."""
+
+    def __init__(self, hook: str, path: Path) -> None:
+        self.hook, self.path = hook, path
+
+    def _save(self, hook: str, trainer: Trainer) -> None:
+        if hook == self.hook and trainer.current_epoch == 1:
+            trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+        self._save("on_train_epoch_start", trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._save(f"on_train_batch_end {batch_idx}", trainer)
+
+    def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+        self._save("on_evaluation_end", trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        self._save("on_train_epoch_end", trainer)
+
+
+@pytest.mark.parametrize(
+    ("hook", "epochs_left"), [("on_train_epoch_start", 2), ("on_evaluation_end", 1), ("on_train_epoch_end", 1)]
+)
+def test_checkpoints_written_by_the_user_between_epochs(hook: str, epochs_left: int, tmp_path: Path) -> None:
+    """Each goes on with the epoch that had not begun, wherever between two epochs' batches it was written."""
+    quiet(max_epochs=2, callbacks=Whenever(hook, tmp_path / "mine")).fit(Regression(), loader(), loader())
+    trainer = quiet(max_epochs=3)
+    trainer.fit(Regression(), loader(), ckpt_path=tmp_path / "mine")
+    assert trainer.global_step == 21
+    begun: list[int] = []
+
+    class Count(Callback):
+        def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+            begun.append(trainer.current_epoch)
+
+    quiet(max_epochs=3, callbacks=Count()).fit(Regression(), loader(), ckpt_path=tmp_path / "mine")
+    assert begun == list(range(3 - epochs_left, 3))
+
+
+@pytest.mark.parametrize("how", ["by the user", "max_steps", "should_stop"])
+def test_checkpoints_written_within_an_epoch(how: str, tmp_path: Path) -> None:
+    """fit refuses to resume from one, as it could not be exact; the parameters serve evaluation."""
+    path = tmp_path / "mine"
+
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            trainer.should_stop = trainer.global_step == 9
+
+    module = Regression()
+    if how == "by the user":
+        quiet(max_epochs=2, callbacks=Whenever("on_train_batch_end 1", path)).fit(module, loader())
+    else:
+        settings: dict[str, Any] = {"max_steps": 9} if how == "max_steps" else {"callbacks": [Stop()]}
+        saving(tmp_path, ModelCheckpoint(tmp_path, filename="mine"), **settings).fit(module, loader())
+    with pytest.raises(
+        CheckpointError, match=r"after some of the batches of epoch 1.*Valid: one written at an epoch's end"
+    ):
+        quiet(max_epochs=3).fit(Regression(), loader(), ckpt_path=path)
+    assert set(quiet().validate(Regression(), loader(), ckpt_path=path)) == {"error"}
+
+
+def test_a_step_limit_at_an_epochs_end_is_no_break_within_it(tmp_path: Path) -> None:
+    """Fourteen steps are two whole epochs: the fit goes on from there."""
+    saving(tmp_path, max_steps=14).fit(Regression(), loader())
+    trainer = quiet(max_epochs=3, default_root_dir=tmp_path)
+    trainer.fit(Regression(), loader(), ckpt_path="last")
+    assert (trainer.current_epoch, trainer.global_step) == (3, 21)
+
+
+def test_saving_where_no_fit_is_running(tmp_path: Path) -> None:
+    """Refused, as there would be no optimizer to save."""
+    with pytest.raises(ConfigurationError, match="no fit is running"):
+        quiet().save_checkpoint(tmp_path / "a")
+
+
+class Wider(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.network[0] = torch.nn.Linear(6, 17)
+        self.network[3] = torch.nn.Linear(17, 1)
+
+
+class Scheduled(Regression):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+class PartlyTrained(Regression):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.network[0].parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (Wider, {}, "'state_dict' cannot be taken back.*size mismatch for network.0.weight"),
+        (Scheduled, {}, "'lr_schedulers' cannot be taken back"),
+        (PartlyTrained, {}, "'optimizer' cannot be taken back"),
+        (Regression, {"generator": torch.Generator()}, "written with 0 generators in the loaders, and these have 1"),
+    ],
+)
+def test_checkpoints_of_something_else(module: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A checkpoint that does not fit is a CheckpointError that names it and the part."""
+    saving(tmp_path, max_epochs=1).fit(Regression(), loader())
+    path = str(tmp_path / "checkpoints" / "epoch=0-step=7")
+    with pytest.raises(CheckpointError, match=f"(?s){path}.*{message}"):
+        quiet(max_epochs=2).fit(module(), loader(**options), ckpt_path=path)
+
+
+def test_a_checkpoint_of_another_number_of_processes(tmp_path: Path) -> None:
+    """Refused by fit, with both numbers; its parameters serve evaluation."""
+    saving(tmp_path, max_epochs=1).fit(Regression(), loader())
+    path, io = tmp_path / "checkpoints" / "epoch=0-step=7", TorchCheckpointIO()
+    content = io.load_checkpoint(path)
+    content["processes"] = content["processes"] * 2
+    io.save_checkpoint(content, path)
+    with pytest.raises(CheckpointError, match=r"written by 2 process\(es\), and this run has 1"):
+        quiet(max_epochs=2).fit(Regression(), loader(), ckpt_path=path)
+    assert quiet().validate(Regression(), loader(), ckpt_path=path)
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_what_is_no_checkpoint_of_a_trainer(stage: str, tmp_path: Path) -> None:
+    """Absent paths, other files, other checkpoints and no paths at all are refused by name in every stage."""
+    foreign, other = tmp_path / "foreign.pt", tmp_path / "other"
+    torch.save(Regression().state_dict(), foreign)
+    TorchCheckpointIO().save_checkpoint({"weights": torch.ones(1)}, other)
+    run = getattr(quiet(max_epochs=1, default_root_dir=tmp_path), stage)
+    for path, message in (
+        (tmp_path / "absent", "absent"),
+        (foreign, "foreign.pt is a single file"),
+        (other, "other.*'state_dict'.* not in it. Valid: one written by a Trainer"),
+        ("last", "ckpt_path='last': no committed checkpoint in .*checkpoints"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            run(Regression(), loader(), ckpt_path=path)
+    with pytest.raises(WrongTypeError, match="ckpt_path=5: given no path"):
+        run(Regression(), loader(), ckpt_path=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every_n_epochs": 0}, "every_n_epochs=0"),
+        ({"keep_last": True}, "keep_last=True"),
+        ({"keep_last": 1.5}, "keep_last=1.5"),
+        ({"filename": "{epoch}-{val_loss:.2f}"}, "filename='{epoch}-{val_loss:.2f}'.*{epoch} and {step}"),
+        ({"filename": "{}"}, "filename='{}'"),
+        ({"filename": "a/{epoch}"}, "filename='a/{epoch}'"),
+        ({"filename": ""}, "filename=''"),
+        ({"filename": 3}, "filename=3"),
+    ],
+)
+def test_words_that_would_fail_after_the_first_epoch(options: dict[str, Any], message: str) -> None:
+    """Refused when they are given."""
+    with pytest.raises(ConfigurationError, match=message):
+        ModelCheckpoint(**options)

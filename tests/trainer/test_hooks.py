@@ -1,0 +1,247 @@
+"""Hooks of modules and callbacks: which are called, in which order, and what an error in one of them does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback, Trainer
+from core.callbacks import ModelCheckpoint, ProgressBar
+from core.errors import ConfigurationError
+from core.trainer.hooks import ModuleHooks, bind_hooks
+
+from .regression import Regression, assert_same, loader, quiet
+
+HOOKS = [name for name in vars(ModuleHooks) if name.startswith("on_")]
+OF_CALLBACKS = [name for name in vars(Callback) if name.startswith("on_")]
+
+
+def recording(base: type[Any], names: list[str], label: str, calls: list[str]) -> Any:
+    """An object of a class derived from ``base`` that notes each call of the hooks ``names``."""
+
+    def noting(name: str) -> Callable[..., None]:
+        def hook(self: Any, *args: Any) -> None:
+            told = [str(arg) for arg in args if isinstance(arg, int | str)]
+            calls.append(" ".join([label, name, *told]))
+
+        return hook
+
+    return type(label, (base,), {name: noting(name) for name in names})()
+
+
+def test_the_order_of_all_hooks() -> None:
+    """The module's before the callbacks', those in the order given; ``outputs`` is the loss, counts are from 0."""
+    calls: list[str] = []
+    module = recording(Regression, HOOKS, "module", calls)
+    callback = recording(Callback, OF_CALLBACKS, "callback", calls)
+    quiet(max_epochs=2, callbacks=callback).fit(module, loader(25), loader(50))
+    both = ["module {}", "callback {}"]
+    epoch = [
+        *(who.format("on_train_epoch_start") for who in both),
+        *(who.format(f"on_train_batch_{at} {index}") for index in (0, 1) for at in ("start", "end") for who in both),
+        *(who.format("on_evaluation_start validate") for who in both),
+        *(who.format("on_evaluation_batch_end 0") for who in both),
+        *(who.format("on_evaluation_end validate") for who in both),
+        *(who.format("on_train_epoch_end") for who in both),
+    ]
+    start, end = ([who.format(f"on_fit_{at}") for who in both] for at in ("start", "end"))
+    assert calls == [*start, *epoch, *epoch, *end]
+
+
+def test_what_the_hooks_of_a_step_are_given() -> None:
+    """Trainer and module, the batch, its index, and the loss that the step returned."""
+    found: list[Any] = []
+
+    class Look(Callback):
+        def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+            found.append((trainer, module, batch, batch_idx))
+
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            found.append(outputs)
+
+    class Fixed(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.returned = self.loss(batch)
+            return {"loss": self.returned}
+
+    batch = (torch.ones(2, 6), torch.ones(2, 1))
+    module, trainer = Fixed(), quiet(max_epochs=1, callbacks=Look())
+    trainer.fit(module, [batch])
+    assert found[0][0] is trainer
+    assert found[0][1] is module
+    assert found[0][2] is batch
+    assert found[0][3] == 0
+    assert torch.equal(found[1], module.returned)
+    assert not found[1].requires_grad
+
+
+def test_both_kinds_of_hooks_are_declared_alike() -> None:
+    """A callback has each of the module's hooks but those of checkpoints, with trainer and module before the rest."""
+    for name in HOOKS:
+        if name in ("on_save_checkpoint", "on_load_checkpoint"):
+            continue
+        of_module = list(inspect.signature(getattr(ModuleHooks, name)).parameters)
+        of_callback = list(inspect.signature(getattr(Callback, name)).parameters)
+        assert of_callback == ["self", "trainer", "module", *of_module[1:]], name
+
+
+def test_only_hooks_that_are_overridden_are_bound() -> None:
+    """One that nobody overrides costs the loop nothing; one that a base class overrides counts."""
+
+    class Base(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            pass
+
+    class Derived(Base):
+        pass
+
+    module, callbacks = Regression(), [Callback(), Derived(), ModelCheckpoint()]
+    assert bind_hooks("on_train_batch_start", None, module, callbacks) == ()
+    assert len(bind_hooks("on_train_batch_end", None, module, callbacks)) == 1
+
+
+def test_checkpoints_come_after_all_other_callbacks() -> None:
+    """Wherever the user put them; the others keep their order."""
+
+    class Other(Callback):
+        pass
+
+    mine, others = ModelCheckpoint(), [Other(), Other()]
+    trainer = quiet(callbacks=[mine, *others], enable_checkpointing=True)
+    assert trainer.callbacks == [*others, mine]
+    assert trainer.checkpoint_callback is mine
+    added = quiet(callbacks=others, enable_checkpointing=True, enable_progress_bar=True).callbacks
+    assert added[:2] == others
+    assert [type(callback) for callback in added[2:]] == [ProgressBar, ModelCheckpoint]
+
+
+class Boom(Exception):
+    pass
+
+
+class Fails(Callback):
+    """Raises in one hook, and notes what it is told of errors."""
+
+    def __init__(self, error: BaseException, hook: str) -> None:
+        self.error, self.hook = error, hook
+        self.told: list[tuple[BaseException, bool]] = []
+
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+        self._fail_at("on_fit_start")
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 1 and batch_idx == 2:
+            self._fail_at("on_train_batch_end")
+
+    def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+        self._fail_at("on_evaluation_end")
+
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+        self.told.append((error, module.trainer is trainer))
+
+    def _fail_at(self, hook: str) -> None:
+        if self.hook == hook:
+            raise self.error
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_batch_end", "on_evaluation_end"])
+@pytest.mark.parametrize("error", [Boom("planted"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_error_reaches_callbacks_and_caller_and_the_next_fit_is_whole(error: BaseException, hook: str) -> None:
+    """The very error is raised; nothing of the broken run is left in module or trainer, nor in a second fit."""
+    expected = Regression()
+    module = Regression()
+    module.load_state_dict(expected.state_dict())
+    torch.manual_seed(0)
+    quiet(max_epochs=2).fit(expected, loader(), loader())
+
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    fails, later = Fails(error, hook), Fails(error, "never")
+    trainer = quiet(max_epochs=2, callbacks=[fails, later])
+    with pytest.raises(type(error)) as caught:
+        trainer.fit(module, loader(), loader())
+    assert caught.value is error
+    assert fails.told == later.told == [(error, True)]
+    assert module._trainer is None
+    assert trainer.metric_log is None
+    assert all(part.training for part in module.modules())
+
+    fails.hook = "never"
+    module.load_state_dict(before)
+    torch.manual_seed(0)
+    trainer.fit(module, loader(), loader())
+    assert_same(module, expected)
+    assert (trainer.current_epoch, trainer.global_step) == (2, 14)
+
+
+def test_an_error_in_on_exception_does_not_hide_the_first() -> None:
+    """Both are in the traceback, and the trainer can be used again."""
+
+    class Worse(Callback):
+        def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+            raise ValueError("in on_exception")
+
+    module, trainer = Regression(), quiet(max_epochs=1, callbacks=[Fails(Boom(), "on_fit_start"), Worse()])
+    with pytest.raises(ValueError, match="in on_exception") as caught:
+        trainer.fit(module, loader())
+    assert isinstance(caught.value.__context__, Boom)
+    assert module._trainer is None
+    trainer.callbacks.clear()
+    trainer.fit(module, loader())
+    assert trainer.global_step == 7
+
+
+def test_a_trainer_runs_one_thing_at_a_time() -> None:
+    """A stage of the same trainer within its fit is refused; one of another trainer, on the same module, is not."""
+    seen: list[Any] = []
+
+    class Nested(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            with pytest.raises(ConfigurationError, match="running already"):
+                trainer.test(module, loader())
+            seen.append(quiet().test(module, loader()))
+            assert module.trainer is trainer
+
+    module, trainer = Regression(), quiet(max_epochs=2, callbacks=Nested())
+    trainer.fit(module, loader())
+    assert trainer.global_step == 14
+    assert [set(metrics) for metrics in seen] == [{"test_error"}] * 2
+
+
+def test_should_stop_ends_the_fit_after_the_running_step() -> None:
+    """With accumulation, after the optimizer step that is under way; validation and the epoch's end still come."""
+    calls: list[str] = []
+
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            calls.append(f"batch {batch_idx}")
+            trainer.should_stop = batch_idx == 1 or trainer.should_stop
+
+        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+            calls.append(stage)
+
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            calls.append("epoch")
+
+    trainer = quiet(max_epochs=3, accumulate_grad_batches=3, callbacks=Stop())
+    trainer.fit(Regression(), loader(), loader())
+    assert calls == ["batch 0", "batch 1", "batch 2", "validate", "epoch"]
+    assert (trainer.current_epoch, trainer.global_step) == (0, 1)
+    trainer.callbacks.clear()
+    trainer.fit(Regression(), loader())
+    assert trainer.current_epoch == 3, "a new fit is not stopped by what stopped the last"
+
+
+def test_should_stop_between_epochs() -> None:
+    """Set in validation, it ends the fit with the epoch, which counts as done."""
+
+    class Stop(Callback):
+        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+            trainer.should_stop = trainer.callback_metrics["error"] > 0  # type: ignore[assignment]
+
+    trainer = quiet(max_epochs=3, callbacks=Stop())
+    trainer.fit(Regression(), loader(), loader())
+    assert (trainer.current_epoch, trainer.global_step) == (1, 7)

@@ -1,0 +1,317 @@
+"""What a module logs, against means, sums and extremes by numpy."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from core import Callback, Trainer
+from core.errors import ConfigurationError
+
+from .regression import Regression, quiet
+
+SIZES = (8, 8, 3, 5)
+VALUES = (0.5, -2.0, 7.0, 0.25)
+
+
+def batches() -> list[Tensor]:
+    return [torch.ones(size, 2) for size in SIZES]
+
+
+class Logs(Regression):
+    """Calls ``log`` with each step's value of VALUES, and what is given here."""
+
+    def __init__(self, kind: Any = float, **options: Any) -> None:
+        super().__init__()
+        self.kind, self.options = kind, options
+
+    def record(self, batch_idx: int) -> None:
+        self.log("value", self.kind(VALUES[batch_idx]), **self.options)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.record(batch_idx)
+        return self.network(torch.ones(2, 6)).mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.record(batch_idx)
+
+    test_step = validation_step
+
+
+class Sent:
+    """A logger that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.calls.append((step, metrics))
+
+
+REDUCED = {
+    "mean": float(np.average(VALUES, weights=SIZES)),
+    "sum": float(np.sum(VALUES)),
+    "min": float(np.min(VALUES)),
+    "max": float(np.max(VALUES)),
+}
+
+KINDS: dict[str, Any] = {
+    "float": float,
+    "tensor": torch.tensor,
+    "tensor of one element": lambda value: torch.tensor([[value]]),
+    "half": lambda value: torch.tensor(value, dtype=torch.bfloat16),
+    "numpy": np.float32,
+    "with gradient": lambda value: torch.tensor(value, requires_grad=True) * 1,
+}
+
+
+@pytest.mark.parametrize("reduce_fx", REDUCED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_epoch_values(kind: str, reduce_fx: str) -> None:
+    """Numbers and scalar tensors of any kind are combined over the epoch as asked, in training as in validation."""
+    module = Logs(KINDS[kind], on_step=False, on_epoch=True, reduce_fx=reduce_fx)
+    trainer = quiet(max_epochs=2)
+    trainer.fit(module, batches())
+    in_training = trainer.callback_metrics
+    assert set(in_training) == {"value"}
+    assert in_training["value"].shape == ()
+    assert not in_training["value"].requires_grad
+    assert float(in_training["value"]) == pytest.approx(REDUCED[reduce_fx], rel=1e-6)
+    assert quiet().validate(module, batches()) == {"value": pytest.approx(REDUCED[reduce_fx], rel=1e-6)}
+
+
+@pytest.mark.parametrize(
+    ("options", "training", "evaluation"),
+    [
+        ({}, {"value": 0.25}, {"value": REDUCED["mean"]}),
+        ({"on_step": True, "on_epoch": False}, {"value": 0.25}, {"value": 0.25}),
+        ({"on_epoch": True}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}, {"value": REDUCED["mean"]}),
+        ({"on_step": True}, {"value": 0.25}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}),
+        ({"on_epoch": True, "batch_size": 1}, {"value_step": 0.25, "value_epoch": 1.4375}, {"value": 1.4375}),
+        ({"sync_dist": True}, {"value": 0.25}, {"value": REDUCED["mean"]}),
+    ],
+)
+def test_names(options: dict[str, Any], training: dict[str, float], evaluation: dict[str, float]) -> None:
+    """By step in training and by epoch in evaluation unless told otherwise; ``_step`` and ``_epoch`` where both."""
+    module, trainer = Logs(**options), quiet(max_epochs=1)
+    trainer.fit(module, batches())
+    assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(training)
+    assert trainer.test(module, batches()) == pytest.approx(evaluation)
+
+
+def test_loggers_are_called_every_n_steps_and_at_an_epochs_end() -> None:
+    """Step values after every second step, epoch values when they are known; each logger has its own copy."""
+    first, second = Sent(), Sent()
+    trainer = quiet(max_epochs=2, log_every_n_steps=2, logger=[first, second])
+    trainer.fit(Logs(on_epoch=True), batches(), batches())
+    mean = pytest.approx(REDUCED["mean"])
+    assert first.calls == [
+        (2, {"value_step": -2.0}),
+        (4, {"value_step": 0.25}),
+        (4, {"value": mean}),
+        (4, {"value_epoch": mean}),
+        (6, {"value_step": -2.0}),
+        (8, {"value_step": 0.25}),
+        (8, {"value": mean}),
+        (8, {"value_epoch": mean}),
+    ]
+    assert second.calls == first.calls
+    assert second.calls[0][1] is not first.calls[0][1]
+    assert all(type(value) is float for _, metrics in first.calls for value in metrics.values())
+
+
+def test_loggers_count_optimizer_steps() -> None:
+    """With two batches a step there are two steps, and the value is the last batch's."""
+    sent = Sent()
+    quiet(max_epochs=1, log_every_n_steps=1, logger=sent, accumulate_grad_batches=2).fit(Logs(), batches())
+    assert sent.calls == [(1, {"value": -2.0}), (2, {"value": 0.25})]
+
+
+def test_the_newest_value_is_there_at_once() -> None:
+    """A callback sees in callback_metrics what the running step has logged."""
+    seen: list[float] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(float(trainer.callback_metrics["value"]))
+
+    quiet(max_epochs=1, callbacks=Look()).fit(Logs(), batches())
+    assert seen == list(VALUES)
+
+
+def test_a_value_is_taken_as_it_is() -> None:
+    """What is done to a tensor in place after it was logged does not change what was logged."""
+
+    class Counter(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            if batch_idx == 0:
+                self.count = torch.zeros(())
+            self.count += 1
+            self.log("sum", self.count, reduce_fx="sum")
+            self.log("min", self.count, reduce_fx="min")
+            self.log("mean", self.count)
+
+    result = quiet().validate(Counter(), [torch.ones(1)] * 4)
+    assert result == {"sum": 10.0, "min": 1.0, "mean": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("value", "reduce_fx", "expected"),
+    [
+        (torch.tensor(1.0, dtype=torch.bfloat16), "mean", 1.0),
+        (torch.tensor(1.0, dtype=torch.float16), "sum", 3000.0),
+        (torch.tensor(200, dtype=torch.uint8), "sum", 600_000.0),
+        (torch.tensor(True), "sum", 3000.0),
+        (torch.tensor(True), "mean", 1.0),
+        (torch.tensor(20_000_001), "sum", 60_000_003_000.0),
+        (20_000_001, "sum", 60_000_003_000.0),
+    ],
+)
+def test_many_values_of_a_narrow_dtype(value: Any, reduce_fx: str, expected: float) -> None:
+    """3,000 of them are added up without saturation, overflow or rounding."""
+
+    class Many(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("value", value, reduce_fx=reduce_fx)
+
+    assert quiet().validate(Many(), [torch.ones(3)] * 3000) == {"value": expected}
+
+
+@dataclass
+class Graph:
+    name: str
+    nodes: Tensor
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rows: rows,
+        lambda rows: [rows, torch.ones(99)],
+        lambda rows: {"x": rows},
+        lambda rows: UserDict(x=rows),
+        lambda rows: {"names": ["a", "b"], "nested": {"empty": []}, "scalar": torch.tensor(1), "x": (rows,)},
+        lambda rows: Graph("g", rows),
+    ],
+)
+def test_the_weight_is_the_batchs_first_dimension(wrap: Any) -> None:
+    """Of the first tensor that has one, wherever it stands in the batch."""
+    assert quiet().validate(Logs(), [wrap(batch) for batch in batches()]) == {"value": pytest.approx(REDUCED["mean"])}
+
+
+def test_batches_without_tensors_weigh_the_same() -> None:
+    """Where nothing tells a batch's size, the mean is over batches."""
+    assert quiet().validate(Logs(), ["a", "b", 3, None]) == {"value": pytest.approx(float(np.mean(VALUES)))}
+
+
+class LogsInHooks(Regression):
+    """Computes its metrics at the end, as one does that need all items."""
+
+    def on_train_epoch_start(self) -> None:
+        self.log("started", float(self.current_epoch), on_step=False, on_epoch=True)
+
+    def on_train_epoch_end(self) -> None:
+        self.log("train_end", 10.0 + self.current_epoch, on_step=False, on_epoch=True)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return None
+
+    def on_evaluation_end(self, stage: str) -> None:
+        self.log_dict({f"{stage}_a": 20.0, f"{stage}_b": 21}, prog_bar=True)
+
+
+def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
+    """And reaches loggers, results and the callbacks' hooks of the same name."""
+    sent = Sent()
+    seen: list[tuple[str, dict[str, float]]] = []
+
+    class Look(Callback):
+        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+            seen.append((stage, {name: float(value) for name, value in trainer.callback_metrics.items()}))
+
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            seen.append(("train", {name: float(value) for name, value in trainer.callback_metrics.items()}))
+
+    rows = [(torch.ones(2, 6), torch.ones(2, 1))]
+    trainer = quiet(max_epochs=2, logger=sent, callbacks=Look())
+    trainer.fit(LogsInHooks(), rows, rows)
+    evaluated = {"validate_a": 20.0, "validate_b": 21.0}
+    ends = [{"started": float(epoch), "train_end": 10.0 + epoch} for epoch in range(2)]
+    assert seen == [
+        ("validate", evaluated),
+        ("train", {**evaluated, **ends[0]}),
+        ("validate", {**evaluated, **ends[0]}),
+        ("train", {**evaluated, **ends[1]}),
+    ]
+    assert sent.calls == [(1, evaluated), (1, ends[0]), (2, evaluated), (2, ends[1])]
+    assert trainer.prog_bar_metrics == set(evaluated)
+    assert quiet().validate(LogsInHooks(), rows) == evaluated
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "message"),
+    [
+        (torch.ones(2), {}, r"log\('x'\): given a tensor of shape \(2,\)"),
+        ("1.0", {}, r"log\('x'\): given '1.0' of type str"),
+        (None, {}, "given None of type NoneType"),
+        (1.0, {"reduce_fx": "median"}, r"reduce_fx='median'.*'mean', 'sum', 'min', 'max'"),
+        (1.0, {"on_step": False, "on_epoch": False}, "on_step and on_epoch are false"),
+    ],
+)
+def test_values_and_words_that_cannot_be_logged(value: Any, options: dict[str, Any], message: str) -> None:
+    """The error names the metric, what was given and what is valid."""
+
+    class Wrong(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("x", value, **options)
+
+    with pytest.raises(ConfigurationError, match=message):
+        quiet().validate(Wrong(), [torch.ones(1)])
+
+
+def test_a_later_value_that_is_no_scalar_is_refused_as_well() -> None:
+    """Not only the first value under a name is looked at."""
+
+    class Later(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("x", torch.ones(1 + batch_idx))
+
+    with pytest.raises(ConfigurationError, match=r"shape \(2,\)"):
+        quiet().validate(Later(), [torch.ones(1)] * 2)
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_fit_end", "configure_optimizers"])
+def test_logging_where_nothing_is_running(hook: str) -> None:
+    """The error says where one can; nothing is lost in silence."""
+
+    class Early(Regression):
+        pass
+
+    setattr(Early, hook, lambda self: self.log("x", 1.0))
+    with pytest.raises(
+        ConfigurationError, match=r"log\('x'\): no epoch or evaluation is running.*on_train_epoch_start"
+    ):
+        quiet(max_epochs=1).fit(Early(), [(torch.ones(2, 6), torch.ones(2, 1))])
+    with pytest.raises(ConfigurationError, match="no Trainer is running this module"):
+        Early().log("x", 1.0)
+
+
+def test_metrics_of_an_earlier_run_are_gone() -> None:
+    """Each fit and each evaluation begins without any."""
+    trainer = quiet(max_epochs=1)
+    trainer.fit(Logs(), batches())
+
+    class Silent(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            return nn.functional.relu(batch).mean()
+
+    assert trainer.validate(Silent(), batches()) == {}
+    trainer.fit(Logs(), batches())
+    trainer.fit(Regression(), [(torch.ones(2, 6), torch.ones(2, 1))])
+    assert trainer.callback_metrics == {}

@@ -1,0 +1,267 @@
+"""A new Trainer in the same process, resumed after epoch 2 of 4, ends bit for bit as the uninterrupted run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator
+from torch.optim import lr_scheduler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
+
+from core import Callback, Trainer
+
+from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
+
+
+class Drawing(Regression):
+    """Draws from every generator there is, so that one that is not restored shows in the parameters."""
+
+    make_scheduler: Callable[[Any], Any] = staticmethod(lambda optimizer: lr_scheduler.StepLR(optimizer, 1, 0.7))
+    interval = "epoch"
+
+    def on_fit_start(self) -> None:
+        random.random(), np.random.rand(), torch.rand(())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        noise = random.random() + float(np.random.rand()) + torch.rand(())
+        return self.loss((inputs + noise / 10, targets))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        described = {"scheduler": type(self).make_scheduler(optimizer), "interval": self.interval}
+        return {"optimizer": optimizer, "lr_scheduler": described}
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+class Stateful(Callback):
+    """Sums up losses over the whole run."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.total += float(outputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+def run(
+    directory: Path,
+    epochs: int,
+    seed: int,
+    module_class: type[Regression],
+    make_loaders: Callable[[], tuple[Any, Any]],
+    ckpt_path: str | None = None,
+    **settings: Any,
+) -> tuple[Regression, list[Stateful], Trainer]:
+    seed_all(seed)
+    module = module_class()
+    callbacks = [Stateful(), Stateful()]
+    trainer = quiet(
+        max_epochs=epochs, default_root_dir=directory, enable_checkpointing=True, callbacks=callbacks, **settings
+    )
+    trainer.fit(module, *make_loaders(), ckpt_path=ckpt_path)
+    return module, callbacks, trainer
+
+
+def assert_resumes(
+    tmp_path: Path,
+    make_loaders: Callable[[], tuple[Any, Any]],
+    module_class: type[Regression] = Drawing,
+    **settings: Any,
+) -> None:
+    """Four epochs at once are two and two."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    expected, totals, trainer = run(whole, 4, 0, module_class, make_loaders, **settings)
+    drawn = random.random(), np.random.rand(), torch.rand(())
+    run(broken, 2, 0, module_class, make_loaders, **settings)
+    module, resumed_totals, resumed = run(broken, 4, 99, module_class, make_loaders, "last", **settings)
+    assert_same(module, expected)
+    assert drawn == (random.random(), np.random.rand(), torch.rand(()))
+    assert [callback.total for callback in resumed_totals] == [callback.total for callback in totals]
+    assert (resumed.current_epoch, resumed.global_step) == (trainer.current_epoch, trainer.global_step)
+    metrics, expected_metrics = resumed.callback_metrics, trainer.callback_metrics
+    assert metrics.keys() == expected_metrics.keys() != set()
+    assert all(torch.equal(metrics[name], value) for name, value in expected_metrics.items())
+    assert resumed.checkpoint_callback is not None
+    assert trainer.checkpoint_callback is not None
+    assert [Path(path).name for path in resumed.checkpoint_callback.saved] == [
+        Path(path).name for path in trainer.checkpoint_callback.saved
+    ]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true", "16-mixed", "bf16-mixed"])
+def test_every_precision(precision: str, tmp_path: Path) -> None:
+    """Optimizer, scheduler, loss scale and the generators of python, numpy and torch are restored."""
+    assert_resumes(tmp_path, lambda: (loader(shuffle=True), loader(shuffle=True)), precision=precision)
+
+
+class Overflowing(Drawing):
+    """Its loss overflows float16's range in epoch 1, so that the scale is another one by the checkpoint."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss * 1e6 if self.current_epoch == 1 and batch_idx % 2 else loss
+
+
+def test_the_loss_scale(tmp_path: Path) -> None:
+    """The scale that some overflows have brought down is the resumed run's as well."""
+    assert_resumes(tmp_path, lambda: (loader(), loader()), Overflowing, precision="16-mixed")
+
+
+@pytest.mark.parametrize(
+    "settings", [{"accumulate_grad_batches": 3}, {"gradient_clip_val": 0.5}, {"limit_train_batches": 4}]
+)
+def test_settings(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Whatever else a step does."""
+    assert_resumes(tmp_path, lambda: (loader(shuffle=True), loader()), **settings)
+
+
+SCHEDULERS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "one cycle by step": (lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=28), "step"),
+    "cosine": (lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 4), "epoch"),
+    "lambda": (lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.9**epoch), "epoch"),
+    "sequence": (
+        lambda optimizer: lr_scheduler.SequentialLR(
+            optimizer,
+            [lr_scheduler.LinearLR(optimizer, 0.1), lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 5)],
+            milestones=[10],
+        ),
+        "step",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_schedulers(name: str, tmp_path: Path) -> None:
+    """The schedulers that torch has, by step and by epoch."""
+    make, interval = SCHEDULERS[name]
+    scheduled = type("Scheduled", (Drawing,), {"make_scheduler": staticmethod(make), "interval": interval})
+    assert_resumes(tmp_path, lambda: (loader(), loader()), scheduled)
+
+
+class Noisy(Dataset[Any]):
+    """Draws for each item, in whichever process reads it."""
+
+    def __init__(self, generator: Generator | None = None) -> None:
+        self.rows, self.generator = dataset(), generator
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = self.rows[index]
+        return inputs + torch.rand((), generator=self.generator) / 10, targets
+
+
+def seeded_generator() -> Generator:
+    return Generator().manual_seed(5)
+
+
+def weighted(generator: Generator | None = None) -> WeightedRandomSampler:
+    return WeightedRandomSampler(torch.arange(1.0, ITEMS + 1).tolist(), 40, generator=generator)
+
+
+LOADERS: dict[str, Callable[[], Any]] = {
+    "shuffled by the global generator": lambda: loader(shuffle=True),
+    "shuffled by its own": lambda: loader(shuffle=True, generator=seeded_generator()),
+    "a sampler with its own": lambda: loader(sampler=weighted(seeded_generator())),
+    "a sampler without": lambda: loader(sampler=weighted()),
+    "a batch sampler over one with its own": lambda: DataLoader(
+        dataset(), batch_sampler=BatchSampler(RandomSampler(range(ITEMS), generator=seeded_generator()), 8, False)
+    ),
+    "a data set that draws": lambda: DataLoader(Noisy(), batch_size=8, shuffle=True),
+    "a data set with its own": lambda: DataLoader(Noisy(seeded_generator()), batch_size=8, shuffle=True),
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_loaders(name: str, tmp_path: Path) -> None:
+    """The order of the items, and what the data set draws for them, go on where they were, in both loaders."""
+    assert_resumes(tmp_path, lambda: (LOADERS[name](), LOADERS[name]()))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_loaders_with_workers(persistent: bool, tmp_path: Path) -> None:
+    """With worker processes that live for an epoch, or for the run."""
+
+    def make() -> tuple[Any, Any]:
+        data: Any = dataset() if persistent else Noisy()
+        return DataLoader(data, 8, shuffle=True, num_workers=1, persistent_workers=persistent), loader()
+
+    assert_resumes(tmp_path, make)
+
+
+def test_a_fit_without_validation(tmp_path: Path) -> None:
+    """Metrics of training are restored by being logged again."""
+
+    class Logged(Drawing):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss", loss, on_epoch=True)
+            return loss
+
+    assert_resumes(tmp_path, lambda: (loader(shuffle=True), None), Logged)
+
+
+def test_what_the_module_adds(tmp_path: Path) -> None:
+    """on_save_checkpoint puts into the checkpoint what on_load_checkpoint takes from it."""
+
+    class Adding(Regression):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = 0
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.seen += len(batch[0])
+
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["seen"] = self.seen
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            self.seen = checkpoint["seen"]
+
+    quiet(max_epochs=2, default_root_dir=tmp_path, enable_checkpointing=True).fit(Adding(), loader())
+    module = Adding()
+    quiet(max_epochs=3, default_root_dir=tmp_path).fit(module, loader(), ckpt_path="last")
+    assert module.seen == 3 * ITEMS
+
+
+def test_resuming_a_run_that_is_over(tmp_path: Path) -> None:
+    """Nothing is trained; module, epoch and step are the checkpoint's."""
+    expected = Regression()
+    quiet(max_epochs=2, default_root_dir=tmp_path, enable_checkpointing=True).fit(expected, loader())
+    module, trainer = Regression(), quiet(max_epochs=2, default_root_dir=tmp_path)
+    trainer.fit(module, loader(), ckpt_path="last")
+    assert_same(module, expected)
+    assert (trainer.current_epoch, trainer.global_step) == (2, 14)
+
+
+def test_a_second_fit_may_resume(tmp_path: Path) -> None:
+    """The same trainer, module and loaders, told to go on: four epochs at once are two and two."""
+    seed_all(0)
+    expected = Drawing()
+    quiet(max_epochs=4).fit(expected, loader(shuffle=True))
+    seed_all(0)
+    module, trainer = Drawing(), quiet(max_epochs=2, default_root_dir=tmp_path, enable_checkpointing=True)
+    train = loader(shuffle=True)
+    trainer.fit(module, train)
+    trainer.max_epochs = 4
+    trainer.fit(module, train, ckpt_path="last")
+    assert_same(module, expected)
