@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++"))), reason="the simulation is compiled by a C++ compiler")
 @pytest.mark.timeout(600)  # the first run on a machine compiles the simulation, and others of it wait meanwhile
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_package(installed: Path, package: str) -> None:
