@@ -102,7 +102,8 @@ def test_only_a_data_loader_can_be_shared_out(own: Any) -> None:
 
 def test_a_pass_may_be_left() -> None:
     """Whoever breaks out of a loop over one loader disturbs neither its next pass nor the passes over another."""
-    train, held_out = (prepare_loader(KINDS["sequential"](24), strategy(2, 0), evaluation) for evaluation in (False, True))
+    own = KINDS["sequential"](24)
+    train, held_out = prepare_loader(own, strategy(2, 0)), prepare_loader(own, strategy(2, 0), evaluation=True)
     expected = [flat(list(train)), flat(list(held_out))]
     for _ in range(2):
         batches = iter(train)

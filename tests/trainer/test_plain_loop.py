@@ -261,8 +261,12 @@ def test_mappings_as_batches_and_outputs_and_skipped_batches() -> None:
 
 
 class SkippingRegression(Regression):
+    """Skips all batches from one on."""
+
+    first_skipped = 0
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return None
+        return self.loss(batch) if batch_idx < self.first_skipped else None
 
 
 @pytest.mark.parametrize("settings", [{}, {"accumulate_grad_batches": 3}, {"gradient_clip_val": 0.1}])
@@ -273,6 +277,15 @@ def test_steps_whose_batches_are_all_skipped(precision: str, settings: dict[str,
     before = [parameter.clone() for parameter in module.parameters()]
     quiet(max_epochs=2, precision=precision, **settings).fit(module, loader())
     assert all(torch.equal(now, then) for now, then in zip(module.parameters(), before, strict=True))
+
+    seeded()
+    expected = Regression()
+    quiet(max_epochs=1, precision=precision, limit_train_batches=3, **settings).fit(expected, loader())
+    seeded()
+    module = SkippingRegression()
+    module.first_skipped = 3
+    quiet(max_epochs=1, precision=precision, **settings).fit(module, loader())
+    assert_same(module, expected)
 
 
 def test_gradients_from_before_the_fit_do_not_count() -> None:

@@ -1,0 +1,141 @@
+"""What a strategy of one's own overrides is what the front ends go through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from core import Runtime, Trainer
+from core.runtime.optimizers import PreparedOptimizer
+from core.strategies import SingleDeviceStrategy
+
+from .regression import Regression, assert_same, loader
+
+
+class Noting(SingleDeviceStrategy):
+    """Notes which of its methods are called; each does what the base class does."""
+
+    def __init__(self) -> None:
+        super().__init__(accelerator="cpu")
+        self.calls: list[str] = []
+
+
+class OwnStep(Noting):
+    """Owns backward and step, as an engine does."""
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        self.calls.append("backward")
+        super().backward(loss, *args, **kwargs)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self.calls.append(f"step of {type(optimizer).__name__}")
+        return super().optimizer_step(optimizer, closure)
+
+    def clip_gradients(
+        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
+    ) -> Any:
+        self.calls.append(f"clip {algorithm} {clip_value}")
+        return super().clip_gradients(module, optimizer, clip_value, algorithm)
+
+
+class Sharded(SGD):
+    """What a strategy replaces the user's optimizer by."""
+
+
+class OwnOptimizer(Noting):
+    """Replaces the optimizer, and has a way of its own with its state."""
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        return [Sharded(optimizer.param_groups, lr=0.05, momentum=0.9) for optimizer in optimizers]
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        self.calls.append(f"state of {type(optimizer).__name__}")
+        return super().optimizer_state(optimizer)
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        self.calls.append(f"load into {type(optimizer).__name__}")
+        super().load_optimizer_state(optimizer, state)
+
+
+class OwnTrainingStep(Noting):
+    """Runs the whole step itself, as what compiles it whole does."""
+
+    def training_step(self, forward: Any, options: Any) -> Any:
+        self.calls.append(f"{type(options.optimizer).__name__} {options.accumulate} {options.clip_value}")
+        step = super().training_step(forward, options)
+
+        def own_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+            self.calls.append(f"{batch_idx} {is_step_end}")
+            return step(batch, batch_idx, is_step_end)
+
+        return own_step
+
+
+def trainer(strategy: Noting | str, **settings: Any) -> Trainer:
+    defaults: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "max_epochs": 1}
+    return Trainer(strategy=strategy, devices=1, **{**defaults, **settings})
+
+
+def fit(strategy: Noting | str, ckpt_path: Path | None = None, **settings: Any) -> Regression:
+    torch.manual_seed(0)
+    module = Regression()
+    trainer(strategy, **settings).fit(module, loader(20), ckpt_path=ckpt_path)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "calls"),
+    [
+        (OwnStep, {}, ["backward", "step of SGD"] * 3),
+        (
+            OwnStep,
+            {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5},
+            ["backward", "backward", "clip norm 0.5", "step of SGD", "backward", "clip norm 0.5", "step of SGD"],
+        ),
+        (OwnTrainingStep, {}, ["SGD 1 None", "0 True", "1 True", "2 True"]),
+        (
+            OwnTrainingStep,
+            {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5},
+            ["SGD 2 0.5", "0 False", "1 True", "2 True"],
+        ),
+        (OwnOptimizer, {}, []),
+    ],
+)
+def test_the_trainer_goes_through_what_is_overridden(
+    strategy: type[Noting], settings: dict[str, Any], calls: list[str]
+) -> None:
+    """In order, and with the result of the strategy that overrides nothing."""
+    own = strategy()
+    module = fit(own, **settings)
+    assert own.calls == calls
+    assert_same(module, fit("single_device", accelerator="cpu", **settings))
+
+
+def test_the_optimizer_that_the_strategy_made_is_saved_and_resumed(tmp_path: Path) -> None:
+    """Not the one that it was made from."""
+    first, second = OwnOptimizer(), OwnOptimizer()
+    fit(first, enable_checkpointing=True, default_root_dir=tmp_path)
+    assert first.calls == ["state of Sharded"]
+    path = tmp_path / "checkpoints" / "epoch=0-step=3"
+    resumed = fit(second, path, max_epochs=2)
+    assert second.calls == ["load into Sharded"]
+    assert_same(resumed, fit(OwnOptimizer(), max_epochs=2))
+
+
+def test_the_runtime_goes_through_what_is_overridden() -> None:
+    """An optimizer is wrapped where the strategy has a say in its step."""
+    own = OwnStep()
+    runtime = Runtime(strategy=own, devices=1)
+    module = nn.Linear(2, 1)
+    model, optimizer = runtime.prepare(module, SGD(module.parameters(), lr=0.1))
+    assert model is module
+    assert type(optimizer) is PreparedOptimizer
+    runtime.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    assert own.calls == ["backward", "step of SGD"]
