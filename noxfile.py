@@ -92,6 +92,12 @@ def wheel(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def vendor(session: nox.Session) -> None:
+    """The packages of simulated third parties: each is installed and passes its own tests."""
+    session.run(torch_python(session), "-m", "pytest", "tests/vendor", *session.posargs)
+
+
+@nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
     """A hundred runs on two processes one after another: how each ends, and what it leaves behind."""
     session.run(torch_python(session), "benchmarks/soak.py", *session.posargs)
