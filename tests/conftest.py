@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from core import registration
+
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_RANK", "MASTER_", "TORCHELASTIC_")
 LASTING = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 """Processes that Python starts once and keeps."""
@@ -18,6 +20,8 @@ def words_and_ranks() -> dict[str, str]:
     """The environment variables that tell a run what to be."""
     return {name: value for name, value in os.environ.items() if name.startswith(("CORE_", *RANKS))}
 
+
+REGISTRIES = [value for value in vars(registration).values() if isinstance(value, registration.CodeRegistry)]
 
 for variable in words_and_ranks():
     del os.environ[variable]
@@ -50,3 +54,12 @@ def nothing_is_left_behind() -> Iterator[None]:
         time.sleep(0.02)
     assert not words, "environment variables left behind"
     assert not left, f"processes left behind: {[children().get(number) for number in left]}"
+
+
+@pytest.fixture(autouse=True)
+def clean_registries() -> Iterator[None]:
+    """What a test registers in code is gone after it."""
+    before = [registry.specs() for registry in REGISTRIES]
+    yield
+    for registry, specs in zip(REGISTRIES, before, strict=True):
+        registry._specs = specs

@@ -1,36 +1,15 @@
-"""What every test of resolution starts from: no word in the environment, nothing registered, no process started."""
+"""The front ends that tests of resolution ask, and how they make sure that no process starts."""
 
 from __future__ import annotations
 
 import multiprocessing.process
 import os
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from core import Request, Runtime, Trainer, registration, resolve
-
-_REGISTRIES = [value for value in vars(registration).values() if isinstance(value, registration.CodeRegistry)]
-_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR")
-
-
-@pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable of ours or of a launcher is set."""
-    for name in list(os.environ):
-        if name.startswith(("CORE_", "TORCHELASTIC_")) or name in (*_LAUNCHERS, "MASTER_PORT"):
-            monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
-def clean_registries() -> Iterator[None]:
-    """What a test registers is gone after it."""
-    before = [registry.specs() for registry in _REGISTRIES]
-    yield
-    for registry, specs in zip(_REGISTRIES, before, strict=True):
-        registry._specs = specs
+from core import Request, Runtime, Trainer, resolve
 
 
 @pytest.fixture
