@@ -124,6 +124,8 @@ class StrategySpec(BackendSpec):
     """The smallest world size it serves, if its class serves that."""
     max_processes: int | None = attrs.field(default=None, validator=_integer)
     """The largest world size it serves, if its class serves that; ``None`` for any."""
+    precisions: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
+    """Names of the precisions it serves, of those that its class serves; ``None`` for all of them."""
 
 
 @attrs.frozen(kw_only=True)

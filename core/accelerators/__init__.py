@@ -9,14 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from core.accelerators.base import Accelerator
+    from core.accelerators.base import CAPABILITIES, Accelerator
     from core.accelerators.cpu import CPUAccelerator
     from core.accelerators.devices import parse_devices
     from core.accelerators.torch_device import TorchDeviceAccelerator
 
-__all__ = ["Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "parse_devices"]
+__all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "parse_devices"]
 
 _HOMES = {
+    "CAPABILITIES": "core.accelerators.base",
     "Accelerator": "core.accelerators.base",
     "CPUAccelerator": "core.accelerators.cpu",
     "TorchDeviceAccelerator": "core.accelerators.torch_device",

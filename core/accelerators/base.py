@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Mapping
+from types import FunctionType, MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -18,10 +18,31 @@ import torch.distributed as dist
 
 from core.accelerators.devices import parse_devices
 from core.accelerators.modules import call_for_device, device_function
-from core.errors import BackendError, quoted
+from core.errors import BackendError, ConfigurationError, quoted
 from core.registration import AcceleratorRegistry
 
-__all__ = ["Accelerator"]
+__all__ = ["CAPABILITIES", "Accelerator"]
+
+CAPABILITIES = frozenset(
+    {
+        "autocast",
+        "bfloat16",
+        "collectives",
+        "eager",
+        "float16",
+        "float64",
+        "loss_scaling",
+        "memory_stats",
+        "rng_state",
+    }
+)
+"""What hardware is taken to be able to do unless its accelerator says that it lacks it.
+
+``float64``, ``float16``, ``bfloat16``: compute in that dtype. ``autocast``: :class:`torch.autocast` on its device type.
+``loss_scaling``: :class:`torch.amp.GradScaler` on it. ``collectives``: several processes, a device each, in one process
+group. ``rng_state``: its generator's state is read and put back exactly. ``memory_stats``: ``get_device_stats`` has
+``memory_allocated_bytes``. ``eager``: it runs single operations on tensors, not compiled steps alone.
+"""
 
 _CALLED_WITHOUT_SELF = {
     "parse_devices": ("devices",),
@@ -49,9 +70,16 @@ class Accelerator(ABC):
     """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
     default_parallel_strategy: ClassVar[str] = "ddp"
     """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
+    lacks: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What it cannot do: a word of :data:`CAPABILITIES` each, and the reason that is shown to who asks for it. What is
+    not in it is declared to work."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if unknown := sorted(set(cls.lacks) - CAPABILITIES):
+            raise ConfigurationError(
+                f"{cls.__name__}.lacks: {quoted(unknown)} unknown. Valid: {quoted(sorted(CAPABILITIES))}."
+            )
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.removesuffix("Accelerator").lower() or cls.__name__.lower()
         for method, arguments in _CALLED_WITHOUT_SELF.items():
@@ -89,6 +117,22 @@ class Accelerator(ABC):
     @abstractmethod
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
         """The torch devices for what :meth:`parse_devices` returned, in order; one process uses one of them."""
+
+    def pick_devices(self, count: int) -> list[int]:
+        """The indices that a bare number of devices means, such as those that nobody else uses; the first, by default.
+
+        Not asked where somebody else has started the processes: each of them would choose for itself.
+
+        Raises:
+            DeviceError: There are not so many to choose from.
+        """
+        return list(range(count))
+
+    def import_backend(self) -> None:  # noqa: B027 - torch itself knows most types
+        """Import what gives torch this type of device, where torch does not do so by itself.
+
+        Called in every process before a device is named.
+        """
 
     # -- using ---------------------------------------------------------------------------------------------------
 

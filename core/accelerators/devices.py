@@ -32,7 +32,14 @@ _INDICES = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*,?\s*", re.ASCII)
 _Refuse = Callable[[str], DeviceError]
 
 
-def parse_devices(devices: Any, *, all_devices: int, limit: int | None, accelerator: str) -> list[int]:
+def parse_devices(
+    devices: Any,
+    *,
+    all_devices: int,
+    limit: int | None,
+    accelerator: str,
+    pick: Callable[[int], list[int]] | None = None,
+) -> list[int]:
     """Turn the user's words into device indices.
 
     Args:
@@ -40,6 +47,7 @@ def parse_devices(devices: Any, *, all_devices: int, limit: int | None, accelera
         all_devices: How many ``"auto"`` means.
         limit: How many are there; ``None`` where any number can be had (processes on a CPU).
         accelerator: The accelerator's name, for messages.
+        pick: Which devices a bare number means; the first ones where it is not given.
 
     Returns:
         Distinct indices in the order of use.
@@ -57,7 +65,8 @@ def parse_devices(devices: Any, *, all_devices: int, limit: int | None, accelera
     parsed: Any = _parse_text(devices) if isinstance(devices, str) else devices
     end = _MAX_PROCESSES if limit is None else limit
     if _is_integer(parsed):
-        return _first(int(parsed), all_devices, end, refuse)
+        count = _count(int(parsed), all_devices, end, refuse)
+        return list(range(count)) if pick is None or parsed == -1 else pick(count)
     if isinstance(parsed, list | tuple):
         return _exactly(parsed, end, refuse)
     raise refuse("not a device count or a list of indices")
@@ -77,16 +86,16 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _first(count: int, all_devices: int, end: int, refuse: _Refuse) -> list[int]:
+def _count(count: int, all_devices: int, end: int, refuse: _Refuse) -> int:
     if count == -1:
         if all_devices < 1:
             raise refuse("none is there")
-        return list(range(all_devices))
+        return all_devices
     if count < 1:
         raise refuse("a count must be at least 1")
     if count > end:
         raise refuse(f"{count} asked for")
-    return list(range(count))
+    return count
 
 
 def _exactly(indices: list[Any] | tuple[Any, ...], end: int, refuse: _Refuse) -> list[int]:

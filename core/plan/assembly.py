@@ -15,6 +15,7 @@ def assemble(plan: Plan) -> Strategy:
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
     strategy.name = plan.strategy.name
+    parts["accelerator"].import_backend()
     strategy.connect(
         **parts,
         parallel_devices=[torch.device(device) for device in plan.devices],

@@ -71,19 +71,24 @@ class Plan:
     checkpoint_io: Choice
     cluster_environment: Choice
     devices: tuple[str, ...]
-    """The devices of one machine's processes, by local rank: ``("cpu", "cpu")``."""
+    """The devices of one machine: ``("cpu", "cpu")``; one for each process by local rank, or all of one process's."""
     devices_reason: str
     num_nodes: int
     num_nodes_reason: str
     world_size: int
     launcher: str | None
-    """How the strategy will start processes: ``script``, ``spawn``, ``fork``; ``None`` where it need not."""
+    """How the strategy will start processes, as in :attr:`core.Strategy.launcher`; ``None`` where it need not."""
     process_group_backend: str | None
     """The ``torch.distributed`` backend; ``None`` where no process group is joined."""
     process_group_reason: str
     """Why that one, or none."""
     parts: Mapping[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
     """By kind: the live object. Of this process only; not in the JSON."""
+
+    @property
+    def runs_function(self) -> bool:
+        """Whether the strategy runs a function in processes that it starts, rather than this script."""
+        return self.launcher not in (None, "script")
 
     def choices(self) -> dict[str, Choice]:
         """The five choices by kind."""

@@ -18,6 +18,7 @@ from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
 from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
 from core.plan.candidates import choose_accelerator, outranked, unusable
+from core.plan.capabilities import check_able
 from core.plan.construction import construct
 from core.plan.launched import take_launched
 from core.plan.model import Choice, PassedOver, Plan
@@ -72,15 +73,17 @@ class _Resolution:
         accelerator = self._choose_accelerator()
         devices, devices_reason = self._choose_devices(accelerator, environment)
         num_nodes, num_nodes_reason = self._choose_num_nodes(environment)
-        environment.validate_settings(len(devices), num_nodes)
-        world_size = len(devices) * num_nodes
         if "strategy" not in self.choices:
-            self._choose_default_strategy(accelerator, several=world_size > 1)
+            self._choose_default_strategy(accelerator, several=len(devices) * num_nodes > 1)
             self._take_parts_of_strategy()
+        strategy: Strategy = self.parts["strategy"]
+        processes = 1 if strategy.one_process_per_node else len(devices)
+        environment.validate_settings(processes, num_nodes)
+        world_size = processes * num_nodes
         for kind, default in DEFAULTS.items():
             self._choose(kind, default)
-        strategy: Strategy = self.parts["strategy"]
         self._check_served(strategy, world_size)
+        check_able(accelerator, self.parts["precision"], self.choices["precision"].name, world_size)
         process_group_backend, process_group_reason = self._choose_process_group(strategy, accelerator, devices[0])
         return Plan(
             request=self.request.describe(),
@@ -90,7 +93,7 @@ class _Resolution:
             num_nodes=num_nodes,
             num_nodes_reason=num_nodes_reason,
             world_size=world_size,
-            launcher=self._launcher(strategy, environment, len(devices)),
+            launcher=self._launcher(strategy, environment, processes),
             process_group_backend=process_group_backend,
             process_group_reason=process_group_reason,
             parts=self.parts,
@@ -161,12 +164,18 @@ class _Resolution:
 
     def _check_served(self, strategy: Strategy, world_size: int) -> None:
         name, accelerator = self.choices["strategy"].name, self.choices["accelerator"].name
+        precision = self.choices["precision"].name
         spec: StrategySpec | None = self.specs.get("strategy")
         for facts in (strategy, spec) if spec is not None else (strategy,):
             if facts.accelerators is not None and accelerator not in facts.accelerators:
                 raise ConfigurationError(
                     f"strategy={name!r} does not serve accelerator {accelerator!r}. Valid accelerators: "
                     f"{quoted(facts.accelerators)}."
+                )
+            if facts.precisions is not None and precision not in facts.precisions:
+                raise ConfigurationError(
+                    f"strategy={name!r} does not serve precision {precision!r}. Valid precisions: "
+                    f"{quoted(facts.precisions)}."
                 )
             low, high = facts.min_processes, facts.max_processes
             if world_size < low or (high is not None and world_size > high):
@@ -264,7 +273,9 @@ class _Resolution:
         word = self.words["devices"]
         value, limit = word.value, accelerator.device_limit()
         everything = value == -1 if isinstance(value, Integral) else str(value).strip() in ("auto", "-1")
-        if everything and environment.creates_processes_externally:
+        started = environment.creates_processes_externally
+        strategy: Strategy | None = self.parts.get("strategy")
+        if everything and started and not (strategy is not None and strategy.one_process_per_node):
             value = environment.local_world_size
             reason = f"{environment.name} started {value} process(es) on this machine"
         elif word.is_auto:
@@ -277,12 +288,17 @@ class _Resolution:
             reason = word.said
         try:
             indices = parse_devices(
-                value, all_devices=accelerator.auto_device_count(), limit=limit, accelerator=accelerator.name
+                value,
+                all_devices=accelerator.auto_device_count(),
+                limit=limit,
+                accelerator=accelerator.name,
+                pick=None if started else accelerator.pick_devices,
             )
         except DeviceError as error:
             if value is word.value and word.label == "devices":
                 raise
             raise DeviceError(f"{reason}: {error}") from error
+        accelerator.import_backend()
         devices = accelerator.get_parallel_devices(accelerator.parse_devices(indices))
         if not devices or not all(isinstance(device, torch.device) for device in devices):
             raise DeviceError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet
 
 import torch
@@ -63,6 +63,9 @@ class Runtime:
         CoreError: A word is unknown, of the wrong kind, contradicted, or names what cannot be used here.
     """
 
+    _runs_own_loop: ClassVar[bool] = True
+    """Whether the loop is the user's own, which not every strategy serves."""
+
     def __init__(
         self,
         *,
@@ -85,6 +88,11 @@ class Runtime:
         )
         self.plan: Plan = resolve(request)
         self._strategy = assemble(self.plan)
+        if self._runs_own_loop and not self._strategy.serves_own_loop:
+            raise ConfigurationError(
+                f"strategy={self.plan.strategy.name!r}: it runs whole training steps, and no loop of one's own. Valid: "
+                "core.Trainer, or another strategy."
+            )
         self._is_live = False
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._backward: Callable[..., None] = self._launch_and_backward
@@ -106,7 +114,7 @@ class Runtime:
         Raises:
             LaunchError: The strategy runs a function and none was given, or a process failed.
         """
-        if function is None and self.plan.launcher in ("spawn", "fork"):
+        if function is None and self.plan.runs_function:
             raise LaunchError(
                 f"function: none given, but strategy {self.plan.strategy.name!r} runs a function in each process. "
                 "Valid: runtime.launch(train) with train(runtime), or strategy='ddp' to run the whole script in each."
@@ -405,7 +413,7 @@ def _enter(runtime: Runtime, function: Callable[..., T] | None, args: Any, kwarg
     runtime._enter()
     if function is None:
         return None
-    if runtime.plan.launcher not in ("spawn", "fork"):
+    if not runtime.plan.runs_function:
         return function(runtime, *args, **kwargs)
     # The process was started for this function and ends with it; nothing is left to tear down at its exit.
     with runtime:

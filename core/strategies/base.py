@@ -73,17 +73,24 @@ class Strategy(ABC):
     """The smallest world size it serves."""
     max_processes: ClassVar[int | None] = None
     """The largest world size it serves; ``None`` for any."""
+    precisions: ClassVar[tuple[str, ...] | None] = None
+    """Names of the precisions it serves; ``None`` for any."""
+    one_process_per_node: ClassVar[bool] = False
+    """Whether one process drives all the devices of a machine, rather than one each."""
+    serves_own_loop: ClassVar[bool] = True
+    """Whether :class:`core.Runtime` may use it; else it runs whole training steps of the Trainer only."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes meet in a ``torch.distributed`` process group."""
     launcher: str | None = None
-    """How it starts processes that nobody else did: ``"script"``, ``"spawn"``, ``"fork"``; ``None`` for not at all."""
+    """How it starts processes that nobody else did. ``None`` for not at all; ``"script"`` starts the user's script once
+    more for each; any other word, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
 
     accelerator: Accelerator
     precision: Precision
     checkpoint_io: CheckpointIO
     cluster_environment: ClusterEnvironment
     parallel_devices: Sequence[torch.device]
-    """The devices of this machine's processes, by local rank."""
+    """The devices of this machine's processes, by local rank; all of one process's, if it drives them all."""
 
     def __init__(
         self,
@@ -107,10 +114,16 @@ class Strategy(ABC):
             register(StrategyRegistry)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "given": dict(self.given)}
+        state = {**self.__dict__, "given": dict(self.given)}
+        if "parallel_devices" in state:
+            state["parallel_devices"] = [str(device) for device in self.parallel_devices]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, given=MappingProxyType(state["given"]))
+        if "parallel_devices" in state:
+            self.accelerator.import_backend()
+            self.parallel_devices = [torch.device(device) for device in state["parallel_devices"]]
 
     def connect(
         self,
@@ -130,7 +143,7 @@ class Strategy(ABC):
             precision: The dtype policy.
             checkpoint_io: How checkpoints are written.
             cluster_environment: Who this process is.
-            parallel_devices: One device for each process on this machine.
+            parallel_devices: One device for each process on this machine; all of them, if one process drives them.
             num_nodes: Machines.
             plan: The Plan as JSON, for processes that are started.
         """
@@ -140,7 +153,7 @@ class Strategy(ABC):
         self.cluster_environment = cluster_environment
         self.parallel_devices = list(parallel_devices)
         self._plan = plan
-        cluster_environment.connect(len(self.parallel_devices), num_nodes)
+        cluster_environment.connect(self.local_processes, num_nodes)
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -170,8 +183,13 @@ class Strategy(ABC):
         return self.global_rank == 0
 
     @property
+    def local_processes(self) -> int:
+        """How many processes there are on this machine."""
+        return 1 if self.one_process_per_node else len(self.parallel_devices)
+
+    @property
     def root_device(self) -> torch.device:
-        """The device that this process works on."""
+        """The device that this process works on; the first, if it drives all of a machine's."""
         return self.parallel_devices[self.local_rank]
 
     @property

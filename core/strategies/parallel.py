@@ -88,7 +88,7 @@ class ParallelStrategy(Strategy):
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
         environment = self._environment_now()
-        if environment.creates_processes_externally or len(self.parallel_devices) == 1:
+        if environment.creates_processes_externally or self.local_processes == 1:
             return function(*args, **kwargs)
         if not isinstance(environment, LocalEnvironment):
             raise ConfigurationError(
@@ -109,14 +109,14 @@ class ParallelStrategy(Strategy):
         environment = self.cluster_environment
         if self.launcher == "script" and LAUNCHED in os.environ and isinstance(environment, LocalEnvironment):
             self.cluster_environment = LocalEnvironment(os.environ)
-            self.cluster_environment.connect(len(self.parallel_devices), environment.num_nodes)
+            self.cluster_environment.connect(self.local_processes, environment.num_nodes)
         return self.cluster_environment
 
     def _start_script(self, environment: LocalEnvironment) -> ScriptLauncher:
         """Host the store, and start this script once more for each further process of this machine."""
         self._store = self._open_store(environment)
         _script_stores.append(self._store)
-        launcher = ScriptLauncher(len(self.parallel_devices), partial(environment.launch_variables, plan=self._plan))
+        launcher = ScriptLauncher(self.local_processes, partial(environment.launch_variables, plan=self._plan))
         launcher.start()
         # From now on this process is local rank 0 of that world, for what the script does later as well.
         os.environ.update(environment.launch_variables(0, self._plan))
@@ -126,7 +126,7 @@ class ParallelStrategy(Strategy):
         """Host the store, and call ``function`` in a started process for each device."""
         store = self._open_store(environment)  # open as long as this variable lives
         launcher = FunctionLauncher(
-            len(self.parallel_devices),
+            self.local_processes,
             partial(environment.launch_variables, plan=self._plan),
             start_method="fork" if self.launcher == "fork" else "spawn",
             fork_unsafe_reason=self.accelerator.fork_unsafe_reason() if self.launcher == "fork" else None,
@@ -148,7 +148,7 @@ class ParallelStrategy(Strategy):
     def setup_environment(self) -> None:
         """This process's device, then the process group."""
         super().setup_environment()
-        if len(self.parallel_devices) > 1 and "OMP_NUM_THREADS" not in self.cluster_environment.environ:
+        if self.local_processes > 1 and "OMP_NUM_THREADS" not in self.cluster_environment.environ:
             # As torchrun does: processes that share a machine do not each take all of its cores.
             self._threads_before = torch.get_num_threads()
             torch.set_num_threads(1)

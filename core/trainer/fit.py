@@ -69,10 +69,13 @@ class FitLoop:
         """Epochs whose batches were all trained on."""
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
-        model = self.model
+        model, module = self.model, self.module
+        ends_step = type(module).training_step_end is not Module.training_step_end
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
+            if ends_step:
+                output = module.training_step_end(output)
             return output if output is None or isinstance(output, Tensor) else _loss_in(output)
 
         return forward

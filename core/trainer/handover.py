@@ -31,7 +31,7 @@ _TRAINER_STATE = ("current_epoch", "global_step", "should_stop", "_metrics", "pr
 
 def hand_over(returned: Any, trainer: Trainer, module: Module) -> _Results:
     """In each process: what the asking one must be told; little where this is the asking one itself."""
-    if trainer.runtime.plan.launcher not in ("spawn", "fork"):
+    if not trainer.runtime.plan.runs_function:
         return _Results(returned=returned)
     return _Results(
         returned=returned,

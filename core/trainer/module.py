@@ -30,6 +30,21 @@ class Module(nn.Module, ModuleHooks):
         """
         raise NotImplementedError
 
+    def training_step_end(self, output: Any) -> Any:
+        """What the training step comes to; ``output`` itself unless overridden.
+
+        It runs outside of what the strategy wraps: where one process splits a batch over several devices, after the
+        parts' outputs were gathered.
+
+        Args:
+            output: What :meth:`training_step` returned; of several parts, each tensor joined along its first dimension,
+                scalars as a vector with an item for each part.
+
+        Returns:
+            As :meth:`training_step`.
+        """
+        return output
+
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """One validation batch, without gradients; what it logs is averaged over the epoch."""
         raise NotImplementedError

@@ -43,6 +43,12 @@ class Logger(Protocol):
         """Take ``metrics`` as they stood after ``step`` optimizer steps."""
 
 
+class _TrainerRuntime(Runtime):
+    """A Runtime whose loop is the Trainer's."""
+
+    _runs_own_loop = False
+
+
 class Trainer:
     """Trains a :class:`core.Module` on the hardware, with the distribution and in the precision that were named.
 
@@ -127,7 +133,7 @@ class Trainer:
             raise ConfigurationError(
                 f"gradient_clip_algorithm={gradient_clip_algorithm!r}: unknown. Valid: {quoted(ALGORITHMS)}."
             )
-        self.runtime = Runtime(
+        self.runtime: Runtime = _TrainerRuntime(
             accelerator=accelerator,
             strategy=strategy,
             devices=devices,

@@ -317,13 +317,15 @@ class _ServingAccelerator(TwoAccelerator):
 
 
 def test_a_spec_says_more_than_its_class() -> None:
-    """Default strategies, accelerators and numbers of processes that a spec names narrow what its class says."""
+    """Default strategies, accelerators, precisions and numbers of processes in a spec narrow what its class says."""
     registry = registry_of(
         AcceleratorSpec(name="two", target=_SpawningAccelerator, default_parallel_strategy="narrow"),
-        StrategySpec(name="narrow", target=DDPStrategy, accelerators=("two",), max_processes=2),
+        StrategySpec(
+            name="narrow", target=DDPStrategy, accelerators=("two",), max_processes=2, precisions=("32-true",)
+        ),
     )
     assert resolve(Request.read(environ={}, accelerator="two"), registry).strategy.name == "narrow"
-    for words in ({"accelerator": "cpu"}, {"devices": 2, "num_nodes": 2}):
+    for words in ({"accelerator": "cpu"}, {"devices": 2, "num_nodes": 2}, {"precision": "bf16-mixed"}):
         environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
         with pytest.raises(ConfigurationError, match="strategy='narrow'"):
             resolve(Request.read(environ=environ, strategy="narrow", **words), registry)

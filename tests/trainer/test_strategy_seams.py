@@ -139,3 +139,26 @@ def test_the_runtime_goes_through_what_is_overridden() -> None:
     runtime.backward(model(torch.ones(1, 2)).sum())
     optimizer.step()
     assert own.calls == ["backward", "step of SGD"]
+
+
+class EndsStep(Regression):
+    """Its step gives parts of the loss, which the end of the step joins."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        inputs, targets = batch
+        return {"errors": (self(inputs) - targets).square().mean(1)}
+
+    def training_step_end(self, output: Any) -> Any:
+        return output["errors"].mean()
+
+
+def test_the_end_of_a_step_makes_the_loss() -> None:
+    """What ``training_step`` returned goes through ``training_step_end``, whose loss is trained on."""
+    trained = []
+    for make in (Regression, EndsStep):
+        torch.manual_seed(0)
+        module = make()
+        trained.append(module)
+        trainer = Trainer(accelerator="cpu", max_epochs=1, enable_progress_bar=False, enable_checkpointing=False)
+        trainer.fit(module, loader())
+    torch.testing.assert_close(trained[1].state_dict(), trained[0].state_dict())
