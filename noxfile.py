@@ -6,6 +6,7 @@ Sessions that need torch share one environment, since installing torch takes lon
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,9 @@ HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
 CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
+PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
+SIMULATED = ("torch-acme", "stand-ins")
+"""What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
 
 
 def group(*names: str) -> tuple[str, ...]:
@@ -54,17 +58,39 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def plugins(session: nox.Session) -> None:
+    """The tests of each plugin, or of those named, where no other plugin is installed beside core."""
+    python = torch_python(session)
+    chosen = [word for word in session.posargs if not word.startswith("-")] or PLUGINS
+    options = [word for word in session.posargs if word.startswith("-")]
+    simulated = installed(session, python, "simulated", *(f"tests/vendor/{name}" for name in SIMULATED))
+    for name in chosen:
+        plugin = installed(session, python, name, f"plugins/{name}")
+        with session.chdir(HERE / "plugins" / name):
+            command = ("-m", "pytest", "-n", "auto", "--maxprocesses", "4", *options)
+            session.run(python, *command, env={"PYTHONPATH": os.pathsep.join([str(plugin), str(simulated)])})
+
+
+def installed(session: nox.Session, python: str, name: str, *projects: str) -> Path:
+    """A folder with ``projects`` as an installer leaves them, to be put on an interpreter's path."""
+    target = HERE / ".nox" / "installed" / name
+    shutil.rmtree(target, ignore_errors=True)
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    session.run(*pip, "--no-build-isolation", "--no-index", "--target", str(target), *projects)
+    return target
+
+
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Strict type checks of the package, the tests and everything else in Python."""
+    """Strict type checks of the package, the plugins, the tests and everything else in Python."""
     python = torch_python(session)
     session.run(python, "-m", "mypy", *session.posargs)
-    vendor = HERE / "tests" / "vendor"
-    names = ("torch-acme", "torch-hal-acme", "stand-ins")
-    for name in names:
+    vendor = [HERE / "tests" / "vendor" / name for name in (*SIMULATED, "torch-hal-acme")]
+    for project in (*vendor, *(HERE / "plugins" / name for name in PLUGINS)):
         # Each has modules called tests of its own.
-        with session.chdir(vendor / name):
+        with session.chdir(project):
             options = ("--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases")
-            sources = os.pathsep.join(str(vendor / package / "src") for package in names)
+            sources = os.pathsep.join(str(path / "src") for path in dict.fromkeys((project, *vendor)))
             session.run(python, "-m", "mypy", *options, "src", "tests", env={"MYPYPATH": sources})
 
 

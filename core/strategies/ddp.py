@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -78,7 +79,7 @@ class DDPStrategy(ParallelStrategy):
             self.configure_ddp()
         wrapped: nn.Module = self.__dict__.pop("model")
         if self._group is not None and isinstance(wrapped, DistributedDataParallel):
-            self._group.release_at_leave(wrapped)
+            self._group.release_at_leave(partial(_release, wrapped))
         return wrapped
 
     def configure_ddp(self) -> None:
@@ -101,3 +102,10 @@ class DDPStrategy(ParallelStrategy):
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """Backward within leaves gradients unreduced."""
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+
+
+def _release(module: DistributedDataParallel) -> None:
+    """Cut ``module`` from its process group: it still passes calls on to the module within where gradients are off."""
+    module.require_forward_param_sync = module.require_backward_grad_sync = False
+    for name in ("reducer", "logger", "process_group"):
+        delattr(module, name)

@@ -21,7 +21,6 @@ import torch.distributed as dist
 # DistributedDataParallel(), when there is one, which then lives as long as the process (see _destroy).
 import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.nn.parallel import DistributedDataParallel
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.launchers.base import ended_by_exception, note_failure
@@ -149,18 +148,16 @@ class JoinedGroup:
         self._world_size = world_size
         self._check = check
         self._process = os.getpid()
-        self._wrapped: list[DistributedDataParallel] = []
+        self._releases: list[Callable[[], None]] = []
         self._left = False
         atexit.register(self._leave_at_exit)
 
-    def release_at_leave(self, module: DistributedDataParallel) -> None:
-        """Let :meth:`leave` cut ``module`` from the process group.
+    def release_at_leave(self, release: Callable[[], None]) -> None:
+        """Let :meth:`leave` call ``release``, which cuts what holds the process group from it.
 
-        The group's threads and connections stay as long as something holds the group, as what DistributedDataParallel
-        has built to reduce gradients does. ``module`` then still passes calls on to the module inside where gradients
-        are off; the module inside is as it was.
+        The group's threads and connections stay as long as something holds the group, as what reduces gradients does.
         """
-        self._wrapped.append(module)
+        self._releases.append(release)
 
     def leave(self, *, failed: bool = False) -> None:
         """Leave the process group and destroy it; idempotent.
@@ -187,9 +184,9 @@ class JoinedGroup:
         try:
             together = not failed and self._gather_to_leave()
         finally:
-            for module in self._wrapped:
-                _release(module)
-            self._wrapped.clear()
+            for release in self._releases:
+                release()
+            self._releases.clear()
             if together:
                 _destroy()
             else:
@@ -220,12 +217,6 @@ class JoinedGroup:
     def _leave_at_exit(self) -> None:
         if os.getpid() == self._process:  # not in a fork of it
             self._leave(failed=ended_by_exception(), exiting=True)
-
-
-def _release(module: DistributedDataParallel) -> None:
-    module.require_forward_param_sync = module.require_backward_grad_sync = False
-    for name in ("reducer", "logger", "process_group"):
-        delattr(module, name)
 
 
 def _refuse_unknown(backend: str) -> None:
