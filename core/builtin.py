@@ -60,6 +60,11 @@ def core_strategies() -> Iterator[StrategySpec]:
                 description=description if not suffix else f"{name} with {suffix[1:]}",
                 init_args={"start_method": start_method, **options},
             )
+    yield StrategySpec(
+        name="ddp_sharded",
+        target="core.strategies.ddp_sharded:DDPShardedStrategy",
+        description="DistributedDataParallel, with the optimizer's state divided among the processes",
+    )
 
 
 @hookimpl

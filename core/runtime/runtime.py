@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet
 
@@ -391,14 +392,24 @@ class Runtime:
         """
         checkpoint = self.strategy.load_checkpoint(path)
         checkpoint.pop("core", None)
-        return restore(checkpoint, {name: self._own(value) for name, value in (state or {}).items()}, path)
-
-    def _own(self, value: Any) -> Any:
-        return self.unwrap_model(value) if isinstance(value, nn.Module) else value
+        return restore(checkpoint, {name: self._load_of(name, value) for name, value in (state or {}).items()}, path)
 
     def _state_of(self, value: Any) -> Any:
-        value = self._own(value)
+        if isinstance(value, nn.Module):
+            return self.strategy.module_state(self.unwrap_model(value))
+        if isinstance(value, Optimizer):
+            return self.strategy.optimizer_state(_own_optimizer(value))
         return value.state_dict() if hasattr(value, "state_dict") else value
+
+    def _load_of(self, name: str, value: Any) -> Callable[[Any], Any]:
+        if isinstance(value, nn.Module):
+            return partial(self.strategy.load_module_state, self.unwrap_model(value))
+        if isinstance(value, Optimizer):
+            return partial(self.strategy.load_optimizer_state, _own_optimizer(value))
+        load: Callable[[Any], Any] | None = getattr(value, "load_state_dict", None)
+        if not callable(load):
+            raise WrongTypeError(f"state[{name!r}]: given {type(value).__name__}. Valid: what has a load_state_dict.")
+        return load
 
     def __repr__(self) -> str:
         plan = self.plan
@@ -406,6 +417,10 @@ class Runtime:
             f"<Runtime: {plan.strategy.name} on {', '.join(plan.devices)}, {plan.precision.name}, "
             f"{'live' if self._is_live else 'not launched'}>"
         )
+
+
+def _own_optimizer(optimizer: Optimizer) -> Optimizer:
+    return optimizer.optimizer if isinstance(optimizer, PreparedOptimizer) else optimizer
 
 
 def _enter(runtime: Runtime, function: Callable[..., T] | None, args: Any, kwargs: Any) -> T | None:

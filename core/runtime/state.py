@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from core.errors import CheckpointError, WrongTypeError, quoted
+from core.errors import CheckpointError, quoted
 from core.plan import Plan
 
 __all__ = ["restore", "run_facts", "unfit"]
@@ -28,25 +28,23 @@ def run_facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def restore(checkpoint: dict[str, Any], targets: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Give each target its part of ``checkpoint``; returns the parts that no target took.
+def restore(
+    checkpoint: dict[str, Any], loads: Mapping[str, Callable[[Any], Any]], path: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """Call each of ``loads`` with its part of ``checkpoint``; returns the parts that none took.
 
     Raises:
-        WrongTypeError: A target cannot take anything.
-        CheckpointError: A part is missing, or is not of the form that its target takes.
+        CheckpointError: A part is missing, or is not of the form that is taken.
     """
-    for name, target in targets.items():
-        if not callable(getattr(target, "load_state_dict", None)):
-            raise WrongTypeError(f"state[{name!r}]: given {type(target).__name__}. Valid: what has a load_state_dict.")
-    missing = [name for name in targets if name not in checkpoint]
+    missing = [name for name in loads if name not in checkpoint]
     if missing:
         raise CheckpointError(
             f"state: {quoted(missing)} not in checkpoint {os.fspath(path)!r}. Valid: {quoted(sorted(checkpoint))}."
         )
-    for name, target in targets.items():
+    for name, load in loads.items():
         with unfit(name, path):
-            target.load_state_dict(checkpoint[name])
-    return {name: part for name, part in checkpoint.items() if name not in targets}
+            load(checkpoint[name])
+    return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
 @contextmanager

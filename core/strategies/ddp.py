@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from torch import nn
@@ -16,6 +18,7 @@ from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, nearest, quoted
 from core.precisions.base import Precision
+from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
 from core.strategies.parallel import ParallelStrategy
 
 __all__ = ["DDPStrategy"]
@@ -36,6 +39,9 @@ class DDPStrategy(ParallelStrategy):
         process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
         timeout: How long a collective may wait for the other processes.
         start_method: As in :class:`core.strategies.ParallelStrategy`.
+        communication_hook: How a bucket of gradients is averaged: a name of
+            :data:`core.strategies.COMMUNICATION_HOOKS`, or a function of state (``None``) and bucket.
+        communication_options: What the hook takes.
         **ddp_kwargs: Passed to ``DistributedDataParallel``, such as ``find_unused_parameters``, ``static_graph``,
             ``gradient_as_bucket_view``, ``bucket_cap_mb``.
     """
@@ -53,6 +59,8 @@ class DDPStrategy(ParallelStrategy):
         process_group_backend: str | None = None,
         timeout: timedelta = timedelta(minutes=30),
         start_method: str = "script",
+        communication_hook: str | CommunicationHook | None = None,
+        communication_options: Mapping[str, Any] = MappingProxyType({}),
         **ddp_kwargs: Any,
     ) -> None:
         super().__init__(
@@ -70,6 +78,9 @@ class DDPStrategy(ParallelStrategy):
                 f"{quoted(unknown)}: no argument of DDPStrategy or DistributedDataParallel. Valid: "
                 f"{quoted(sorted(_DDP_ARGUMENTS))}.{nearest(unknown[0], _DDP_ARGUMENTS)}"
             )
+        check_communication_hook(communication_hook, communication_options)
+        self.communication_hook = communication_hook
+        self.communication_options = dict(communication_options)
         self.ddp_kwargs = ddp_kwargs
 
     def setup_module(self, module: nn.Module) -> nn.Module:
@@ -79,12 +90,14 @@ class DDPStrategy(ParallelStrategy):
             self.configure_ddp()
         wrapped: nn.Module = self.__dict__.pop("model")
         if self._group is not None and isinstance(wrapped, DistributedDataParallel):
-            self._group.release_at_leave(partial(_release, wrapped))
+            self._group.release_at_leave(partial(release_from_group, wrapped))
         return wrapped
 
     def configure_ddp(self) -> None:
         """Replace :attr:`model` by its wrapped form; a documented seam for subclasses."""
         self.model = DistributedDataParallel(self.model, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
+        if self.communication_hook is not None:
+            register_communication_hook(self.model, self.communication_hook, self.communication_options)
 
     def ddp_device_ids(self) -> list[int] | None:
         """What ``DistributedDataParallel`` takes as ``device_ids``: the device's index where it has one."""
@@ -104,7 +117,7 @@ class DDPStrategy(ParallelStrategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
 
 
-def _release(module: DistributedDataParallel) -> None:
+def release_from_group(module: DistributedDataParallel) -> None:
     """Cut ``module`` from its process group: it still passes calls on to the module within where gradients are off."""
     module.require_forward_param_sync = module.require_backward_grad_sync = False
     for name in ("reducer", "logger", "process_group"):

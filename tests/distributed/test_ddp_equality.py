@@ -9,17 +9,17 @@ import pytest
 from .conftest import State, assert_same, run_script, states
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork", "ddp_notebook"])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork", "ddp_notebook", "ddp_sharded"])
 def test_trainer_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """The Trainer's parameters after 50 steps are the hand-written script's, on both ranks and where it was asked."""
     run_script(tmp_path, "with_trainer.py", strategy)
     left = states(tmp_path)
-    assert sorted(left) == ([0, 1, 100, 101] if strategy == "ddp" else [0, 1, 100])
+    assert sorted(left) == ([0, 1, 100, 101] if strategy in ("ddp", "ddp_sharded") else [0, 1, 100])
     for state in left.values():
         assert_same(state, hand_written)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork", "ddp_sharded"])
 def test_runtime_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """An own loop on the Runtime ends with the hand-written script's parameters, on both ranks."""
     run_script(tmp_path, "with_runtime.py", strategy)

@@ -17,6 +17,13 @@ def test_collectives(tmp_path: Path) -> None:
     assert result.stdout.count("printed once") == 1
 
 
+def test_communication_hooks_and_sharded_state(tmp_path: Path) -> None:
+    """Each hook averages as its formula says, options are checked, and an optimizer's state is shared out and saved."""
+    result = run_script(tmp_path, "communication.py")
+    assert "process 0 is through" in result.stdout
+    assert "process 1 is through" in result.stdout
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Path) -> None:
     """Metrics count every item once and predictions keep the order, though the batches do not divide evenly."""

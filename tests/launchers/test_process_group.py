@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from core.errors import BackendError, ConfigurationError, LaunchError
+from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
 
@@ -39,7 +41,7 @@ def join_as(environ: dict[str, str], **options: Any) -> JoinedGroup:
 def train_and_leave(environ: dict[str, str]) -> int:
     group = join_as(environ)
     model = DistributedDataParallel(torch.nn.BatchNorm1d(4))
-    group.release_at_leave(model)
+    group.release_at_leave(partial(release_from_group, model))
     model(torch.randn(8, 4)).square().sum().backward()
     dist.all_gather([torch.zeros(1), torch.zeros(1)], torch.ones(1))
     subgroup = dist.new_group([0, 1])

@@ -44,11 +44,12 @@ class Die(Callback):
 
 
 def main() -> None:
-    mode, devices, precision = sys.argv[1:]
+    mode, devices, precision, strategy = sys.argv[1:]
     seed_everything(3 if mode == "resume" else 0)
     module = Regression()
     trainer = Trainer(
         accelerator="cpu",
+        strategy=strategy,
         devices=devices,
         precision=precision,
         max_epochs=4,

@@ -1,0 +1,92 @@
+"""Communication hooks of DistributedDataParallel by name: how a bucket of gradients is averaged over processes."""
+
+# Not "from __future__ import annotations": DistributedDataParallel compares a hook's annotations with the classes.
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+from core.errors import ConfigurationError, nearest, quoted
+
+__all__ = ["COMMUNICATION_HOOKS", "CommunicationHook", "check_communication_hook", "register_communication_hook"]
+
+CommunicationHook = Callable[[Any, GradBucket], Future[Tensor]]
+"""``hook(state, bucket)`` returns a future of the averaged bucket, a flat tensor."""
+
+COMMUNICATION_HOOKS = ("allreduce", "bf16_compress", "fp16_compress", "power_sgd")
+"""``allreduce``: the mean, as without a hook. ``bf16_compress``, ``fp16_compress``: the mean of 16-bit copies, half the
+bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019); options are
+those of torch's ``PowerSGDState``."""
+
+
+def check_communication_hook(hook: str | CommunicationHook | None, options: Mapping[str, Any]) -> None:
+    """Refuse a word that is none of :data:`COMMUNICATION_HOOKS`, and options that nobody takes.
+
+    Raises:
+        ConfigurationError: As said.
+    """
+    if isinstance(hook, str) and hook not in COMMUNICATION_HOOKS:
+        raise ConfigurationError(
+            f"communication_hook={hook!r}: unknown. Valid: {quoted(COMMUNICATION_HOOKS)}, or a function of state and "
+            f"bucket.{nearest(hook, COMMUNICATION_HOOKS)}"
+        )
+    if hook is not None and not isinstance(hook, str) and not callable(hook):
+        raise ConfigurationError(
+            f"communication_hook={hook!r}: neither a name nor a function. Valid: {quoted(COMMUNICATION_HOOKS)}, or a "
+            "function of state and bucket."
+        )
+    if options and hook != "power_sgd":
+        raise ConfigurationError(
+            f"communication_options={dict(options)!r}: communication_hook={hook!r} takes none. Valid: options with "
+            "'power_sgd'."
+        )
+
+
+def register_communication_hook(
+    module: DistributedDataParallel, hook: str | CommunicationHook, options: Mapping[str, Any]
+) -> None:
+    """Let ``hook`` average the gradients of ``module``.
+
+    Raises:
+        ConfigurationError: ``options`` are none that the hook takes.
+    """
+    if not isinstance(hook, str):
+        module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch refuses other annotations
+    elif hook in _SENT_AS:
+        module.register_comm_hook(_SENT_AS[hook], _mean)
+    else:
+        _register_power_sgd(module, options)
+
+
+_SENT_AS = {"allreduce": None, "bf16_compress": torch.bfloat16, "fp16_compress": torch.float16}
+"""By hook, what gradients are sent as; ``None`` for as they are."""
+
+
+def _mean(dtype: torch.dtype | None, bucket: GradBucket) -> Future[Tensor]:
+    # Not torch's own hooks: that of bfloat16 is refused where collectives are not those of certain vendors.
+    gradients = bucket.buffer()
+    sent = gradients.to(dtype or gradients.dtype).div_(dist.get_world_size())
+
+    def receive(future: Future[list[Tensor]]) -> Tensor:
+        received = future.value()[0]
+        return gradients if received is gradients else gradients.copy_(received)
+
+    work = cast(dist.Work, dist.all_reduce(sent, async_op=True))
+    return cast(Future[Tensor], work.get_future().then(receive))
+
+
+def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, Any]) -> None:
+    # Importing it takes the better part of a second.
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+
+    try:
+        state = power_sgd.PowerSGDState(process_group=None, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"communication_options={dict(options)!r}: {error}.") from error
+    module.register_comm_hook(state, power_sgd.powerSGD_hook)

@@ -1,0 +1,94 @@
+"""DistributedDataParallel with the optimizer's state divided among the processes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.optim import Optimizer
+
+from core.errors import ConfigurationError
+from core.strategies.ddp import DDPStrategy
+
+__all__ = ["DDPShardedStrategy"]
+
+
+class DDPShardedStrategy(DDPStrategy):
+    """A replica of the module in each process, and a part of the optimizer's state.
+
+    Each process updates its share of the parameters and sends them to the others, which gives the numbers of
+    :class:`DDPStrategy` for optimizers that treat parameters one by one. Arguments are those of
+    :class:`DDPStrategy`.
+
+    Source: Rajbhandari et al., ZeRO, SC 2020, stage 1; :class:`torch.distributed.optim.ZeroRedundancyOptimizer`.
+    """
+
+    name = "ddp_sharded"
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """Each optimizer's sharded form; learning rates set in the given one's ``param_groups`` hold for it.
+
+        Raises:
+            ConfigurationError: An optimizer has stepped, cannot be made anew from its defaults, or its parameters
+                differ in dtype.
+        """
+        return [self._shard(optimizer) for optimizer in super().setup_optimizers(optimizers)]
+
+    def _shard(self, optimizer: Optimizer) -> Optimizer:
+        if optimizer.state:
+            raise ConfigurationError(
+                f"optimizer {type(optimizer).__name__}: it has stepped before strategy {self.name!r} could divide its "
+                "state. Valid: prepare a new optimizer, then load what was saved."
+            )
+        taken = inspect.signature(type(optimizer)).parameters
+        options = {name: value for name, value in optimizer.defaults.items() if name in taken}
+        try:
+            sharded = _ShardedOptimizer(
+                [dict(group) for group in optimizer.param_groups], optimizer_class=type(optimizer), **options
+            )
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"optimizer {type(optimizer).__name__}: strategy {self.name!r} cannot divide its state: {error}. "
+                "Valid: one that its defaults make anew, with parameters of one dtype."
+            ) from error
+        sharded.follow(optimizer)
+        if self._group is not None:
+            self._group.release_at_leave(partial(setattr, sharded, "process_group", None))
+        return sharded
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The whole state in process 0; in the others the groups alone."""
+        if not isinstance(optimizer, _ShardedOptimizer):
+            return super().optimizer_state(optimizer)
+        optimizer.consolidate_state_dict(to=0)
+        if self.is_global_zero:
+            return optimizer.state_dict()
+        return {"state": {}, "param_groups": [{**group, "params": []} for group in optimizer.param_groups]}
+
+
+class _ShardedOptimizer(ZeroRedundancyOptimizer):
+    """Takes its options from the param_groups of another optimizer, which is what schedulers change."""
+
+    _followed: Optimizer | None = None
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Share the param_groups of ``optimizer``."""
+        self._followed = optimizer
+        self.param_groups = optimizer.param_groups
+
+    def step(self, closure: Any = None, **kwargs: Any) -> Any:
+        """Update this process's share of the parameters, and receive the others'."""
+        if self._followed is not None:
+            self._followed._opt_called = True  # type: ignore[attr-defined]  # schedulers ask whether it has stepped
+        return super().step(closure, **kwargs)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what was saved, this process its share."""
+        super().load_state_dict(state_dict)
+        if self._followed is not None:
+            for followed, loaded in zip(self._followed.param_groups, self.param_groups, strict=True):
+                followed.update({name: value for name, value in loaded.items() if name != "params"})
+            self.param_groups = self._followed.param_groups

@@ -1,0 +1,29 @@
+"""Communication hooks that cannot be are refused when the strategy is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from core.errors import ConfigurationError
+from core.strategies import DDPStrategy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"communication_hook": "fp16"}, r"communication_hook='fp16': unknown.*'fp16_compress'"),
+        ({"communication_hook": 16}, r"communication_hook=16: neither a name nor a function"),
+        (
+            {"communication_hook": "fp16_compress", "communication_options": {"dtype": 8}},
+            r"communication_options=\{'dtype': 8\}: communication_hook='fp16_compress' takes none",
+        ),
+        ({"communication_options": {"matrix_approximation_rank": 1}}, r"communication_hook=None takes none"),
+    ],
+    ids=str,
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    """An unknown name, what is no function, and options that the hook takes none of, each by its argument."""
+    with pytest.raises(ConfigurationError, match=message):
+        DDPStrategy(**options)
