@@ -1,0 +1,32 @@
+"""A vendor's torch backend alone, with no plugin for core: its cards are trained on all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Install
+
+_SCRIPT = Path(__file__).parent / "torch-hal-acme" / "tests" / "scripts" / "neutral.py"
+
+
+@pytest.mark.parametrize(("devices", "precision"), [(1, "32-true"), (1, "bf16-mixed"), (2, "32-true")])
+def test_cards_without_a_plugin(install: Install, tmp_path: Path, devices: int, precision: str) -> None:
+    """``auto`` picks the cards; autocast, collectives and losses are those of the cards' own backend."""
+    done = subprocess.run(
+        [sys.executable, str(_SCRIPT), str(devices), precision],
+        env={**install("torch-acme"), "ACME_DEVICES": "2", "OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert sorted(line for line in done.stdout.splitlines() if line.endswith("equal")) == [
+        f"process {rank} equal" for rank in range(devices)
+    ]
