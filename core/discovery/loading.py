@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import traceback
-from typing import TYPE_CHECKING, Any
 
 from core.errors import BackendError, CoreError, nearest
 from core.kinds import KINDS
 
+TYPE_CHECKING = False  # detection imports this module, and little else
 if TYPE_CHECKING:
+    from typing import Any
+
     from core.specs import BackendSpec
 
 __all__ = ["describe", "import_target", "load", "load_target", "target_name", "trace"]
@@ -89,6 +90,8 @@ def describe(error: BaseException) -> str:
 
 def trace(error: BaseException) -> str:
     """The traceback of what a plugin raised, without the frames that led to the plugin; empty for core's own errors."""
+    import traceback
+
     cause = error.__cause__ if isinstance(error, CoreError) else error
     if cause is None:
         return ""
