@@ -1,0 +1,71 @@
+"""The state of a GPU: its memory as torch sees it, and what the management library tells of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from core.errors import BackendError
+from torch_hal_cuda.management import Management, is_installed, uuid_of
+
+__all__ = ["DeviceStats"]
+
+_log = logging.getLogger(__name__)
+
+
+class DeviceStats:
+    """Asks for statistics; opens the management library when it first needs it."""
+
+    def __init__(self) -> None:
+        self._management: Management | None = None
+        self._has_tried = False
+
+    def read(self, device: torch.device) -> dict[str, Any]:
+        """See :meth:`torch_hal_cuda.CUDAAccelerator.get_device_stats`.
+
+        Raises:
+            BackendError: The management library worked before, and fails.
+        """
+        free, total = torch.cuda.mem_get_info(device)
+        stats = {
+            "memory_allocated_bytes": torch.cuda.memory_allocated(device),
+            "memory_allocated_peak_bytes": torch.cuda.max_memory_allocated(device),
+            "memory_reserved_bytes": torch.cuda.memory_reserved(device),
+            "memory_free_bytes": free,
+            "memory_total_bytes": total,
+        }
+        management = self._opened()
+        return stats if management is None else {**stats, **_managed(management, device)}
+
+    def close(self) -> None:
+        """Let go of the management library."""
+        if self._management is not None:
+            self._management.close()
+        self._management, self._has_tried = None, False
+
+    def _opened(self) -> Management | None:
+        if not self._has_tried:
+            self._has_tried = True
+            if torch.version.hip is None and is_installed():
+                try:
+                    self._management = Management()
+                except BackendError as error:
+                    _log.warning("no utilization, temperature and power among the statistics: %s", error)
+        return self._management
+
+
+def _managed(management: Management, device: torch.device) -> dict[str, Any]:
+    handle = management.handle(uuid_of(device))
+    rates = management.ask("nvmlDeviceGetUtilizationRates", handle)
+    memory = management.ask("nvmlDeviceGetMemoryInfo", handle)
+    celsius = management.ask("nvmlDeviceGetTemperature", handle, management.nvml.NVML_TEMPERATURE_GPU)
+    milliwatts = management.ask("nvmlDeviceGetPowerUsage", handle)
+    stats = {
+        "utilization_percent": None if rates is None else rates.gpu,
+        "memory_used_bytes": None if memory is None else memory.used,
+        "temperature_celsius": celsius,
+        "power_watts": None if milliwatts is None else milliwatts / 1000,
+    }
+    return {name: value for name, value in stats.items() if value is not None}
