@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import random
 import sys
 from typing import Any
@@ -13,6 +14,8 @@ from core.accelerators.base import Accelerator
 from core.errors import ConfigurationError
 
 __all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state"]
+
+logger = logging.getLogger(__name__)
 
 MAX_SEED = 2**32 - 1
 """The largest seed that all generators take; numpy's is the smallest range."""
@@ -40,13 +43,21 @@ def seed_everything(seed: int) -> int:
 
 def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
     """The state of every generator that training draws from, as tensors and plain values."""
-    return {**get_host_rng_state(), "device": accelerator.get_rng_state(device)}
+    return {**get_host_rng_state(), "device": accelerator.get_rng_state(device), "device_type": device.type}
 
 
 def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Put every generator back into ``state``, as :func:`get_rng_state` gave it."""
+    """Put every generator back into ``state``, as :func:`get_rng_state` gave it.
+
+    The state of another type of device's generator is left out, with a warning in the log: it has another form.
+    """
     set_host_rng_state(state)
-    accelerator.set_rng_state(state["device"], device)
+    if state["device_type"] == device.type:
+        accelerator.set_rng_state(state["device"], device)
+    else:
+        logger.warning(
+            "the generator of %s goes on as it is: the state is of a device of type %r", device, state["device_type"]
+        )
 
 
 def get_host_rng_state() -> dict[str, Any]:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["calls", "device_count", "recorded"]
+__all__ = ["bound", "calls", "device_count", "recorded"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 calls: list[str] = []
 """Names of the functions called, in order."""
+
+bound: list[str] = []
+"""Of Gaudi: what ``HLS_MODULE_ID`` said when the process took its card, once for each time."""
 
 
 def recorded(name: str) -> Callable[[F], F]:

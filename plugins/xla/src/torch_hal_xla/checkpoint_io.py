@@ -1,0 +1,28 @@
+"""Checkpoints that any machine can read."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch import Tensor
+
+from core.checkpoints import TorchCheckpointIO
+from core.nested import map_tensors
+
+__all__ = ["XLACheckpointIO", "on_host"]
+
+
+class XLACheckpointIO(TorchCheckpointIO):
+    """torch-hal's own format, with all tensors on the host: one of XLA's can be read only where torch_xla is."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class."""
+        super().save_checkpoint(on_host(checkpoint), path, storage_options)
+
+
+def on_host(data: Any) -> Any:
+    """``data``, any nested structure, with all tensors on the CPU."""
+    return map_tensors(Tensor.cpu, data)

@@ -1,0 +1,83 @@
+"""What this package provides, without torch."""
+
+from __future__ import annotations
+
+from core.hookspecs import hookimpl
+from core.specs import AcceleratorSpec, CheckpointIOSpec, ClusterEnvironmentSpec, StrategySpec
+
+_ONLY_XLA = ("xla",)
+
+
+@hookimpl
+def core_accelerators() -> list[AcceleratorSpec]:
+    """What torch_xla runs on."""
+    return [
+        AcceleratorSpec(
+            name="xla",
+            target="torch_hal_xla.accelerator:XLAAccelerator",
+            description="TPU, and what else torch_xla runs on",
+            aliases=("tpu",),
+            priority=50,
+            detect="torch_hal_xla.detect:count",
+            default_strategy="single_xla",
+            default_parallel_strategy="xla",
+        )
+    ]
+
+
+@hookimpl
+def core_strategies() -> list[StrategySpec]:
+    """One device, one process for each device, and one process for all of them."""
+    return [
+        StrategySpec(
+            name="single_xla",
+            target="torch_hal_xla.strategies.single:SingleXLAStrategy",
+            description="one process on one XLA device",
+            accelerators=_ONLY_XLA,
+        ),
+        StrategySpec(
+            name="xla",
+            target="torch_hal_xla.strategies.parallel:XLAStrategy",
+            description="a replica in a process for each device of the machine, started by torch_xla.launch",
+            accelerators=_ONLY_XLA,
+        ),
+        StrategySpec(
+            name="xla_debug",
+            target="torch_hal_xla.strategies.parallel:XLAStrategy",
+            description="xla, with torch_xla's own analysis of each graph, and each step waited for and checked",
+            accelerators=_ONLY_XLA,
+            init_args={"debug": True},
+        ),
+        StrategySpec(
+            name="xla_spmd",
+            target="torch_hal_xla.strategies.spmd:XLASPMDStrategy",
+            description="one process that splits each batch over all devices of the machine",
+            accelerators=_ONLY_XLA,
+        ),
+    ]
+
+
+@hookimpl
+def core_checkpoint_ios() -> list[CheckpointIOSpec]:
+    """torch-hal's own format, all tensors on the host."""
+    return [
+        CheckpointIOSpec(
+            name="xla",
+            target="torch_hal_xla.checkpoint_io:XLACheckpointIO",
+            description="a directory with shards and a manifest, committed by one rename; all tensors on the host",
+        )
+    ]
+
+
+@hookimpl
+def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
+    """Processes started by torch_xla.launch."""
+    return [
+        ClusterEnvironmentSpec(
+            name="xla",
+            target="torch_hal_xla.environment:XLAEnvironment",
+            description="processes started by torch_xla.launch",
+            priority=60,
+            detect="torch_hal_xla.detect:is_launched",
+        )
+    ]

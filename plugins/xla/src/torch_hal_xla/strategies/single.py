@@ -1,0 +1,14 @@
+"""One process on one XLA device."""
+
+from __future__ import annotations
+
+from core.strategies import SingleDeviceStrategy
+from torch_hal_xla.strategies.steps import MarksSteps
+
+__all__ = ["SingleXLAStrategy"]
+
+
+class SingleXLAStrategy(MarksSteps, SingleDeviceStrategy):
+    """One process on one XLA device, the end of each step marked."""
+
+    name = "single_xla"

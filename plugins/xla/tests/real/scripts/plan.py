@@ -1,0 +1,23 @@
+"""Which accelerator is chosen here, and what a backward pass on the CPU does to the choice."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from core import Runtime
+from core.errors import CoreError
+
+told = {"error": ""}
+accelerator, *words = sys.argv[1:]
+if "backward first" in words:
+    torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+try:
+    runtime = Runtime(accelerator=accelerator)
+    told |= {"accelerator": runtime.plan.accelerator.name, "strategy": runtime.plan.strategy.name}
+    runtime.launch()
+except CoreError as error:
+    told["error"] = str(error)
+print(json.dumps(told))

@@ -1,0 +1,33 @@
+"""States of random number generators."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from core.accelerators import CPUAccelerator
+from core.random import get_rng_state, set_rng_state
+
+CPU = torch.device("cpu")
+
+
+def test_a_state_of_another_type_of_device_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A run that goes on elsewhere gets the host's generators back; the device's has another form, and is named."""
+    accelerator = CPUAccelerator()
+    state = {**get_rng_state(accelerator, CPU), "device": torch.zeros(8, dtype=torch.uint8), "device_type": "xla"}
+    drawn = random.random(), torch.rand(2).tolist()
+    set_rng_state(state, accelerator, CPU)
+    assert (random.random(), torch.rand(2).tolist()) == drawn
+    assert "the generator of cpu goes on as it is: the state is of a device of type 'xla'" in caplog.text
+
+
+def test_a_state_of_the_same_type_is_put_back(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is as it was, and nothing is logged."""
+    accelerator = CPUAccelerator()
+    state = get_rng_state(accelerator, CPU)
+    drawn = torch.rand(2).tolist()
+    set_rng_state(state, accelerator, CPU)
+    assert torch.rand(2).tolist() == drawn
+    assert not caplog.records
