@@ -129,8 +129,9 @@ def xla_real(session: nox.Session) -> None:
     folder = HERE / ".nox" / "xla_real"
     session.run(sys.executable, "plugins/xla/tests/real/environment.py", str(folder), *CONSTRAINTS)
     python = str(folder / "bin" / "python")
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
-    session.run(*pip, "--editable", str(HERE), "--editable", str(HERE / "plugins" / "xla"))
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
+    projects = ("--editable", str(HERE), "--editable", str(HERE / "plugins" / "xla"))
+    session.run(*pip, "--no-build-isolation", *projects)
     env = {"PJRT_DEVICE": "CPU"}
     kit = ("--pyargs", "core.testing.suite", "-p", "core.testing.plugin", "--backend", "accelerator:xla")
     said = ("--hide-devices", "PJRT_DEVICE=TPU", "--hardware", "this machine's CPU by PJRT, torch_xla 2.9.0")
