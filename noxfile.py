@@ -24,6 +24,8 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
+INSTALLED: set[Path] = set()
+"""The folders that :func:`installed` has made in this run."""
 
 
 def group(*names: str) -> tuple[str, ...]:
@@ -61,19 +63,26 @@ def tests(session: nox.Session) -> None:
 def plugins(session: nox.Session) -> None:
     """The tests of each plugin, or of those named, where no other plugin is installed beside core."""
     python = torch_python(session)
-    chosen = [word for word in session.posargs if not word.startswith("-")] or PLUGINS
     options = [word for word in session.posargs if word.startswith("-")]
-    simulated = installed(session, python, "simulated", *(f"tests/vendor/{name}" for name in SIMULATED))
-    for name in chosen:
-        plugin = installed(session, python, name, f"plugins/{name}")
-        with session.chdir(HERE / "plugins" / name):
-            command = ("-m", "pytest", "-n", "auto", "--maxprocesses", "4", *options)
-            session.run(python, *command, env={"PYTHONPATH": os.pathsep.join([str(plugin), str(simulated)])})
+    for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
+        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", *options)
+
+
+def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
+    """Run pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
+    plugin = installed(session, python, name, f"plugins/{name}")
+    simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
+    with session.chdir(HERE / "plugins" / name):
+        path = os.pathsep.join([str(plugin), str(simulated)])
+        session.run(python, "-m", "pytest", *words, env={"PYTHONPATH": path})
 
 
 def installed(session: nox.Session, python: str, name: str, *projects: str) -> Path:
-    """A folder with ``projects`` as an installer leaves them, to be put on an interpreter's path."""
+    """A folder with ``projects`` as an installer leaves them, made anew once a run, to be put on a path."""
     target = HERE / ".nox" / "installed" / name
+    if target in INSTALLED:
+        return target
+    INSTALLED.add(target)
     shutil.rmtree(target, ignore_errors=True)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     session.run(*pip, "--no-build-isolation", "--no-index", "--target", str(target), *projects)
@@ -121,6 +130,22 @@ def wheel(session: nox.Session) -> None:
 def vendor(session: nox.Session) -> None:
     """The packages of simulated third parties: each is installed and passes its own tests."""
     session.run(torch_python(session), "-m", "pytest", "tests/vendor", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def hardware(session: nox.Session) -> None:
+    """Run the conformance kit on every accelerator that can be had here, and write docs/hardware.md."""
+    folder = HERE / ".nox" / "conformance"
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ["CORE_CONFORMANCE_REPORTS"] = str(folder)
+    python = torch_python(session)
+    kit = ("-p", "core.testing.plugin", "--pyargs", "core.testing.suite", "--hardware", "this machine's CPU")
+    session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
+    session.run(python, "-m", "pytest", "tests/vendor/test_from_outside.py")
+    for name in ("cuda", "hpu", "ipu", "mps"):
+        run_plugin_tests(session, python, name, "tests/test_conformance.py")
+    xla_real(session)
+    session.run(python, "benchmarks/hardware.py", str(folder))
 
 
 @nox.session(venv_backend="none")
