@@ -8,7 +8,7 @@ from core.accelerators.base import Accelerator
 from core.errors import ConfigurationError
 from core.precisions.base import Precision
 
-__all__ = ["check_able"]
+__all__ = ["check_able", "check_eager"]
 
 _COMPUTING = {torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The capability that computing in a dtype needs."""
@@ -31,6 +31,19 @@ def check_able(accelerator: Accelerator, precision: Precision, precision_name: s
         raise ConfigurationError(
             f"devices, num_nodes: they give {world_size} processes, but accelerator {accelerator.name!r} lacks "
             f"collectives: {lacks['collectives']}. Valid: one process."
+        )
+
+
+def check_eager(accelerator: Accelerator, strategy_name: str) -> None:
+    """Refuse a strategy that is not for this accelerator, where the accelerator runs no single operations.
+
+    Raises:
+        ConfigurationError: As said, with the accelerator's own reason.
+    """
+    if "eager" in accelerator.lacks:
+        raise ConfigurationError(
+            f"strategy={strategy_name!r} runs single operations, which accelerator {accelerator.name!r} lacks: "
+            f"{accelerator.lacks['eager']}. Valid: a strategy that serves {accelerator.name!r} by name."
         )
 
 

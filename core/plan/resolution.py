@@ -18,7 +18,7 @@ from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
 from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
 from core.plan.candidates import choose_accelerator, outranked, unusable
-from core.plan.capabilities import check_able
+from core.plan.capabilities import check_able, check_eager
 from core.plan.construction import construct
 from core.plan.launched import take_launched
 from core.plan.model import Choice, PassedOver, Plan
@@ -84,6 +84,8 @@ class _Resolution:
             self._choose(kind, default)
         self._check_served(strategy, world_size)
         check_able(accelerator, self.parts["precision"], self.choices["precision"].name, world_size)
+        if not self._is_for(strategy):
+            check_eager(accelerator, self.choices["strategy"].name)
         process_group_backend, process_group_reason = self._choose_process_group(strategy, accelerator, devices[0])
         return Plan(
             request=self.request.describe(),
@@ -184,6 +186,12 @@ class _Resolution:
                     f"strategy={name!r}: {self.words['devices']} and {self.words['num_nodes']} give {world_size} "
                     f"process(es). Valid: {valid}."
                 )
+
+    def _is_for(self, strategy: Strategy) -> bool:
+        """Whether the strategy names the accelerator as one that it serves, not only all of them."""
+        spec: StrategySpec | None = self.specs.get("strategy")
+        named = (*(strategy.accelerators or ()), *((spec.accelerators or ()) if spec is not None else ()))
+        return self.choices["accelerator"].name in named
 
     def _launcher(self, strategy: Strategy, environment: ClusterEnvironment, processes: int) -> str | None:
         if processes == 1 or environment.creates_processes_externally:

@@ -79,6 +79,24 @@ def test_a_strategy_that_runs_whole_steps_is_the_trainers() -> None:
     assert Trainer(accelerator="cpu", devices=1, strategy=_WholeSteps()).plan.strategy.name == "whole_steps"
 
 
+class _CompilingAccelerator(TwoAccelerator):
+    name = "compiling"
+    lacks: ClassVar[Mapping[str, str]] = {"eager": "it runs compiled steps only"}
+
+
+class _CompilingStrategy(SingleDeviceStrategy):
+    accelerators: ClassVar[tuple[str, ...] | None] = ("compiling",)
+
+
+def test_hardware_that_runs_compiled_steps_only() -> None:
+    """It takes a strategy that names it as served; any other is refused, with the hardware's reason."""
+    with pytest.raises(
+        ConfigurationError, match=r"'single_device' runs single operations.*it runs compiled steps only"
+    ):
+        Trainer(accelerator=_CompilingAccelerator(), devices=1)
+    Trainer(accelerator=_CompilingAccelerator(), devices=1, strategy=_CompilingStrategy())
+
+
 class _AllInOne(DDPStrategy):
     one_process_per_node = True
 
