@@ -87,13 +87,18 @@ def core_precisions() -> list[PrecisionSpec]:
 
 @hookimpl
 def core_checkpoint_ios() -> list[CheckpointIOSpec]:
-    """The committed directory of shards and a manifest."""
+    """Committed directories with a manifest: written by process 0, or by each process its part."""
     return [
         CheckpointIOSpec(
             name="torch",
             target="core.checkpoints.torch_io:TorchCheckpointIO",
             description="a directory with shards and a manifest, committed by one rename",
-        )
+        ),
+        CheckpointIOSpec(
+            name="sharded",
+            target="core.checkpoints.sharded:ShardedCheckpointIO",
+            description="such a directory of torch.distributed.checkpoint, each process writing what it has",
+        ),
     ]
 
 

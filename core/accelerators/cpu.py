@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ class CPUAccelerator(Accelerator):
     """The host's CPU: any number of processes share it, so ``devices=k`` means k processes."""
 
     name = "cpu"
+    lacks = MappingProxyType({"memory_stats": "torch does not count the host's memory"})
 
     def is_available(self) -> bool:
         """Always."""

@@ -8,12 +8,14 @@ from core.checkpoints.base import CheckpointIO
 from core.checkpoints.commit import committed_directory, committed_file, locate, remove_committed
 from core.checkpoints.find import is_committed, latest, read_manifest
 from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.sharded import ShardedCheckpointIO
 from core.checkpoints.torch_io import TorchCheckpointIO
 
 __all__ = [
     "CheckpointIO",
     "FileRecord",
     "Manifest",
+    "ShardedCheckpointIO",
     "TorchCheckpointIO",
     "committed_directory",
     "committed_file",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["CheckpointIO"]
 
@@ -28,6 +28,9 @@ class CheckpointIO(ABC):
             def remove_checkpoint(self, path):
                 remove_committed(path)
     """
+
+    is_collective: ClassVar[bool] = False
+    """Whether every process calls :meth:`save_checkpoint`, each writing what it has of divided tensors."""
 
     @abstractmethod
     def save_checkpoint(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -41,6 +41,11 @@ class FileRecord:
     """Bytes."""
     sha256: str
     """Hexadecimal digest."""
+
+    @classmethod
+    def of(cls, path: Path) -> FileRecord:
+        """The record of the file at ``path``, as it is now."""
+        return cls(path.stat().st_size, _sha256(path))
 
 
 @attrs.frozen(kw_only=True)
@@ -160,14 +165,16 @@ class Manifest:
             if size != record.size:
                 raise CheckpointError(f"{path} is damaged: {size} bytes, the manifest says {record.size}.")
 
-    def verify(self, directory: Path) -> None:
-        """Compare each file's size and checksum.
+    def verify(self, directory: Path, names: Collection[str] | None = None) -> None:
+        """Compare each file's size and checksum; the checksums of ``names`` alone, where they are given.
 
         Raises:
             CheckpointError: A file is missing or damaged.
         """
         self.check_sizes(directory)
         for name, record in self.files.items():
+            if names is not None and name not in names:
+                continue
             path = directory / name
             try:
                 found = _sha256(path)

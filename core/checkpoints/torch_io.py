@@ -19,7 +19,7 @@ from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 __all__ = ["TorchCheckpointIO"]
 
 _NAME = "torch"
-_SHARD = "shard-00000.pt"
+SHARD = "shard-00000.pt"
 
 
 class TorchCheckpointIO(CheckpointIO):
@@ -50,7 +50,7 @@ class TorchCheckpointIO(CheckpointIO):
             raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
         refuse_unreadable(checkpoint)
         with committed_directory(path) as directory:
-            files = {_SHARD: _write(checkpoint, directory / _SHARD, path)}
+            files = {SHARD: write_shard(checkpoint, directory / SHARD, path)}
             Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
@@ -96,7 +96,8 @@ class _HashedFile:
         return FileRecord(self._size, self._digest.hexdigest())
 
 
-def _write(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
+def write_shard(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
+    """Write ``checkpoint``, which belongs to what is to be committed at ``path``, to a file, streaming."""
     with file_path.open("wb") as file:
         hashed = _HashedFile(file)
         try:
@@ -110,16 +111,25 @@ def _write(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[
 
 def _read(directory: Path, map_location: Any) -> dict[str, Any]:
     manifest = Manifest.read(directory)
-    if set(manifest.files) != {_SHARD}:
+    if set(manifest.files) != {SHARD}:
         raise CheckpointError(
             f"{directory} was written by the CheckpointIO {manifest.checkpoint_io!r}, not by {_NAME!r}, and has to be "
             f"read by that one."
         )
     manifest.verify(directory)
+    return read_shard(directory, map_location)
+
+
+def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
+    """What :func:`write_shard` wrote into ``directory``, unverified.
+
+    Raises:
+        CheckpointError: It cannot be loaded.
+    """
     try:
         # Not mapped: tensors of a mapped file would keep a removed checkpoint's disk space for as long as they live,
         # and on a network file system fail once another host removed it.
-        content: dict[str, Any] = torch.load(directory / _SHARD, map_location, weights_only=True, mmap=False)
+        content: dict[str, Any] = torch.load(directory / SHARD, map_location, weights_only=True, mmap=False)
     except (pickle.UnpicklingError, RuntimeError, OSError) as error:
         raise CheckpointError(f"{directory} cannot be loaded with map_location={map_location!r}: {error}") from error
     return content

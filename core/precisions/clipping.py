@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from core.errors import ConfigurationError, quoted
@@ -23,7 +25,32 @@ def clip_gradients(
         raise ConfigurationError(f"algorithm={algorithm!r} for clipping gradients. Valid: {quoted(ALGORITHMS)}.")
     with_gradients = [parameter for parameter in parameters if parameter.grad is not None]
     if algorithm == "norm":
-        return nn.utils.clip_grad_norm_(with_gradients, clip_value, norm_type)
+        return _clip_norm(with_gradients, clip_value, norm_type)
     if with_gradients:
         nn.utils.clip_grad_value_(with_gradients, clip_value)
     return None
+
+
+def _clip_norm(parameters: list[nn.Parameter], clip_value: float, norm_type: float) -> Tensor:
+    """As torch does; of gradients that are divided among processes the norm is that of the whole ones."""
+    by_mesh: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        by_mesh.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
+    if by_mesh.keys() <= {None}:
+        norm: Tensor = nn.utils.clip_grad_norm_(parameters, clip_value, norm_type)
+        return norm
+    # torch combines norms of tensors on one mesh only; a vector's norm is the norm of its parts' norms.
+    norms = [_whole(nn.utils.get_total_norm(_gradients(group), norm_type)) for group in by_mesh.values()]
+    total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
+    for group in by_mesh.values():
+        nn.utils.clip_grads_with_norm_(group, clip_value, total)
+    return total
+
+
+def _gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _whole(tensor: Any) -> Tensor:
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole

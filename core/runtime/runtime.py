@@ -299,7 +299,7 @@ class Runtime:
             for optimizer in self._optimizers:
                 if any(id(p) in given for group in optimizer.param_groups for p in group["params"]):
                     precision.unscale_gradients(optimizer)
-        return precision.clip_gradients(chosen, limit, algorithm, norm_type)
+        return self.strategy.clip_parameters(chosen, limit, algorithm, norm_type)
 
     # -- collectives on nested structures ------------------------------------------------------------------------
 

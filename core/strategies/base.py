@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -79,6 +79,8 @@ class Strategy(ABC):
     """Whether one process drives all the devices of a machine, rather than one each."""
     serves_own_loop: ClassVar[bool] = True
     """Whether :class:`core.Runtime` may use it; else it runs whole training steps of the Trainer only."""
+    infers_together: ClassVar[bool] = False
+    """Whether even a forward pass without gradients needs all processes, as where each holds a part of the module."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes meet in a ``torch.distributed`` process group."""
     launcher: str | None = None
@@ -243,7 +245,10 @@ class Strategy(ABC):
         return module
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """What runs a forward pass without gradients, of ``module`` as it was set up; must not wait for the others."""
+        """What runs a forward pass without gradients, of ``module`` as it was set up.
+
+        It must not wait for the other processes, unless :attr:`infers_together`.
+        """
         return module
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
@@ -265,7 +270,13 @@ class Strategy(ABC):
     ) -> Tensor | None:
         """Unscale and limit the module's gradients; see :meth:`core.Precision.clip_gradients`."""
         self.precision.unscale_gradients(optimizer)
-        return self.precision.clip_gradients(module.parameters(), clip_value, algorithm)
+        return self.clip_parameters(module.parameters(), clip_value, algorithm)
+
+    def clip_parameters(
+        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
+    ) -> Tensor | None:
+        """Limit gradients of ``parameters``, unscaled before; see :meth:`core.Precision.clip_gradients`."""
+        return self.precision.clip_gradients(parameters, clip_value, algorithm, norm_type)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves gradients unreduced, for accumulation; ``module`` as it was set up."""
@@ -363,6 +374,13 @@ class Strategy(ABC):
     def all_gather_object(self, obj: T) -> list[T]:
         """``obj``, any picklable object, of every process, by rank."""
 
+    def gather_shards(self, obj: T) -> list[T]:
+        """``obj`` of one process for each part of the data, by part; of processes that take the same, the first's."""
+        by_shard: dict[int, T] = {}
+        for shard, item in self.all_gather_object((self.data_shard, obj)):
+            by_shard.setdefault(shard, item)
+        return [by_shard[shard] for shard in sorted(by_shard)]
+
     @staticmethod
     def check_reduction(reduction: str) -> None:
         """Refuse a word that is none of :data:`REDUCTIONS`.
@@ -378,6 +396,10 @@ class Strategy(ABC):
     def module_state(self, module: nn.Module) -> dict[str, Any]:
         """The state of the user's own ``module``; every process calls it."""
         return module.state_dict()
+
+    def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
+        """As :meth:`module_state`, every tensor whole, at least in process 0; every process calls it."""
+        return self.module_state(module)
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         """Take back what :meth:`module_state` gave."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
 from core.strategies.ddp import DDPStrategy
+
+with warnings.catch_warnings():
+    # It compiles functions in a way that torch itself calls deprecated.
+    warnings.filterwarnings("ignore", message=r"`torch\.jit", category=DeprecationWarning)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
 
 __all__ = ["DDPShardedStrategy"]
 

@@ -170,9 +170,13 @@ class ParallelStrategy(Strategy):
             rank=environment.global_rank,
             world_size=environment.world_size,
             timeout=self.timeout,
-            device=self.root_device,
+            device=self.process_group_device(),
             check=self._script.check if self._script is not None else None,
         )
+
+    def process_group_device(self) -> torch.device | None:
+        """The device that the process group is told to connect to; ``None`` where its backend is not to be told."""
+        return self.root_device
 
     def teardown(self, failed: bool = False) -> None:
         """Leave the process group; see :meth:`Strategy.teardown`.
@@ -248,7 +252,10 @@ class ParallelStrategy(Strategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Rank 0 writes; an error there is raised in every process."""
+        """Rank 0 writes, or each process its part; an error there is raised in every process."""
+        if self.checkpoint_io.is_collective:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
         error: Exception | None = None
         if self.is_global_zero:
             try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -102,7 +102,7 @@ def join(
         rank: This process's number, from 0.
         world_size: How many processes there are.
         timeout: How long to wait for the others, here and in collectives.
-        device: This process's device, for backends that connect to it at once.
+        device: This process's device, for backends that connect to it at once; ``None`` to leave that to them.
         check: Called while waiting for others; raises when there is nobody to wait for any more.
 
     Raises:
@@ -126,7 +126,7 @@ def join(
         raise LaunchError(f"rank(s) {missing} of {world_size} did not come within {timeout} to form a process group.")
     try:
         dist.init_process_group(
-            backend, store=run, rank=rank, world_size=world_size, timeout=timeout, device_id=_to_connect(device)
+            backend, store=run, rank=rank, world_size=world_size, timeout=timeout, **_to_connect(device)
         )
     except (RuntimeError, ValueError) as error:
         raise BackendError(
@@ -228,9 +228,10 @@ def _refuse_unknown(backend: str) -> None:
             )
 
 
-def _to_connect(device: torch.device | None) -> torch.device | None:
-    """What to hand to ``init_process_group``, where only an accelerator's device has a meaning."""
-    return None if device is None or device.type == "cpu" else device
+def _to_connect(device: torch.device | None) -> dict[str, Any]:
+    """What tells ``init_process_group`` of the device, where only an accelerator's has a meaning."""
+    # Left out rather than None: a vendor may have put a function in its place that does not know the argument.
+    return {} if device is None or device.type == "cpu" else {"device_id": device}
 
 
 def _meet(

@@ -85,8 +85,11 @@ class EvaluationLoop:
         outputs: list[Any] = []
         batch_idx = -1
         set_epoch(self.loader, trainer.current_epoch)
+        batches: Iterator[tuple[int, Any]] = enumerate(islice(self.loader, self.limit))
+        if trainer.runtime.strategy.infers_together:
+            batches = self._in_step(batches)
         with torch.inference_mode():
-            for batch_idx, batch in enumerate(islice(self.loader, self.limit)):
+            for batch_idx, batch in batches:
                 log.batch = batch
                 output = model(batch, batch_idx)
                 for hook in batch_end:
@@ -97,7 +100,27 @@ class EvaluationLoop:
         strategy = trainer.runtime.strategy
         if max(strategy.all_gather_object(batch_idx)) < 0:
             raise ConfigurationError(f"dataloaders: the one to {self.stage} gave no batch. Valid: one that gives some.")
-        return _in_order(strategy.all_gather_object(outputs)) if keeps_outputs else outputs
+        return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs
+
+    def _in_step(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """``batches``; while other processes still have some, this one runs the forward pass along with them."""
+        trainer = self.trainer
+        strategy = trainer.runtime.strategy
+        spare: Any = None
+        while True:
+            current = next(batches, None)
+            have = strategy.all_gather(torch.tensor(current is not None)).tolist()
+            if not any(have):
+                return
+            if spare is None and not all(have):
+                received = strategy.broadcast(None if current is None else current[1], have.index(True))
+                spare = map_tensors(lambda tensor: tensor.to(strategy.root_device), received)
+            if current is not None:
+                yield current
+                continue
+            trainer.metric_log = MetricLog(strategy, on_step=False, on_epoch=True)  # what is logged now counts nowhere
+            self.model(spare, 0)
+            trainer.metric_log = self.log
 
 
 @contextmanager
@@ -112,8 +135,8 @@ def _evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _in_order(by_rank: list[list[Any]]) -> list[Any]:
-    """The outputs of all processes, in the order of the batches: process ``r`` of ``n`` took every n-th from ``r``."""
+def _in_order(by_shard: list[list[Any]]) -> list[Any]:
+    """All outputs in the order of the batches: of ``n`` parts of the data, number ``r`` is every n-th from ``r``."""
     absent = object()
-    turns = zip_longest(*by_rank, fillvalue=absent)
+    turns = zip_longest(*by_shard, fillvalue=absent)
     return [output for turn in turns for output in turn if output is not absent]

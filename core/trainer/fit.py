@@ -42,7 +42,7 @@ class FitLoop:
         runtime = trainer.runtime
         strategy = runtime.strategy
         self.trainer, self.module = trainer, module
-        self.step_module = StepModule(module)
+        self.step_module = StepModule.of(module)
         self.model = runtime.prepare(self.step_module)
         given = read_optimizers(module.configure_optimizers())
         (optimizer,) = strategy.setup_optimizers([given.optimizer])

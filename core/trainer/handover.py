@@ -35,7 +35,7 @@ def hand_over(returned: Any, trainer: Trainer, module: Module) -> _Results:
         return _Results(returned=returned)
     return _Results(
         returned=returned,
-        module_state=_on_host(dict(trainer.strategy.module_state(module))),
+        module_state=_on_host(dict(trainer.strategy.whole_module_state(module))),
         modes=[part.training for part in module.modules()],
         trainer_state=_on_host({name: getattr(trainer, name) for name in _TRAINER_STATE}),
         callback_states=[callback.state_dict() for callback in trainer.callbacks],

@@ -126,7 +126,7 @@ class MetricLog:
         }
         for metric in self._metrics.values():
             metric.reset()
-        return _combined(self._strategy.all_gather_object(own))
+        return _combined(self._strategy.gather_shards(own))
 
     def prog_bar_names(self) -> set[str]:
         """Names to show in the progress bar."""
@@ -134,9 +134,9 @@ class MetricLog:
         return {metric.name(name, suffix) for name, metric in chosen.items() for suffix in ("_step", "_epoch")}
 
 
-def _combined(by_rank: list[dict[str, tuple[str, Tensor, float]]]) -> dict[str, Tensor]:
+def _combined(by_shard: list[dict[str, tuple[str, Tensor, float]]]) -> dict[str, Tensor]:
     totals: dict[str, tuple[str, Tensor, float]] = {}
-    for own in by_rank:
+    for own in by_shard:
         for name, (reduce_fx, total, weight) in own.items():
             if name in totals:
                 _, other, more = totals[name]

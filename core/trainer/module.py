@@ -21,6 +21,7 @@ class Module(nn.Module, ModuleHooks):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 
     _trainer: Trainer | None = None
+    _steps: StepModule | None = None
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One training batch.
@@ -147,7 +148,7 @@ class Module(nn.Module, ModuleHooks):
         self.trainer.runtime.print(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_trainer"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_steps")}
 
 
 class StepModule(nn.Module):
@@ -163,6 +164,14 @@ class StepModule(nn.Module):
         super().__init__()
         self.module = module
         self.use("training_step")
+
+    @classmethod
+    def of(cls, module: Module) -> StepModule:
+        """The one of ``module``, for all its runs: a strategy may keep at it what it did to the module."""
+        steps = module._steps
+        if steps is None:
+            steps = module.__dict__["_steps"] = cls(module)
+        return steps
 
     def use(self, step: str) -> None:
         """Make ``step``, the name of one of the Module's methods, the forward pass."""

@@ -358,11 +358,12 @@ def _evaluate(
     trainer: Trainer, stage: str, module: Module, loader: Any, ckpt_path: str | None
 ) -> tuple[dict[str, float], list[Any]]:
     runtime = trainer.runtime
+    step_module = StepModule.of(module)
+    model = runtime.prepare(step_module)
     if ckpt_path is not None:
         load_module(runtime.strategy, module, ckpt_path)
-    step_module = StepModule(module)
     trainer._metrics = {}
-    outputs = EvaluationLoop(trainer, module, step_module, runtime.prepare(step_module), stage, loader).run()
+    outputs = EvaluationLoop(trainer, module, step_module, model, stage, loader).run()
     return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs
 
 

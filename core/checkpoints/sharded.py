@@ -1,0 +1,319 @@
+"""The CheckpointIO for state whose tensors are divided among processes: each writes and reads its own shards."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from core.checkpoints.base import CheckpointIO
+from core.checkpoints.commit import committed_directory, locate, remove_committed
+from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from core.checkpoints.weights_only import refuse_unreadable
+from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from core.nested import map_tensors
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
+__all__ = ["ShardedCheckpointIO"]
+
+T = TypeVar("T")
+Place = tuple[Any, ...]
+
+_NAME = "sharded"
+_METADATA = ".metadata"
+
+
+class ShardedCheckpointIO(CheckpointIO):
+    """A directory with the shards of every process and a manifest, committed by one rename.
+
+    Tensors that are divided among processes (:class:`torch.distributed.tensor.DTensor`) are written by those who hold
+    them, in the format of :mod:`torch.distributed.checkpoint`, under their places in the checkpoint joined by dots;
+    everything else is written by process 0. All processes need to see the directory.
+
+    What any number of processes wrote can be read by any other number, and without a process group. It reads what
+    :class:`core.checkpoints.TorchCheckpointIO` wrote as well.
+    """
+
+    is_collective: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        # Before there is a process group: functions of what it imports take the group of then as a default argument,
+        # and would hold it as long as the process lives.
+        import torch.distributed.checkpoint  # noqa: F401
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class; every process calls it, and returns or raises when all are through.
+
+        Raises:
+            CheckpointError: It cannot be written, or holds what could not be read back.
+            ConfigurationError: ``storage_options`` are given; there are none.
+            WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
+        """
+        if storage_options is not None:
+            raise ConfigurationError(
+                f"storage_options={storage_options!r}: {type(self).__name__} takes none. Valid: None."
+            )
+        if not isinstance(checkpoint, dict):
+            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        shards: dict[Place, Tensor] = {}
+        content = _without_shards(checkpoint, (), shards)
+        keys = _keys(shards)
+        with ExitStack() as stack:
+            staged = _in_first(lambda: _stage(stack, path, content))
+            _in_each(lambda: _check_seen(staged))
+            written = _in_each(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
+            _in_first(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
+            _in_first(stack.close)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+        """As in the base class: every tensor is whole.
+
+        Args:
+            path: Where.
+            map_location: Where tensors go: a device, its name, or ``None`` for the CPU.
+        """
+        if map_location is not None and not isinstance(map_location, str | torch.device):
+            raise WrongTypeError(f"map_location={map_location!r}. Valid: a device, its name, or None.")
+
+        def whole(size: torch.Size, dtype: torch.dtype) -> Tensor:
+            return torch.empty(size, dtype=dtype)
+
+        directory = locate(path)
+        Manifest.read(directory).verify(directory)
+        loaded = _read(directory, whole)
+        if map_location is None:
+            return loaded
+        moved: dict[str, Any] = map_tensors(lambda tensor: tensor.to(map_location), loaded)
+        return moved
+
+    def load_shards(
+        self, path: str | os.PathLike[str], mesh: DeviceMesh, placements: Sequence[Placement]
+    ) -> dict[str, Any]:
+        """Read the checkpoint at ``path``, this process its part; every process of the default group calls it.
+
+        Args:
+            path: Where.
+            mesh: Among which processes the tensors are divided that were so when they were written.
+            placements: How, of each dimension of ``mesh``: ``Shard`` or ``Replicate``.
+
+        Returns:
+            The checkpoint; divided tensors as DTensors with their shards on the CPU.
+
+        Raises:
+            CheckpointError: It is absent, uncommitted or damaged; raised in every process.
+        """
+        from torch.distributed.tensor import DTensor
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        def divided(size: torch.Size, dtype: torch.dtype) -> Tensor:
+            shape, _ = compute_local_shape_and_global_offset(size, mesh, placements)
+            stride = torch.empty(size, device="meta").stride()
+            part = torch.empty(shape, dtype=dtype)
+            return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
+
+        def verify_share() -> None:
+            manifest = Manifest.read(locate(path))
+            manifest.verify(locate(path), sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()])
+
+        loaded: list[dict[str, Any]] = []
+        _in_each(verify_share)
+        _in_each(lambda: loaded.append(_read(locate(path), divided)))
+        return loaded[0]
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        remove_committed(path)
+
+
+# -- taking a checkpoint apart ---------------------------------------------------------------------------------------
+
+
+def _without_shards(value: Any, place: Place, shards: dict[Place, Tensor]) -> Any:
+    """``value`` with ``None`` in place of each divided tensor, which goes into ``shards`` under its place."""
+    if _is_divided(value):
+        shards[place] = value.detach()
+        return None
+    if isinstance(value, dict):
+        items = {key: _without_shards(item, (*place, key), shards) for key, item in value.items()}
+        if all(items[key] is value[key] for key in items):
+            return value
+        replaced = copy.copy(value)  # with its attributes, such as the versions that a module's state has
+        replaced.update(items)
+        return replaced
+    if isinstance(value, list | tuple):
+        found = len(shards)
+        parts = [_without_shards(item, (*place, index), shards) for index, item in enumerate(value)]
+        if len(shards) == found:
+            return value
+        if isinstance(value, tuple):
+            raise CheckpointError(f"checkpoint: {_key(place)!r} is a tuple of divided tensors. Valid: a list.")
+        return parts
+    return value
+
+
+def _is_divided(value: Any) -> bool:
+    return isinstance(value, Tensor) and hasattr(value, "device_mesh")
+
+
+def _key(place: Place) -> str:
+    return ".".join(str(part) for part in place)
+
+
+def _keys(shards: Mapping[Place, Tensor]) -> dict[Place, str]:
+    """A name for each place, the same in every process; two places that read alike are told apart."""
+    keys: dict[Place, str] = {}
+    for place in shards:
+        key = _key(place)
+        while key in keys.values():
+            key += "'"
+        keys[place] = key
+    return keys
+
+
+def _put(content: Any, place: Place, tensor: Tensor) -> None:
+    for part in place[:-1]:
+        content = content[part]
+    content[place[-1]] = tensor
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path:
+    refuse_unreadable(content)
+    return stack.enter_context(committed_directory(path))
+
+
+def _check_seen(staged: Path) -> None:
+    if not staged.is_dir():
+        raise CheckpointError(f"{staged} is not there. Valid: a path in a file system that all processes share.")
+
+
+def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileRecord]:
+    """Write this process's part of ``shards``; every process calls it."""
+    if not shards:
+        return {}
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    try:
+        save(shards, storage_writer=FileSystemWriter(staged), no_dist=not dist.is_initialized())
+    except (Exception, CheckpointException) as error:  # in every process
+        raise CheckpointError(f"shards cannot be written: {error}") from error
+    own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
+    return {file.name: FileRecord.of(file) for file in own}
+
+
+def _finish(
+    staged: Path,
+    path: str | os.PathLike[str],
+    whole: dict[str, Any],
+    checkpoint: dict[str, Any],
+    written: list[dict[str, FileRecord]],
+) -> None:
+    files = {SHARD: write_shard(whole, staged / SHARD, path)}
+    for records in written:
+        files.update(records)
+    Manifest.describe(checkpoint.get("core"), files, _NAME).write(staged)
+
+
+def _read(directory: Path, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
+    """The checkpoint in ``directory``, each divided tensor in what ``target`` makes for it."""
+    if Manifest.read(directory).checkpoint_io != _NAME:
+        return TorchCheckpointIO().load_checkpoint(directory, "cpu")
+    whole = read_shard(directory, "cpu")
+    content, places = whole["content"], whole["places"]
+    if places:
+        tensors = _read_shards(directory, places.values(), target)
+        for place, key in places.items():
+            _put(content, place, tensors[key])
+    checkpoint: dict[str, Any] = content
+    return checkpoint
+
+
+def _read_shards(directory: Path, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    try:
+        reader = FileSystemReader(directory)
+        facts = reader.read_metadata().state_dict_metadata
+        tensors = {}
+        for key in keys:
+            fact = facts[key]
+            if not isinstance(fact, TensorStorageMetadata):
+                raise CheckpointError(f"{directory} is damaged: {key!r} in it is no tensor.")
+            tensors[key] = target(fact.size, fact.properties.dtype)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # each reads for itself
+            load(tensors, storage_reader=reader, no_dist=True)
+    except CoreError:
+        raise
+    except (Exception, CheckpointException) as error:
+        raise CheckpointError(f"{directory} cannot be loaded: {type(error).__name__}: {error}") from error
+    return tensors
+
+
+# -- all processes together ------------------------------------------------------------------------------------------
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _in_first(function: Callable[[], T]) -> T:
+    """What ``function`` returns in process 0; an error there is raised in every process."""
+    if not dist.is_initialized():
+        return function()
+    outcome: list[Any] = [None, None]
+    caught: Exception | None = None
+    if _rank() == 0:
+        try:
+            outcome[0] = function()
+        except (CoreError, OSError) as error:
+            caught, outcome[1] = error, f"{type(error).__name__}: {error}"
+    dist.broadcast_object_list(outcome, 0)
+    if caught is not None:
+        raise caught
+    if outcome[1] is not None:
+        raise CheckpointError(f"process 0 could not write the checkpoint: {outcome[1]}")
+    result: T = outcome[0]
+    return result
+
+
+def _in_each(function: Callable[[], T]) -> list[T]:
+    """What ``function`` returns in each process, by rank; an error in any is raised in every process."""
+    caught: Exception | None = None
+    results: list[T] = []
+    try:
+        results.append(function())
+    except (CoreError, OSError) as error:
+        caught = error
+    own = results, None if caught is None else f"{type(caught).__name__}: {caught}"
+    outcomes = [own]
+    if dist.is_initialized():
+        outcomes = [own] * dist.get_world_size()
+        dist.all_gather_object(outcomes, own)
+    if isinstance(caught, CoreError):
+        raise caught
+    for rank, (_, said) in enumerate(outcomes):
+        if said is not None:
+            raise CheckpointError(f"process {rank} could not do its part of the checkpoint: {said}") from caught
+    return [result for results, _ in outcomes for result in results]

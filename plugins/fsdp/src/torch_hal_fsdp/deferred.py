@@ -1,0 +1,124 @@
+"""Deferred initialisation: a module made on ``meta`` gets its numbers when it is divided, a layer at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from core.errors import ConfigurationError, quoted
+from torch_hal_fsdp.layout import put_whole
+from torch_hal_fsdp.selection import post_order
+
+__all__ = ["Deferred", "InitFunction", "find_deferred", "initialise"]
+
+InitFunction = Callable[[nn.Module], object]
+"""Gives a module's own parameters and buffers their numbers, as ``reset_parameters`` does."""
+
+_RESETS = ("reset_parameters", "_reset_parameters")
+
+
+@attrs.frozen
+class Deferred:
+    """A module whose own tensors are on ``meta``: their names, and the dtypes that they were made in."""
+
+    name: str
+    module: nn.Module
+    parameters: dict[str, torch.dtype]
+    buffers: dict[str, torch.dtype]
+
+
+def find_deferred(root: nn.Module, init_fn: InitFunction | None) -> list[Deferred]:
+    """What is on ``meta`` in ``root``, in the order in which it was made.
+
+    Raises:
+        ConfigurationError: Something is, and nothing says which numbers it gets.
+    """
+    names = {id(module): name for name, module in root.named_modules()}
+    found = []
+    for module in post_order(root):
+        parameters = {name: p.dtype for name, p in module.named_parameters(recurse=False) if p.is_meta}
+        buffers = {name: b.dtype for name, b in module.named_buffers(recurse=False) if b.is_meta}
+        if parameters or buffers:
+            found.append(Deferred(names[id(module)], module, parameters, buffers))
+    without = [f"{item.name or 'the module itself'} ({type(item.module).__name__})" for item in found]
+    without = [text for text, item in zip(without, found, strict=True) if _reset_of(item.module) is None]
+    if without and init_fn is None:
+        raise ConfigurationError(
+            f"module: {quoted(without)} on 'meta' has no reset_parameters. Valid: init_fn=function(module) on the "
+            "strategy, which fills that module's own parameters and buffers; or a module made on the CPU."
+        )
+    return found
+
+
+def initialise(found: Sequence[Deferred], init_fn: InitFunction | None, device: torch.device) -> None:
+    """Give each module its numbers, whole and on the host, and keep this process's shards of them.
+
+    The host's generator draws as it does when the module is made there; parameters that several modules share take the
+    numbers of the first.
+
+    Args:
+        found: Modules whose parameters have been divided and allocated since.
+        init_fn: What gives them their numbers, in place of their own ``reset_parameters``.
+        device: Where buffers go.
+
+    Raises:
+        ConfigurationError: Some numbers were not given.
+    """
+    done: set[int] = set()
+    for item in found:
+        module = item.module
+        targets = {name: module._parameters[name] for name in item.parameters}
+        buffers = {name: module._buffers[name] for name in item.buffers}
+        for name, target in targets.items():
+            whole = _unset(target, item.parameters[name])
+            module._parameters[name] = nn.Parameter(whole, whole.is_floating_point())
+        for name, buffer in buffers.items():
+            module._buffers[name] = _unset(buffer, item.buffers[name])
+        with torch.no_grad():
+            (init_fn or _reset)(module)
+        _check_given(item)
+        for name, target in targets.items():
+            given, module._parameters[name] = module._parameters[name], target
+            if id(target) not in done and target is not None and given is not None:
+                put_whole(target, given.detach())
+                done.add(id(target))
+        for name, buffer in buffers.items():
+            given_buffer = module._buffers[name]
+            if buffer is not None and given_buffer is not None:
+                module._buffers[name] = given_buffer.to(device, buffer.dtype)
+
+
+def _unset(like: Tensor | None, dtype: torch.dtype) -> Tensor:
+    assert like is not None
+    number = math.nan if dtype.is_floating_point or dtype.is_complex else 0
+    return torch.full(like.shape, number, dtype=dtype, device="cpu")
+
+
+def _check_given(item: Deferred) -> None:
+    tensors: dict[str, Tensor | None] = {name: item.module._parameters[name] for name in item.parameters}
+    tensors |= {name: item.module._buffers[name] for name in item.buffers}
+    unset = [f"{item.name}.{name}" for name, tensor in tensors.items() if tensor is None or tensor.isnan().any()]
+    if unset:
+        raise ConfigurationError(
+            f"module: {quoted(unset)} on 'meta' got no numbers from {type(item.module).__name__}'s reset_parameters or "
+            "from init_fn. Valid: init_fn=function(module) on the strategy that fills all of a module's own parameters "
+            "and buffers."
+        )
+
+
+def _reset_of(module: nn.Module) -> Callable[[], object] | None:
+    for name in _RESETS:
+        reset: Callable[[], object] | None = getattr(module, name, None)
+        if callable(reset):
+            return reset
+    return None
+
+
+def _reset(module: nn.Module) -> None:
+    reset = _reset_of(module)
+    assert reset is not None  # find_deferred has seen to it
+    reset()

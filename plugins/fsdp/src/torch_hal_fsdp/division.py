@@ -1,0 +1,197 @@
+"""Dividing a module among processes, part by part, so that none is ever whole on a device but the part at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from core.errors import ConfigurationError, quoted
+from core.precisions import Precision
+from core.random import get_host_rng_state, set_host_rng_state
+from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialise
+from torch_hal_fsdp.selection import Selection, post_order, select
+from torch_hal_fsdp.tensor_parallel import Plan, apply_plan, find_plan
+
+__all__ = ["Division"]
+
+HOST = torch.device("cpu")
+
+
+@attrs.frozen(kw_only=True)
+class Division:
+    """How a module is divided; arguments are those of :class:`torch_hal_fsdp.FSDPStrategy`, and what it runs on."""
+
+    mesh: DeviceMesh
+    device: torch.device
+    precision: Precision
+    wrap_policy: Selection
+    reshard_after_forward: bool | int | None
+    activation_checkpointing: Selection | None
+    compile_blocks: bool | Mapping[str, Any]
+    cpu_offload: bool
+    tensor_parallel_plan: Plan | None
+    init_fn: InitFunction | None
+
+    def apply(self, module: nn.Module) -> None:
+        """Divide ``module``, in place; every process calls it.
+
+        Raises:
+            ConfigurationError: It cannot be divided so.
+        """
+        parts = self._parts(module)
+        deferred = find_deferred(module, self.init_fn)
+        self.precision.convert_module(module)
+        if "tensor" in self._dimensions():
+            owner, plan = find_plan(module, self.tensor_parallel_plan)
+            self._bring(module.modules())
+            apply_plan(owner, plan, self.mesh["tensor"])
+        if self.activation_checkpointing is not None:
+            for part in select("activation_checkpointing", module, self.activation_checkpointing):
+                _recompute(part)
+        if self.compile_blocks:
+            for part in parts:
+                part.compile(**(self.compile_blocks if isinstance(self.compile_blocks, Mapping) else {}))
+        for part in [*parts, module]:
+            self._divide(part, is_root=part is module)
+        if deferred:
+            self._fill(module, deferred)
+
+    def _dimensions(self) -> tuple[str, ...]:
+        return self.mesh.mesh_dim_names or ()
+
+    # -- which parts ---------------------------------------------------------------------------------------------
+
+    def _parts(self, module: nn.Module) -> list[nn.Module]:
+        """What is gathered each on its own, inner parts first."""
+        scalars = [name for name, parameter in module.named_parameters() if not parameter.dim()]
+        if scalars:
+            raise ConfigurationError(
+                f"module: parameters {quoted(scalars)} have no dimension to divide. Valid: shape (1,) in place of ()."
+            )
+        chosen = select("wrap_policy", module, self.wrap_policy)
+        if self._policy().param_dtype is not None:
+            # Their running statistics are not computed with in 16 bits, and only parameters of the same dtype go with
+            # those.
+            chosen += [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        wanted = {id(part) for part in chosen if part is not module}
+        parts = [part for part in post_order(module) if id(part) in wanted and any(True for _ in part.parameters())]
+        return [part for part in parts if not self._shares(part, module)]
+
+    def _shares(self, part: nn.Module, root: nn.Module) -> bool:
+        """Whether ``part`` has parameters in common with what is outside of it: they must be gathered together."""
+        inside = {id(module) for module in part.modules()}
+        outside = {
+            id(parameter)
+            for module in root.modules()
+            if id(module) not in inside
+            for parameter in module.parameters(recurse=False)
+        }
+        shared = [name for name, parameter in part.named_parameters() if id(parameter) in outside]
+        if shared and self.wrap_policy != "blocks" and not isinstance(self.wrap_policy, int):
+            raise ConfigurationError(
+                f"wrap_policy={self.wrap_policy!r}: {type(part).__name__} shares its parameters {quoted(shared)} with "
+                "other parts of the model. Valid: a policy that leaves it out, or means a part that holds both."
+            )
+        return bool(shared)
+
+    # -- dividing one --------------------------------------------------------------------------------------------
+
+    def _divide(self, part: nn.Module, is_root: bool) -> None:
+        self._bring(_undivided(part))
+        data = tuple(name for name in self._dimensions() if name != "tensor")
+        pin = self.device.type != HOST.type
+        fully_shard(
+            part,
+            mesh=self.mesh[data] if len(data) < self.mesh.ndim else self.mesh,
+            reshard_after_forward=self.reshard_after_forward,
+            mp_policy=self._policy(batch_norm=isinstance(part, _BatchNorm), is_root=is_root),
+            offload_policy=CPUOffloadPolicy(pin_memory=pin) if self.cpu_offload else OffloadPolicy(),
+        )
+
+    def _policy(self, batch_norm: bool = False, is_root: bool = False) -> MixedPrecisionPolicy:
+        """What the precision declares, in FSDP's terms."""
+        declared = self.precision
+        narrow = declared.compute_dtype is not declared.param_dtype and not batch_norm
+        computed = declared.compute_dtype if narrow else declared.param_dtype
+        return MixedPrecisionPolicy(
+            param_dtype=computed if narrow else None,
+            reduce_dtype=declared.reduce_dtype if declared.reduce_dtype is not computed else None,
+            output_dtype=declared.output_dtype if narrow and is_root else None,
+            cast_forward_inputs=not is_root,  # of the whole module, they may be what a loss is computed against
+        )
+
+    def _bring(self, modules: Iterable[nn.Module]) -> None:
+        """Take what is not yet divided to the device, with the numbers that process 0 has.
+
+        Parameters are replaced, not moved: an optimizer that was made before holds them until it follows, on the host.
+        """
+        taken: dict[int, tuple[nn.Parameter, nn.Parameter]] = {}
+        for module in modules:
+            own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+            pending = [tensor for tensor in own if not tensor.is_meta and not isinstance(tensor, DTensor)]
+            if len(pending) < len(own):
+                if pending:
+                    raise ConfigurationError(
+                        f"module: {type(module).__name__} has tensors of its own on 'meta' and others that are not. "
+                        "Valid: all of a module's own on 'meta', or none."
+                    )
+                continue
+            for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+                if id(parameter) not in taken:
+                    here = nn.Parameter(self._of_process_0(parameter), parameter.requires_grad)
+                    taken[id(parameter)] = parameter, here
+                module._parameters[name] = taken[id(parameter)][1]
+            for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+                module._buffers[name] = self._of_process_0(buffer)
+
+    def _of_process_0(self, tensor: Tensor) -> Tensor:
+        here = tensor.detach().to(self.device).contiguous()
+        dist.broadcast(here, 0)
+        return here
+
+    # -- what was made on meta -----------------------------------------------------------------------------------
+
+    def _fill(self, module: nn.Module, deferred: list[Deferred]) -> None:
+        """Allocate the shards of what is on ``meta``, and give them the numbers that process 0 would draw."""
+
+        def allocate(tensor: Tensor) -> Tensor:
+            if not tensor.is_meta or not isinstance(tensor, DTensor):  # buffers are made whole
+                return tensor
+            return torch.empty_like(tensor, device=HOST if self.cpu_offload else self.device)
+
+        module._apply(allocate)  # type: ignore[no-untyped-call]
+        own = get_host_rng_state()
+        holder = [own]
+        dist.broadcast_object_list(holder, 0)
+        set_host_rng_state(holder[0])
+        initialise(deferred, self.init_fn, self.device)
+        if not torch.equal(own["torch"], holder[0]["torch"]):
+            set_host_rng_state(own)
+
+
+def _undivided(part: nn.Module) -> Iterator[nn.Module]:
+    """``part`` and what is in it, without what is divided on its own."""
+    yield part
+    for child in part.children():
+        if not isinstance(child, FSDPModule):
+            yield from _undivided(child)
+
+
+def _recompute(part: nn.Module) -> None:
+    """Let the backward pass compute the forward pass of ``part`` again, in place of keeping it."""
+    forward = part.forward
+
+    def forward_kept_by_its_inputs(*args: Any, **kwargs: Any) -> Any:
+        return recomputed(forward, *args, use_reentrant=False, **kwargs)
+
+    part.forward = forward_kept_by_its_inputs

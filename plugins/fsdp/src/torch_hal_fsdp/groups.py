@@ -1,0 +1,90 @@
+"""Process groups: the mesh that they form, and what a divided module holds of them from one run to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+
+__all__ = ["attach", "detach", "make_mesh", "reshard"]
+
+
+def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
+    """All processes along dimensions of these names and sizes, the last one fastest; every process calls it.
+
+    Groups are formed one by one: torch's own way splits the default group, which only few backends can.
+    """
+    names = tuple(sizes)
+    if len(sizes) == 1:
+        return DeviceMesh.from_group(_default_group(), device_type, mesh_dim_names=names)
+    ranks = torch.arange(dist.get_world_size()).reshape(tuple(sizes.values()))
+    groups = [_own_group(ranks.movedim(position, -1).flatten(0, -2).tolist()) for position in range(ranks.dim())]
+    return DeviceMesh.from_group(groups, device_type, mesh=ranks, mesh_dim_names=names)
+
+
+def _default_group() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    assert group is not None  # the strategy has joined it
+    return group
+
+
+def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
+    groups = {rank: group for line in lines for group in [dist.new_group(line)] for rank in line}
+    own: dist.ProcessGroup = groups[dist.get_rank()]
+    return own
+
+
+def detach(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Let go of the process groups that ``module`` and ``mesh`` hold; its shards stay as they are."""
+    reshard(module)
+    mesh._get_root_mesh()._pg_registry.clear()
+    for info in _mesh_infos(module):
+        info.mesh._get_root_mesh()._pg_registry.clear()
+        for name in _GROUPS:
+            if hasattr(info, name):
+                setattr(info, name, None)
+
+
+def attach(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Tie ``module``, divided in an earlier run over a mesh like ``mesh``, to the process groups of this one.
+
+    The shards know their groups by name, and a mesh that is made in the same way has groups of the same names.
+    """
+    of_mesh = set(mesh._get_root_mesh()._pg_registry)
+    remade: dict[int, DeviceMesh] = {}
+    for info in _mesh_infos(module):
+        if not set(info.mesh._dim_group_names) <= of_mesh:  # one that reshard_after_forward has formed
+            key = id(info.mesh)
+            remade[key] = info.mesh = remade.get(key) or DeviceMesh(info.mesh.device_type, info.mesh.mesh)
+        if hasattr(info, "shard_process_group"):
+            info.shard_process_group = info.mesh.get_group(info.shard_mesh_dim)
+        if hasattr(info, "replicate_process_group"):
+            info.replicate_process_group = info.mesh.get_group(info.replicate_mesh_dim)
+
+
+def reshard(module: nn.Module) -> None:
+    """Make all parameters of ``module`` shards, also where the last forward pass left them whole."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+_GROUPS = ("shard_process_group", "replicate_process_group", "reduce_scatter_process_group")
+
+
+def _mesh_infos(module: nn.Module) -> Iterator[Any]:
+    """Each of FSDP's records of a mesh, once."""
+    seen: set[int] = set()
+    for part in module.modules():
+        if not isinstance(part, FSDPModule):
+            continue
+        for group in part._get_fsdp_state()._fsdp_param_groups:
+            for info in (group.mesh_info, group.post_forward_mesh_info):
+                if info is not None and id(info) not in seen:
+                    seen.add(id(info))
+                    yield info

@@ -1,0 +1,413 @@
+"""FSDP2: parameters, gradients and optimizer state divided among processes."""
+
+from __future__ import annotations
+
+import copy
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim import Optimizer
+
+from core.accelerators import Accelerator
+from core.checkpoints import CheckpointIO, ShardedCheckpointIO
+from core.environments import ClusterEnvironment
+from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.precisions import Precision
+from core.strategies import ParallelStrategy
+from torch_hal_fsdp.deferred import InitFunction
+from torch_hal_fsdp.division import Division
+from torch_hal_fsdp.groups import attach, detach, make_mesh, reshard
+from torch_hal_fsdp.layout import like, to_whole
+from torch_hal_fsdp.selection import Selection, check_selection
+from torch_hal_fsdp.tensor_parallel import Plan, check_plan
+
+__all__ = ["FSDPStrategy"]
+
+STATE_DICT_TYPES = ("sharded", "full")
+
+
+class FSDPStrategy(ParallelStrategy):
+    """Each process holds a part of the parameters, gradients and optimizer state.
+
+    A block's parameters are gathered when a forward or backward pass comes to it and let go after it; its gradients are
+    averaged and divided in one operation. The module is divided in place: its parameters become
+    :class:`torch.distributed.tensor.DTensor`, and stay so after the run.
+
+    Source: Zhao et al., PyTorch FSDP, VLDB 2023; :func:`torch.distributed.fsdp.fully_shard`.
+
+    Args:
+        accelerator: The hardware, as an object or by name.
+        cluster_environment: Who this process is, as an object or by name.
+        checkpoint_io: How checkpoints are written, as an object or by name; for ``state_dict_type="sharded"`` one that
+            every process writes with, :class:`core.checkpoints.ShardedCheckpointIO` unless given.
+        precision_plugin: The dtype policy, as an object or by name.
+        wrap_policy: Which parts of the model are gathered each on their own: ``"blocks"``, the outermost modules whose
+            class is repeated in one list of modules; ``"model"``, those that its ``_no_split_modules`` names; a number,
+            of parameters that each at least has; a list of module classes or their names; or a function of a module
+            that returns a bool. What is left is gathered for the whole pass.
+        reshard_after_forward: Whether a part is let go after its forward pass and gathered again for its backward pass;
+            ``None`` for all but what is left; a number to keep it divided among so many processes between the two.
+        activation_checkpointing: Which parts run their forward pass again in the backward pass, in place of keeping
+            what it computes: as ``wrap_policy``; ``None`` for none.
+        compile_blocks: Whether each part of ``wrap_policy`` is compiled; or the options of :func:`torch.compile`.
+        cpu_offload: Whether shards, gradients and optimizer state stay in the host's memory, where the optimizer steps.
+        replicas: How many groups of processes hold the whole model each; ``"nodes"`` for one on each machine.
+        tensor_parallel_size: How many processes share the work on one batch; ``"node"`` for those of a machine.
+        tensor_parallel_plan: How: names of modules, in which ``*`` stands for any, and ``"colwise"``, ``"rowwise"``,
+            ``"sequence"`` or torch's ParallelStyle objects; unless given, the model's attribute of this name.
+        init_fn: What gives a module that was made on ``meta`` its own parameters and buffers, in place of its
+            ``reset_parameters``.
+        state_dict_type: ``"sharded"``, each process writes what it holds; or ``"full"``, process 0 gathers and writes
+            whole tensors.
+        reduce_each_batch: Whether gradients are averaged and divided after each batch of an accumulation, which keeps
+            them at their share of the memory, rather than once a step.
+        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
+        timeout: How long a collective may wait for the other processes.
+        start_method: As in :class:`core.strategies.ParallelStrategy`.
+    """
+
+    name = "fsdp"
+    infers_together: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        cluster_environment: ClusterEnvironment | str | None = None,
+        checkpoint_io: CheckpointIO | str | None = None,
+        precision_plugin: Precision | str | None = None,
+        *,
+        wrap_policy: Selection = "blocks",
+        reshard_after_forward: bool | int | None = None,
+        activation_checkpointing: Selection | None = None,
+        compile_blocks: bool | Mapping[str, Any] = False,
+        cpu_offload: bool = False,
+        replicas: int | str = 1,
+        tensor_parallel_size: int | str = 1,
+        tensor_parallel_plan: Plan | None = None,
+        init_fn: InitFunction | None = None,
+        state_dict_type: str = "sharded",
+        reduce_each_batch: bool = False,
+        process_group_backend: str | None = None,
+        timeout: timedelta = timedelta(minutes=30),
+        start_method: str = "script",
+    ) -> None:
+        if state_dict_type not in STATE_DICT_TYPES:
+            raise ConfigurationError(f"state_dict_type={state_dict_type!r}. Valid: {quoted(STATE_DICT_TYPES)}.")
+        if checkpoint_io is None and state_dict_type == "sharded":
+            checkpoint_io = ShardedCheckpointIO()
+        super().__init__(
+            accelerator,
+            cluster_environment,
+            checkpoint_io,
+            precision_plugin,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            start_method=start_method,
+        )
+        check_selection("wrap_policy", wrap_policy)
+        if activation_checkpointing is not None:
+            check_selection("activation_checkpointing", activation_checkpointing)
+        if tensor_parallel_plan is not None:
+            check_plan(tensor_parallel_plan)
+        if init_fn is not None and not callable(init_fn):
+            raise WrongTypeError(f"init_fn={init_fn!r}. Valid: a function of a module, or None.")
+        _check_size("replicas", replicas, "nodes")
+        _check_size("tensor_parallel_size", tensor_parallel_size, "node")
+        if replicas != 1 and tensor_parallel_size != 1:
+            raise ConfigurationError(
+                f"replicas={replicas!r} contradicts tensor_parallel_size={tensor_parallel_size!r}. Valid: one of them."
+            )
+        if isinstance(reshard_after_forward, int) and reshard_after_forward is not True and reshard_after_forward < 0:
+            raise ConfigurationError(
+                f"reshard_after_forward={reshard_after_forward!r}. Valid: True, False, None, or a number from 2."
+            )
+        self.wrap_policy = wrap_policy
+        self.reshard_after_forward = reshard_after_forward
+        self.activation_checkpointing = activation_checkpointing
+        self.compile_blocks = compile_blocks
+        self.cpu_offload = cpu_offload
+        self.replicas = replicas
+        self.tensor_parallel_size = tensor_parallel_size
+        self.tensor_parallel_plan = tensor_parallel_plan
+        self.init_fn = init_fn
+        self.state_dict_type = state_dict_type
+        self.reduce_each_batch = reduce_each_batch
+        self._mesh: DeviceMesh | None = None
+        self._followed: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
+
+    # -- who and where -------------------------------------------------------------------------------------------
+
+    def connect(self, **parts: Any) -> None:
+        """As in the base class.
+
+        Raises:
+            ConfigurationError: The number of processes cannot be divided as the arguments say, the loss is scaled under
+                tensor parallelism, or the CheckpointIO writes in process 0 only what each process should write.
+        """
+        super().connect(**parts)
+        processes = parts["num_nodes"] * self.local_processes
+        self._replicas = parts["num_nodes"] if self.replicas == "nodes" else int(self.replicas)
+        is_node = self.tensor_parallel_size == "node"
+        self._tensor = self.local_processes if is_node else int(self.tensor_parallel_size)
+        for argument, size in (("replicas", self._replicas), ("tensor_parallel_size", self._tensor)):
+            if processes % size:
+                raise ConfigurationError(
+                    f"{argument}={size} does not divide {processes} processes. Valid: a number that does."
+                )
+        self._check_reshard(processes // self._replicas // self._tensor)
+        if self._tensor > 1 and self.precision.scales_loss:
+            raise ConfigurationError(
+                f"precision={self.precision.name!r} with tensor_parallel_size={self._tensor}: torch's GradScaler lets "
+                "processes disagree on whether a step's gradients are finite. Valid: 'bf16-mixed', or another that "
+                "does not scale the loss."
+            )
+        if self.state_dict_type == "sharded" and not self.checkpoint_io.is_collective:
+            raise ConfigurationError(
+                f"checkpoint_io={type(self.checkpoint_io).__name__} with state_dict_type='sharded': process 0 alone "
+                "writes with it. Valid: state_dict_type='full', or checkpoint_io='sharded'."
+            )
+        device = self.parallel_devices[0]
+        if self.cpu_offload and device.type != "cpu" and self.process_group_backend is None:
+            # Norms of gradients that are kept on the host are combined there.
+            own = self.accelerator.process_group_backend(device)
+            self.process_group_backend = own if ":" in own else f"cpu:gloo,{device.type}:{own}"
+
+    def _check_reshard(self, shards: int) -> None:
+        size = self.reshard_after_forward
+        if size is not None and not isinstance(size, bool) and (not 1 < size < shards or shards % size):
+            raise ConfigurationError(
+                f"reshard_after_forward={size!r} with parameters divided among {shards} processes. Valid: True, False, "
+                f"None, or a divisor of {shards} between 1 and it."
+            )
+
+    @property
+    def data_shards(self) -> int:
+        """Processes that share the work on a batch take the same data."""
+        return self.world_size // self._tensor
+
+    @property
+    def data_shard(self) -> int:
+        """Which part of the data this process takes."""
+        return self.global_rank // self._tensor
+
+    def init_dist_connection(self) -> None:
+        """Join the process group, and form those of the mesh: (replicas, shards) or (shards, processes of a batch)."""
+        super().init_dist_connection()
+        sizes = {"replicate": self._replicas, "shard": self.data_shards // self._replicas, "tensor": self._tensor}
+        used = {name: size for name, size in sizes.items() if name == "shard" or size > 1}
+        self._mesh = make_mesh(self.root_device.type, used)
+        if self._tensor > 1:
+            self._mesh._flatten()  # for norms over both dimensions in one operation
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """All processes of the run, along the dimensions ``replicate``, ``shard``, ``tensor`` that it has.
+
+        Raises:
+            ConfigurationError: The run has not begun, or has ended.
+        """
+        if self._mesh is None:
+            raise ConfigurationError(f"strategy {self.name!r} is not live: there is no mesh of processes.")
+        return self._mesh
+
+    def teardown(self, failed: bool = False) -> None:
+        """Leave the others; modules stay divided."""
+        super().teardown(failed)
+        self._mesh = None
+        self._followed.clear()
+
+    # -- modules -------------------------------------------------------------------------------------------------
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """``module`` itself, divided; one of an earlier run as it was divided there.
+
+        All processes start with the parameters and buffers of process 0. What is on ``meta`` gets its numbers now, one
+        module at a time, as process 0's generator draws them.
+
+        Raises:
+            ConfigurationError: It cannot be divided as the arguments say.
+        """
+        if isinstance(module, FSDPModule):
+            return self._take_up(module)
+        before = dict(module.named_parameters(remove_duplicate=False))
+        Division(
+            mesh=self.mesh,
+            device=self.root_device,
+            precision=self.precision,
+            wrap_policy=self.wrap_policy,
+            reshard_after_forward=self.reshard_after_forward,
+            activation_checkpointing=self.activation_checkpointing,
+            compile_blocks=self.compile_blocks,
+            cpu_offload=self.cpu_offload,
+            tensor_parallel_plan=self.tensor_parallel_plan,
+            init_fn=self.init_fn,
+        ).apply(module)
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            self._followed[id(before[name])] = weakref.ref(before[name]), parameter
+        module.__dict__["_divided_over"] = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
+        self._let_go_at_leave(module)
+        return module
+
+    def _take_up(self, module: nn.Module) -> nn.Module:
+        """A module that was divided before: in this run, or in an earlier one over as many processes."""
+        here = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
+        divided = module.__dict__.get("_divided_over")
+        if divided != here:
+            raise ConfigurationError(
+                f"module: it is divided already, over {divided}, and this run's processes form {here}. Valid: a new "
+                "module, which loads a checkpoint."
+            )
+        reshard(module)
+        attach(module, self.mesh)
+        self._let_go_at_leave(module)
+        return module
+
+    def _let_go_at_leave(self, module: nn.Module) -> None:
+        if self._group is not None:
+            self._group.release_at_leave(partial(detach, module, self.mesh))
+
+    def inference_module(self, module: nn.Module) -> nn.Module:
+        """``module``, outside of :class:`torch.inference_mode`: what is gathered within is no good for training."""
+        return _WithoutGradients(module)
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """Backward within leaves gradients whole and unreduced, unless they are to be reduced each batch."""
+        if self.reduce_each_batch or not isinstance(module, FSDPModule):
+            return nullcontext()
+        return _unreduced(module)
+
+    # -- optimizers ----------------------------------------------------------------------------------------------
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """The optimizers themselves, their groups naming the divided parameters.
+
+        Raises:
+            ConfigurationError: One has stepped before, or wants all parameters in one operation where they lie on
+                meshes apart.
+        """
+        for optimizer in optimizers:
+            self._follow(optimizer)
+        return super().setup_optimizers(optimizers)
+
+    def _follow(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            followed = [self._divided_form(parameter) for parameter in group["params"]]
+            if optimizer.state and any(new is not old for new, old in zip(followed, group["params"], strict=True)):
+                raise ConfigurationError(
+                    f"optimizer {type(optimizer).__name__}: it has stepped before strategy {self.name!r} divided its "
+                    "parameters. Valid: prepare a new optimizer, then load what was saved."
+                )
+            group["params"] = followed
+            meshes = {parameter.device_mesh for parameter in followed if isinstance(parameter, DTensor)}
+            if len(meshes) > 1 and (group.get("foreach") or group.get("fused")):
+                raise ConfigurationError(
+                    f"optimizer {type(optimizer).__name__}: foreach or fused, with some parameters that "
+                    "tensor_parallel_plan divides and some that it does not. Valid: neither of the two."
+                )
+
+    def _divided_form(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What ``parameter`` became when its module was divided; itself, if it was not."""
+        before, divided = self._followed.get(id(parameter), (None, parameter))
+        return divided if before is not None and before() is parameter else parameter
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def module_state(self, module: nn.Module) -> dict[str, Any]:
+        """Divided tensors; with ``state_dict_type="full"`` whole ones in process 0, and nothing in the others."""
+        state = module.state_dict()
+        return state if self.state_dict_type == "sharded" else self._whole(state)
+
+    def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
+        """Whole tensors on the host in process 0, nothing in the others."""
+        return self._whole(module.state_dict())
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Take back a state that any strategy wrote, this process its shards."""
+        module.load_state_dict(self._laid_out(module.state_dict(), state))
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """As :meth:`module_state`."""
+        state = optimizer.state_dict()
+        if self.state_dict_type == "sharded":
+            return state
+        by_parameter = {index: self._whole(entries) for index, entries in state["state"].items()}
+        return {**state, "state": by_parameter}
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Take back a state that any strategy wrote, this process its shards."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        indices = [index for group in state["param_groups"] for index in group["params"]]
+        taken = dict(state["state"])
+        for index, parameter in zip(indices, parameters, strict=False):  # torch itself refuses unequal numbers
+            if index in taken:
+                taken[index] = {
+                    name: like(parameter, value, self.root_device) if _is_shaped_as(parameter, value) else value
+                    for name, value in taken[index].items()
+                }
+        optimizer.load_state_dict({**state, "state": taken})
+
+    def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """As in the base class; of what was written divided, this process reads its part."""
+        if not isinstance(self.checkpoint_io, ShardedCheckpointIO):
+            return super().load_checkpoint(path)
+        placements = [Shard(0) if name == "shard" else Replicate() for name in self.mesh.mesh_dim_names or ()]
+        return self.checkpoint_io.load_shards(path, self.mesh, placements)
+
+    def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
+        whole = copy.copy(state)
+        for name, value in state.items():
+            gathered = to_whole(value, self.root_device) if isinstance(value, Tensor) else value
+            whole[name] = gathered.cpu() if isinstance(gathered, Tensor) else gathered
+            if not self.is_global_zero:
+                del whole[name]
+        return whole
+
+    def _laid_out(self, current: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        laid_out: dict[str, Any] = copy.copy(dict(state) if not isinstance(state, dict) else state)
+        for name, value in state.items():
+            if name in current and _is_shaped_as(current[name], value):
+                laid_out[name] = like(current[name], value, self.root_device)
+        return laid_out
+
+
+class _WithoutGradients(nn.Module):
+    """Calls ``module`` in :class:`torch.no_grad`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False), torch.no_grad():
+            return self.module(*args, **kwargs)
+
+
+def _check_size(argument: str, size: object, word: str) -> None:
+    if size == word or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
+        return
+    raise ConfigurationError(f"{argument}={size!r}. Valid: a whole number from 1, or {word!r}.")
+
+
+@contextmanager
+def _unreduced(module: FSDPModule) -> Iterator[None]:
+    module.set_requires_gradient_sync(False)
+    module.set_is_last_backward(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+        module.set_is_last_backward(True)
+
+
+def _is_shaped_as(one: Any, other: Any) -> bool:
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape

@@ -1,0 +1,96 @@
+"""Tensor parallelism by a plan: which layers are divided, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from core.errors import ConfigurationError, WrongTypeError, quoted
+
+__all__ = ["Plan", "apply_plan", "check_plan", "find_plan"]
+
+Plan = Mapping[str, ParallelStyle | str]
+"""Names of modules, in which ``*`` stands for any, and how each is divided."""
+
+STYLES: dict[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+    "sequence": SequenceParallel,
+}
+VALID = f"a mapping of module names to {quoted(STYLES)} or torch's ParallelStyle objects"
+
+
+def check_plan(plan: object) -> None:
+    """Refuse what is no :data:`Plan`.
+
+    Raises:
+        WrongTypeError: It is no mapping of names to styles.
+        ConfigurationError: It is empty, or a style is unknown.
+    """
+    if not isinstance(plan, Mapping) or not all(isinstance(name, str) for name in plan):
+        raise WrongTypeError(f"tensor_parallel_plan={plan!r}. Valid: {VALID}.")
+    if not plan:
+        raise ConfigurationError(f"tensor_parallel_plan={plan!r}: empty. Valid: {VALID}.")
+    for name, style in plan.items():
+        if isinstance(style, str) and style not in STYLES:
+            raise ConfigurationError(f"tensor_parallel_plan: {name!r} is {style!r}, unknown. Valid: {quoted(STYLES)}.")
+        if not isinstance(style, str | ParallelStyle):
+            raise WrongTypeError(f"tensor_parallel_plan: {name!r} is {style!r}. Valid: {VALID}.")
+
+
+def find_plan(root: nn.Module, given: Plan | None) -> tuple[nn.Module, Plan]:
+    """The plan, and the module that its names are of.
+
+    The one given is about the outermost module that has all the names in it; else the first module with an attribute
+    ``tensor_parallel_plan`` says.
+
+    Raises:
+        ConfigurationError: There is none, or no module has the names in it.
+        WrongTypeError: A model's own is no plan.
+    """
+    if given is None:
+        for module in root.modules():
+            plan: Any = getattr(module, "tensor_parallel_plan", None)
+            if plan is not None:
+                check_plan(plan)
+                return _owner(module, plan), plan
+        raise ConfigurationError(
+            "tensor_parallel_plan: not given, and no part of the model has an attribute of that name. Valid: "
+            f"{VALID}, on the strategy or the model."
+        )
+    return _owner(root, given), given
+
+
+def apply_plan(module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
+    """Divide the layers of ``module`` that ``plan`` names over ``mesh``, of one dimension; in place."""
+    styles = {name: STYLES[style]() if isinstance(style, str) else style for name, style in plan.items()}
+    parallelize_module(module, mesh, styles)
+
+
+def _owner(root: nn.Module, plan: Plan) -> nn.Module:
+    missing: list[str] = []
+    for module in root.modules():
+        names = [name for name, _ in module.named_modules()]
+        absent = [pattern for pattern in plan if not any(_matches(name, pattern) for name in names)]
+        if not absent:
+            return module
+        missing = missing or absent
+        if len(absent) < len(missing):
+            missing = absent
+    raise ConfigurationError(f"tensor_parallel_plan: no module is named {quoted(missing)}. Valid: {VALID}.")
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
