@@ -27,7 +27,7 @@ def test_acme_passes_the_whole_kit(install: Install, tmp_path: Path, devices: in
     assert found.stdout.decode().startswith(site)
 
     words = ["--backend", "accelerator:acme", "--backend-devices", str(devices), "--hide-devices", "ACME_DEVICES=0"]
-    words += ["--hardware", "simulated", "--conformance-report", "report.json"]
+    words += ["--hardware", "simulated", "--conformance-report", "report.json", "-W", "error"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin"]
     done = subprocess.run(
         [*command, "--pyargs", "core.testing.suite", *words],
@@ -40,7 +40,9 @@ def test_acme_passes_the_whole_kit(install: Install, tmp_path: Path, devices: in
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    (suite,) = json.loads((tmp_path / "report.json").read_text())["suites"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["complete"] is True
+    (suite,) = report["suites"]
     others = {test["id"]: test["reason"] for test in suite["tests"] if test["outcome"] != "passed"}
     assert suite["lacks"] == {}
     if devices == 1:

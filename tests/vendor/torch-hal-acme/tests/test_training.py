@@ -70,14 +70,23 @@ def test_auto_is_acme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "precision"),
-    [("ddp", "32-true"), ("ddp", "bf16-mixed"), ("ddp_spawn", "32-true"), ("ddp_fork", "32-true")],
+    ("strategy", "precision", "autoload"),
+    [
+        ("ddp", "32-true", "1"),
+        ("ddp", "bf16-mixed", "0"),
+        ("ddp_spawn", "32-true", "1"),
+        ("ddp_spawn", "32-true", "0"),
+        ("ddp_fork", "32-true", "1"),
+    ],
 )
-def test_two_cards_equal_ddp_on_the_cpu(tmp_path: Path, strategy: str, precision: str) -> None:
-    """Two processes over ACCL train to the losses of DistributedDataParallel on the CPU, however they are started."""
+def test_two_cards_equal_ddp_on_the_cpu(tmp_path: Path, strategy: str, precision: str, autoload: str) -> None:
+    """Two processes over ACCL train to the losses of DistributedDataParallel on the CPU, however they are started.
+
+    Where torch is kept from loading the cards' backend, core has it imported, in started processes too.
+    """
     done = subprocess.run(
         [sys.executable, str(_SCRIPTS / "two.py"), strategy, precision],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

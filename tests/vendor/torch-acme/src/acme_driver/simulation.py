@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
@@ -27,6 +29,7 @@ def start(device_type: str, devices: int, collectives: str, memory_per_device: i
     if device_type not in _KNOWN_TO_TORCH:
         rename_privateuse1_backend(device_type)
     native.start(torch.device(device_type), devices, memory_per_device)
+    atexit.register(native.await_autograd_threads)
     module = DeviceModule(device_type, devices, native)
     if device_type not in _KNOWN_TO_TORCH:
         generate_methods_for_privateuse1_backend()

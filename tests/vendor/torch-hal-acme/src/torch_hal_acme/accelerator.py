@@ -32,11 +32,13 @@ class AcmeAccelerator(Accelerator):
             _log.warning("Acme's cards can't be counted", exc_info=True)
             return 0
 
+    def import_backend(self) -> None:
+        """Import what gives torch the cards, where torch was kept from doing so itself."""
+        import torch_acme  # noqa: F401 - not at the top: asking for availability takes no more than counting
+
     def get_parallel_devices(self, devices: list[int]) -> list[torch.device]:
         """The cards at these indices."""
-        import torch_acme  # it gives torch the type, which asking for availability should not
-
-        return [torch.device(torch_acme.DEVICE_TYPE, index) for index in devices]
+        return [torch.device("acme", index) for index in devices]
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         """Memory in bytes: by tensors now and at most, free, in total."""

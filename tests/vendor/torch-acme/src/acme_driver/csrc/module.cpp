@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "autocast.h"
+#include "autograd.h"
 #include "collectives.h"
 #include "hooks.h"
 #include "kernels.h"
@@ -70,6 +71,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return runtime().synchronizations[index];
   });
   m.def("default_generator", [](int index) { return acme::default_generator(static_cast<c10::DeviceIndex>(index)); });
+  m.def("await_autograd_threads", &acme::await_autograd_threads, py::call_guard<py::gil_scoped_release>());
   m.def("memory_allocated", [](int index) {
     return acme::allocated_bytes(static_cast<c10::DeviceIndex>(index)).current;
   });

@@ -16,8 +16,13 @@ inline bool is_on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == runtime().type;
 }
 
-inline at::Tensor tensor_over(c10::Storage storage, c10::DispatchKey key, const at::Tensor& like) {
-  auto made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+// A tensor over `storage`, shaped as `like`; as a view of `base` where there is one, in inference mode as well.
+inline at::Tensor tensor_over(
+    c10::Storage storage, c10::DispatchKey key, const at::Tensor& like, const at::Tensor& base = {}) {
+  auto made = base.defined()
+      ? at::detail::make_tensor<c10::TensorImpl>(
+            c10::TensorImpl::VIEW, std::move(storage), base.key_set(), like.dtype())
+      : at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
   auto* impl = made.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   if (like.dim() == 0) {
@@ -207,7 +212,13 @@ class HostCall {
         return device;
       }
     }
-    return tensor_over(device_storage(host.storage()), runtime().key, host);
+    const auto storage = device_storage(host.storage());
+    for (const auto& [device, known] : tensors_) {
+      if (device.storage().is_alias_of(storage)) {
+        return tensor_over(storage, runtime().key, host, device);
+      }
+    }
+    return tensor_over(storage, runtime().key, host);
   }
 
   // The device's storage for one that a host kernel has worked on: the one it came from, or else a new one.

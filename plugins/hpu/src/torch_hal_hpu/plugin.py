@@ -1,0 +1,44 @@
+"""The hooks of the package."""
+
+from __future__ import annotations
+
+from core.hookspecs import hookimpl
+from core.specs import AcceleratorSpec, StrategySpec
+
+__all__ = ["core_accelerators", "core_strategies"]
+
+
+@hookimpl
+def core_accelerators() -> list[AcceleratorSpec]:
+    """Gaudi cards, which torch calls ``hpu``."""
+    return [
+        AcceleratorSpec(
+            name="hpu",
+            target="torch_hal_hpu.accelerator:HPUAccelerator",
+            description="Intel Gaudi cards, through habana_frameworks",
+            priority=90,
+            detect="torch_hal_hpu.detect:count",
+            default_strategy="hpu_single",
+            default_parallel_strategy="hpu_parallel",
+        )
+    ]
+
+
+@hookimpl
+def core_strategies() -> list[StrategySpec]:
+    """Strategies that mark where steps end, as the lazy mode needs it."""
+    return [
+        StrategySpec(
+            name="hpu_single",
+            target="torch_hal_hpu.strategies:SingleHPUStrategy",
+            description="one process on one Gaudi card",
+            accelerators=("hpu",),
+            max_processes=1,
+        ),
+        StrategySpec(
+            name="hpu_parallel",
+            target="torch_hal_hpu.strategies:HPUParallelStrategy",
+            description="DistributedDataParallel over HCCL, a Gaudi card for each process",
+            accelerators=("hpu",),
+        ),
+    ]

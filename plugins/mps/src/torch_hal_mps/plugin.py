@@ -1,0 +1,24 @@
+"""The hooks of the package."""
+
+from __future__ import annotations
+
+from core.hookspecs import hookimpl
+from core.specs import AcceleratorSpec
+
+__all__ = ["core_accelerators"]
+
+
+@hookimpl
+def core_accelerators() -> list[AcceleratorSpec]:
+    """The GPU that torch calls ``mps``."""
+    return [
+        AcceleratorSpec(
+            name="mps",
+            target="torch_hal_mps.accelerator:MPSAccelerator",
+            description="the GPU of Apple silicon, through Metal Performance Shaders",
+            aliases=("gpu",),
+            priority=80,
+            detect="torch_hal_mps.detect:count",
+            default_strategy="single_device",
+        )
+    ]

@@ -1,0 +1,69 @@
+"""What the tests train, and what a plain loop on the CPU makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from core import Module
+
+BATCH = 8
+EPOCHS = 2
+OPTIONS: dict[str, Any] = {"max_epochs": EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
+
+
+def net() -> nn.Module:
+    """The same parameters each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+
+
+def loader() -> DataLoader[Any]:
+    """64 items in batches, in their order."""
+    inputs = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    return DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=BATCH)
+
+
+def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
+    """Momentum, so that a step depends on those before it."""
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
+def losses_on_the_cpu() -> list[float]:
+    """The losses of a plain loop."""
+    module, losses = net(), []
+    optimizer = optimizer_of(module)
+    for _ in range(EPOCHS):
+        for inputs, labels in loader():
+            loss = nn.functional.cross_entropy(module(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+class Classifier(Module):
+    """Notes its losses, and the devices and the dtype that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+        self.losses: list[float] = []
+        self.seen: set[str] = set()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        inputs, labels = batch
+        output = self.net(inputs)
+        loss = nn.functional.cross_entropy(output, labels)
+        self.seen |= {str(tensor.device) for tensor in (inputs, labels, output, *self.net.parameters())}
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimizer of the plain loop."""
+        return optimizer_of(self)
