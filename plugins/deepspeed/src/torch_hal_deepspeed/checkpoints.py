@@ -1,0 +1,321 @@
+"""The CheckpointIO of DeepSpeed's engine: each process writes its part, and all of it is committed by one rename."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import attrs
+import torch
+import torch.distributed as dist
+
+from core.checkpoints import CheckpointIO, FileRecord, Manifest, committed_directory, locate, remove_committed
+from core.checkpoints.torch_io import SHARD, read_shard, write_shard
+from core.checkpoints.weights_only import refuse_unreadable
+from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from core.nested import map_tensors
+from torch_hal_deepspeed.library import part, quiet
+
+if TYPE_CHECKING:
+    from torch_hal_deepspeed.engine import Engine
+
+__all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
+
+T = TypeVar("T")
+
+NAME = "deepspeed"
+TAG = "engine"
+"""The folder, in the checkpoint's directory, that the engine writes."""
+_MARK = "deepspeed engine"
+_ALIKE = ((0,), (1, 2), (3,))
+"""Stages whose optimizer's states are of one form."""
+
+
+class EngineState:
+    """Stands in a checkpoint for the state that ``engine`` writes by itself.
+
+    Args:
+        engine: Whose.
+        prefix: What stands before the module's names in it; ``None`` for the optimizer's part.
+    """
+
+    def __init__(self, engine: Engine, prefix: str | None = None) -> None:
+        self.engine = engine
+        self.prefix = prefix
+
+    def described(self) -> dict[str, Any]:
+        """What is written in its place."""
+        return {
+            _MARK: TAG,
+            "prefix": self.prefix,
+            "stage": self.engine.stage,
+            "processes": dist.get_world_size(),
+        }
+
+
+@attrs.frozen
+class SavedEngine:
+    """The state that an engine wrote, as a checkpoint that was read has it."""
+
+    directory: Path
+    prefix: str | None
+    stage: int
+    processes: int
+
+    @classmethod
+    def read(cls, value: Any, directory: Path) -> Any:
+        """``value``; where it stands for an engine's state, an object that finds it in ``directory``."""
+        if not isinstance(value, dict) or _MARK not in value:
+            return value
+        return cls(directory, value["prefix"], value["stage"], value["processes"])
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it stands for the module's state, not the optimizer's."""
+        return self.prefix is not None
+
+    def weights(self) -> dict[str, Any]:
+        """The module's weights in float32 and its buffers, by the user's own names, whole and on the CPU.
+
+        Raises:
+            CheckpointError: They cannot be read.
+        """
+        try:
+            if self.stage == 0:
+                file = self.directory / TAG / "mp_rank_00_model_states.pt"
+                named = torch.load(file, "cpu", weights_only=False)["module"]
+            else:
+                read = part("utils.zero_to_fp32").get_fp32_state_dict_from_zero_checkpoint
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints how it gets on
+                    named = read(str(self.directory), TAG)
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{self.directory}: DeepSpeed cannot read the weights in it: {error}") from error
+        prefix = self.prefix or ""
+        own = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
+        whole: dict[str, Any] = map_tensors(_widened, own)
+        return whole
+
+    def load_into(self, engine: Engine) -> None:
+        """Let ``engine`` take all of it: weights, the optimizer's state, counters. All processes call it.
+
+        Raises:
+            CheckpointError: It was written with a stage of another form of state, or DeepSpeed refuses it.
+        """
+        valid = next(stages for stages in _ALIKE if self.stage in stages)
+        if engine.stage not in valid:
+            raise CheckpointError(
+                f"{self.directory}: written with stage={self.stage}, and this run has stage={engine.stage}, whose "
+                f"optimizer's state is of another form. Valid: stage {' or '.join(map(str, valid))}; or to load the "
+                "module alone."
+            )
+        same = self.stage == engine.stage and self.processes == dist.get_world_size()
+        with ExitStack() as stack:
+            directory = self.directory if same or self.stage == 0 else stack.enter_context(self._universal())
+            engine.engine._config.load_universal_checkpoint = directory is not self.directory
+            try:
+                with quiet():
+                    loaded = engine.engine.load_checkpoint(str(directory), TAG, load_lr_scheduler_states=False)[0]
+            except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
+                raise CheckpointError(f"{self.directory}: DeepSpeed cannot load it: {error}") from error
+            finally:
+                engine.engine._config.load_universal_checkpoint = False
+            in_each(lambda: _check_loaded(loaded, self.directory))
+        engine.restore_clipping()
+
+    @contextmanager
+    def _universal(self) -> Iterator[Path]:
+        """The same in DeepSpeed's universal form, which any number of processes can load."""
+        made: list[Path] = []
+
+        def convert() -> str:
+            made.append(Path(tempfile.mkdtemp(prefix=".universal-", dir=self.directory.parent)))
+            convert_to_universal(self.directory / TAG, made[0] / TAG)
+            return str(made[0])
+
+        try:
+            yield Path(in_first(convert))
+            in_each(lambda: None)
+        finally:
+            for directory in made:
+                shutil.rmtree(directory)
+
+
+def convert_to_universal(source: Path, target: Path) -> None:
+    """Let DeepSpeed's converter write ``target``, in a process of its own.
+
+    Raises:
+        CheckpointError: It failed.
+    """
+    options = ["--input_folder", str(source), "--output_folder", str(target), "--inject_missing_state"]
+    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *options, "--num_extract_workers", "1"]
+    environ = {**os.environ, "DS_ACCELERATOR": "cpu"}
+    ended = subprocess.run(
+        [*command, "--num_merge_workers", "1"], env=environ, capture_output=True, text=True, check=False
+    )
+    if ended.returncode:
+        raise CheckpointError(
+            f"{source.parent}: DeepSpeed's converter to the universal form failed ({ended.returncode}): "
+            f"{ended.stderr[-2000:]}"
+        )
+
+
+class DeepSpeedCheckpointIO(CheckpointIO):
+    """A directory with what DeepSpeed's engine writes in each process, the rest of the checkpoint, and a manifest.
+
+    All processes need to see the directory. Sizes and checksums are compared before DeepSpeed reads its files, which
+    it does with pickle: load only what you trust.
+    """
+
+    name = NAME
+    is_collective: ClassVar[bool] = True
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class; every process calls it, and returns or raises when all are through.
+
+        Raises:
+            CheckpointError: It cannot be written, or holds what could not be read back.
+            ConfigurationError: ``storage_options`` are given; there are none.
+            WrongTypeError: ``checkpoint`` is no dict.
+        """
+        if storage_options is not None:
+            raise ConfigurationError(
+                f"storage_options={storage_options!r}: DeepSpeed's engine takes none. Valid: None."
+            )
+        if not isinstance(checkpoint, dict):
+            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        engines = {id(value.engine): value.engine for value in checkpoint.values() if isinstance(value, EngineState)}
+        rest = {key: v.described() if isinstance(v, EngineState) else v for key, v in checkpoint.items()}
+        with ExitStack() as stack:
+
+            def stage() -> str:
+                refuse_unreadable(rest)
+                return str(stack.enter_context(committed_directory(path)))
+
+            staged = Path(in_first(stage))
+            in_each(lambda: _check_seen(staged))
+            for engine in engines.values():
+                _write_engine(engine, staged)
+            records = in_each(lambda: _own_records(staged))
+            in_first(lambda: _finish(staged, path, rest, records))
+            in_first(stack.close)
+
+    def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+        """As in the base class; what an engine wrote is there as a :class:`SavedEngine`."""
+        loaded: list[dict[str, Any]] = []
+        in_each(lambda: loaded.append(read_checkpoint(path, map_location)))
+        return loaded[0]
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        remove_committed(path)
+
+
+def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+    """The checkpoint at ``path``; of several processes that call this together, each compares a share of checksums.
+
+    Raises:
+        CheckpointError: It is absent, uncommitted, damaged, or no engine wrote it.
+    """
+    directory = locate(path)
+    manifest = Manifest.read(directory)
+    if manifest.checkpoint_io not in (NAME, "torch"):
+        raise CheckpointError(
+            f"{directory} was written by the CheckpointIO {manifest.checkpoint_io!r}, and has to be read by that one."
+        )
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    manifest.verify(directory, {SHARD, *sorted(manifest.files)[rank::size]})
+    return {key: SavedEngine.read(value, directory) for key, value in read_shard(directory, map_location).items()}
+
+
+def _write_engine(engine: Engine, staged: Path) -> None:
+    """Let ``engine`` write its folder; a failure in one process is raised in all, after the engine's own barriers."""
+    writer = engine.engine.checkpoint_engine
+    failed: list[Exception] = []
+
+    def save(state_dict: Any, path: str) -> None:
+        try:
+            type(writer).save(writer, state_dict, path)
+        except (OSError, RuntimeError) as error:
+            failed.append(error)
+
+    writer.save = save
+    try:
+        engine.engine.save_checkpoint(str(staged), TAG, save_latest=False)
+    finally:
+        del writer.save
+    in_each(lambda: _check_written(failed))
+
+
+def _check_written(failed: list[Exception]) -> None:
+    if failed:
+        raise CheckpointError(f"DeepSpeed's engine could not write its part: {failed[0]}") from failed[0]
+
+
+def _check_loaded(loaded: Any, directory: Path) -> None:
+    if loaded is None:
+        raise CheckpointError(f"{directory}: DeepSpeed found nothing to load in it.")
+
+
+def _check_seen(staged: Path) -> None:
+    if not staged.is_dir():
+        raise CheckpointError(f"{staged} is not seen here. Valid: a path that all machines share.")
+
+
+def _own_records(staged: Path) -> dict[str, FileRecord]:
+    """Of all files that were written this process's share, each with its size and checksum."""
+    files = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    return {name: FileRecord.of(staged / name) for name in files[rank::size]}
+
+
+def _finish(
+    staged: Path, path: str | os.PathLike[str], rest: dict[str, Any], records: list[dict[str, FileRecord]]
+) -> None:
+    files = {name: record for own in records for name, record in own.items()}
+    files[SHARD] = write_shard(rest, staged / SHARD, path)
+    Manifest.describe(rest.get("core"), files, NAME).write(staged)
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+# -- all processes together ------------------------------------------------------------------------------------------
+
+
+def in_first(function: Callable[[], T]) -> T:
+    """What ``function`` returns in process 0; an error there is raised in every process."""
+    is_first = not dist.is_initialized() or dist.get_rank() == 0
+    outcomes: list[Any] = in_each(lambda: function() if is_first else None)
+    result: T = outcomes[0]
+    return result
+
+
+def in_each(function: Callable[[], T]) -> list[T]:
+    """What ``function`` returns in each process, by rank; an error in any is raised in every process."""
+    caught: Exception | None = None
+    own: tuple[Any, str | None]
+    try:
+        own = (function(), None)
+    except (CoreError, OSError) as error:
+        caught, own = error, (None, f"{type(error).__name__}: {error}")
+    outcomes: list[tuple[Any, str | None]] = [own]
+    if dist.is_initialized():
+        outcomes = [own] * dist.get_world_size()
+        dist.all_gather_object(outcomes, own)
+    if isinstance(caught, CoreError):
+        raise caught
+    for rank, (_, said) in enumerate(outcomes):
+        if said is not None:
+            raise CheckpointError(f"process {rank} could not do its part of the checkpoint: {said}") from caught
+    return [result for result, _ in outcomes]

@@ -1,0 +1,197 @@
+"""One of DeepSpeed's engines, and the few things that are asked of it beside its own calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from core.errors import ConfigurationError
+from torch_hal_deepspeed.config import Config
+from torch_hal_deepspeed.library import part, quiet
+from torch_hal_deepspeed.module import EngineModule
+
+__all__ = ["Engine", "is_divided"]
+
+LARGEST_BUCKET = 500_000_000
+"""Elements of a bucket of gradients, as DeepSpeed has it; it allocates so many however few a model has."""
+
+
+def is_divided(module: nn.Module) -> bool:
+    """Whether DeepSpeed has divided parameters of ``module``."""
+    return any(hasattr(parameter, "ds_id") for parameter in module.parameters())
+
+
+class Engine:
+    """DeepSpeed's engine for one module and its optimizer, or for the module alone, to run it without gradients.
+
+    Args:
+        model: The module as the front end calls it; calls the engine from now on.
+        optimizer: The user's own; its groups become the engine's.
+        config: The engine's, complete.
+    """
+
+    def __init__(self, model: EngineModule, optimizer: Optimizer | None, config: Config) -> None:
+        self.module = model.inner
+        self.optimizer = optimizer
+        self.stage: int = config["zero_optimization"]["stage"]
+        groups = [] if optimizer is None else optimizer.param_groups
+        self.parameters = {id(parameter) for group in groups for parameter in group["params"]}
+        """Which parameters the optimizer has, by identity; its groups hold others from now on."""
+        self._clip: float = config.get("gradient_clipping", 0.0)
+        self._clips_once = self._has_gradients = False
+        _limit_buckets(config, self.module)
+        with quiet():
+            self.engine: Any = part("").initialize(
+                model=self.module, optimizer=optimizer, config=config, dist_init_required=False
+            )[0]
+        if self.stage == 0 and optimizer is not None:
+            _forget_first_step(self.engine.optimizer, optimizer)
+        model.attach(self.engine)
+
+    # -- the step ------------------------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, **options: Any) -> None:
+        """Compute gradients of ``loss``, and add them to what the next step takes."""
+        self._has_gradients = True
+        self.engine.backward(loss, **options)
+
+    def step(self) -> None:
+        """Average what is not averaged yet, clip, step, and clear the gradients."""
+        self._has_gradients = False
+        self.engine.step()
+        if self._clips_once:
+            self._clips_once = False
+            self._apply_clipping(self._clip)
+
+    def zero_grad(self) -> None:
+        """Nothing, where a step has cleared the gradients.
+
+        Raises:
+            ConfigurationError: There are some that no step has taken: the engine has divided them, and drops none.
+        """
+        if self._has_gradients:
+            raise ConfigurationError(
+                "zero_grad: there are gradients that no step has taken, and DeepSpeed's engine cannot drop them. "
+                "Valid: zero_grad after step, or before backward."
+            )
+
+    def clip_always(self, value: float) -> None:
+        """Clip in every step to the norm ``value``."""
+        self._clip = value
+        self._apply_clipping(value)
+
+    def clip_next(self, value: float) -> None:
+        """Clip in the next step to the norm ``value``."""
+        self._clips_once = True
+        self._apply_clipping(value)
+
+    def restore_clipping(self) -> None:
+        """After a checkpoint was loaded, which brings the value of the run that wrote it."""
+        self._apply_clipping(self._clip)
+
+    def _apply_clipping(self, value: float) -> None:
+        """Tell the engine, which has one place for it without ZeRO and another with it."""
+        self.engine._config.gradient_clipping = value
+        if hasattr(self.engine.optimizer, "clip_grad"):
+            self.engine.optimizer.clip_grad = value
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def prefix(self, module: nn.Module) -> str:
+        """What stands before the names of ``module``'s parameters in the engine."""
+        for name, found in self.module.named_modules():
+            if found is module:
+                return f"{name}." if name else ""
+        return ""
+
+    def whole_state(self, module: nn.Module) -> dict[str, Any]:
+        """The state of ``module``, whole and on the host in process 0, empty in the others; all call it."""
+        whole: dict[str, Any] = {}
+        for name, value in module.state_dict(keep_vars=True).items():
+            if not isinstance(value, Tensor):
+                whole[name] = value
+            elif hasattr(value, "ds_id"):
+                with part("").zero.GatheredParameters([value]):
+                    if dist.get_rank() == 0:
+                        whole[name] = value.detach().cpu().clone()
+            else:
+                whole[name] = value.detach().cpu()
+        return whole if dist.get_rank() == 0 else {}
+
+    def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
+        """Give ``module`` these, and the optimizer its own copy of them; all processes call it with the same.
+
+        Raises:
+            RuntimeError: Names or shapes are another module's.
+        """
+        if self.stage < 3:
+            module.load_state_dict(weights)
+        else:
+            _load_divided(module, weights)
+        if hasattr(self.engine.optimizer, "refresh_fp32_params"):
+            self.engine.optimizer.refresh_fp32_params()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let go of the module, and of the process group."""
+        self.engine.destroy()
+        for hook in ("module_forward_pre_hook", "module_forward_post_hook"):
+            getattr(self.engine, hook).remove()
+        for parameter in self.module.parameters():
+            _release_groups(parameter)
+        for name, value in list(vars(self.engine).items()):
+            if isinstance(value, dist.ProcessGroup):
+                setattr(self.engine, name, None)
+        self.engine = None
+
+
+def _forget_first_step(wrapper: Any, optimizer: Optimizer) -> None:
+    """Without ZeRO in 16 bits, DeepSpeed takes a step without gradients to allocate state: it must not count."""
+    for narrow, wide in zip(getattr(wrapper, "fp16_groups", ()), getattr(wrapper, "fp32_groups", ()), strict=True):
+        optimizer.state.clear()
+        for source, target in zip(narrow, wide, strict=True):
+            target.data.copy_(source.data)
+
+
+def _limit_buckets(config: Config, module: nn.Module) -> None:
+    """No bucket larger than all gradients together, unless the config says how large."""
+    if config["zero_optimization"]["stage"] == 0:
+        return
+    trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
+    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+    config["zero_optimization"].setdefault("reduce_bucket_size", max(1, min(LARGEST_BUCKET, total)))
+
+
+def _load_divided(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    current = module.state_dict(keep_vars=True)
+    wrong = sorted(current.keys() ^ weights.keys())
+    if wrong:
+        raise RuntimeError(f"names that only one of the two has: {', '.join(wrong)}")
+    for name, value in current.items():
+        if not hasattr(value, "ds_id"):
+            if isinstance(value, Tensor):
+                value.detach().copy_(weights[name])
+            continue
+        if tuple(value.ds_shape) != tuple(weights[name].shape):
+            raise RuntimeError(f"{name}: shape {tuple(weights[name].shape)} where {tuple(value.ds_shape)} is wanted")
+        with part("").zero.GatheredParameters([value], modifier_rank=0):
+            if dist.get_rank() == 0:
+                value.detach().copy_(weights[name])
+
+
+def _release_groups(parameter: nn.Parameter) -> None:
+    """Cut ``parameter`` from process groups, which it and the functions on it hold."""
+    for name, value in list(vars(parameter).items()):
+        if isinstance(value, dist.ProcessGroup):
+            setattr(parameter, name, None)
+        for cell in getattr(value, "__closure__", None) or ():
+            holder = cell.cell_contents
+            if isinstance(holder, part("runtime.zero.partition_parameters").Init):
+                for attribute, held in list(vars(holder).items()):
+                    if isinstance(held, dist.ProcessGroup):
+                        setattr(holder, attribute, None)

@@ -1,0 +1,111 @@
+"""Importing DeepSpeed for one type of device, and letting go of what it keeps of a run."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from core.errors import BackendError
+
+__all__ = ["import_deepspeed", "meet", "part", "quiet"]
+
+_ACCELERATOR = "DS_ACCELERATOR"
+_GROUPS = ("_WORLD_GROUP", "_ZERO_PARAM_INTRA_PARALLEL_GROUP", "_TENSOR_MODEL_PARALLEL_GROUP", "_MODEL_PARALLEL_GROUP")
+_GROUPS_BY_NAME = ("_EXPERT_PARALLEL_GROUP", "_EXPERT_DATA_PARALLEL_GROUP", "_ALL_TO_ALL_GROUP")
+
+
+def import_deepspeed(device_type: str) -> Any:
+    """DeepSpeed, working on devices of ``device_type``, whatever others this machine has.
+
+    Raises:
+        BackendError: It has no accelerator for that type of device, or cannot be imported.
+    """
+    before = os.environ.get(_ACCELERATOR)
+    os.environ[_ACCELERATOR] = device_type  # it reads the variable whenever it looks for its accelerator
+    try:
+        chosen: Any = importlib.import_module("deepspeed.accelerator.real_accelerator")
+        if chosen.ds_accelerator is not None and chosen.ds_accelerator._name != device_type:
+            chosen.ds_accelerator = None
+        chosen.get_accelerator()
+        return importlib.import_module("deepspeed")
+    except (ImportError, ValueError, AssertionError, AttributeError) as error:
+        raise BackendError(
+            f"DeepSpeed cannot be used on devices of type {device_type!r}: {error}. Valid: a type that it has an "
+            "accelerator for, and the library installed with what it needs."
+        ) from error
+    finally:
+        if before is None:
+            del os.environ[_ACCELERATOR]
+        else:
+            os.environ[_ACCELERATOR] = before
+
+
+def part(name: str) -> Any:
+    """A module of DeepSpeed, such as ``"utils.groups"``; DeepSpeed itself for an empty name."""
+    return importlib.import_module(f"deepspeed.{name}" if name else "deepspeed")
+
+
+def meet(local_rank: int, shared_memory_op: bool) -> Callable[[], None]:
+    """Let DeepSpeed use the process group that this process has joined.
+
+    Args:
+        local_rank: This process's number on its machine.
+        shared_memory_op: Whether it may compile its operator for collectives over shared memory on the CPU.
+
+    Returns:
+        What lets go of the process group again, to be called once engines are released.
+    """
+    if not shared_memory_op:
+        part("ops").__compatible_ops__["deepspeed_shm_comm"] = False
+    # torch's, about names of collectives that DeepSpeed calls: thousands of lines that no user can do anything about.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, r"torch\.distributed")
+    part("comm").init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
+    # What it asks of a launcher, which a run of one process has none of.
+    own = {"RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size(), "LOCAL_RANK": local_rank}
+    added = {name: str(value) for name, value in own.items() if name not in os.environ}
+    os.environ.update(added)
+
+    def leave() -> None:
+        for name in added:
+            os.environ.pop(name, None)
+        _forget()
+
+    return leave
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """DeepSpeed's logger tells of errors alone."""
+    logger = logging.getLogger("DeepSpeed")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _forget() -> None:
+    """Drop the process groups that DeepSpeed keeps, and undo what it changed in torch: both would outlive the run."""
+    groups = part("utils.groups")
+    for name in _GROUPS:
+        if hasattr(groups, name):
+            setattr(groups, name, None)
+    for name in _GROUPS_BY_NAME:
+        getattr(groups, name, {}).clear()
+    groups._DATA_PARALLEL_GROUP = groups.mpu = groups.mesh_device = None
+    part("comm.comm").cdb = None
+    patched = part("runtime.zero.partition_parameters").InsertPostInitMethodToModuleSubClasses
+    if hasattr(patched, "linear_bk"):  # stage 3 has put a function of its own in the place of torch's
+        torch.nn.functional.linear = patched.linear_bk
+        del patched.linear_bk
+    gc.collect()  # an engine and its hooks refer to one another

@@ -1,0 +1,51 @@
+"""The optimizer as a loop has it: stepped by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from torch_hal_deepspeed.engine import Engine
+
+__all__ = ["EngineOptimizer"]
+
+
+class EngineOptimizer(Optimizer):
+    """``optimizer``, stepped by ``engine``; state and parameter groups are the optimizer's own.
+
+    Args:
+        optimizer: The user's own.
+        engine: Who has taken its parameters.
+    """
+
+    def __init__(self, optimizer: Optimizer, engine: Engine) -> None:
+        # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
+        self.optimizer = optimizer
+        self._engine = engine
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Let the engine apply the gradients."""
+        del closure
+        self._engine.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing after a step, which clears the gradients itself; see :meth:`Engine.zero_grad`."""
+        del set_to_none
+        self._engine.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own: of this process's part."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the optimizer's own."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["optimizer"], name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.optimizer!r})"

@@ -1,0 +1,58 @@
+"""What this package provides; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from core.hookspecs import hookimpl
+from core.specs import ClusterEnvironmentSpec, StrategySpec
+
+__all__ = ["core_cluster_environments", "core_strategies"]
+
+_NAMES: dict[str, tuple[str, dict[str, Any]]] = {
+    "deepspeed": ("DeepSpeed's engine; ZeRO stage 2 unless its config says another", {}),
+    "deepspeed_stage_1": ("DeepSpeed, ZeRO stage 1: optimizer state divided", {"stage": 1}),
+    "deepspeed_stage_2": ("DeepSpeed, ZeRO stage 2: gradients divided too", {"stage": 2}),
+    "deepspeed_stage_3": ("DeepSpeed, ZeRO stage 3: parameters divided too", {"stage": 3}),
+    "deepspeed_stage_1_offload": (
+        "DeepSpeed, ZeRO stage 1, the optimizer on the host",
+        {"stage": 1, "offload_optimizer": "cpu"},
+    ),
+    "deepspeed_stage_2_offload": (
+        "DeepSpeed, ZeRO stage 2, the optimizer on the host",
+        {"stage": 2, "offload_optimizer": "cpu"},
+    ),
+    "deepspeed_stage_3_offload": (
+        "DeepSpeed, ZeRO stage 3, optimizer and parameters on the host",
+        {"stage": 3, "offload_optimizer": "cpu", "offload_parameters": "cpu"},
+    ),
+    "deepspeed_stage_3_offload_nvme": (
+        "DeepSpeed, ZeRO stage 3, optimizer and parameters on NVMe drives",
+        {"stage": 3, "offload_optimizer": "nvme", "offload_parameters": "nvme"},
+    ),
+}
+
+
+@hookimpl
+def core_strategies() -> Iterator[StrategySpec]:
+    """The names of :class:`torch_hal_deepspeed.DeepSpeedStrategy`."""
+    for name, (description, options) in _NAMES.items():
+        yield StrategySpec(
+            name=name,
+            target="torch_hal_deepspeed.strategy:DeepSpeedStrategy",
+            description=description,
+            init_args=options,
+        )
+
+
+@hookimpl
+def core_cluster_environments() -> Iterator[ClusterEnvironmentSpec]:
+    """Processes that DeepSpeed's own launcher started."""
+    yield ClusterEnvironmentSpec(
+        name="deepspeed",
+        target="torch_hal_deepspeed.environment:DeepSpeedEnvironment",
+        description="Processes started by DeepSpeed's launcher.",
+        priority=60,
+        detect="torch_hal_deepspeed.environment:detect",
+    )

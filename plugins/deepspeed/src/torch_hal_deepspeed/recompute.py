@@ -1,0 +1,66 @@
+"""Activation checkpointing: which parts of a model run their forward pass again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from core.errors import ConfigurationError, WrongTypeError, quoted
+from torch_hal_deepspeed.config import Config
+from torch_hal_deepspeed.library import part
+
+__all__ = ["Parts", "check_parts", "recompute"]
+
+Parts: TypeAlias = Sequence[type[nn.Module] | str]
+_MARK = "_recomputed_by_deepspeed"
+
+
+def check_parts(parts: object) -> None:
+    """Refuse what names no classes.
+
+    Raises:
+        WrongTypeError: As said.
+    """
+    valid = "a list of module classes or of their names"
+    if not isinstance(parts, list | tuple | set | frozenset) or not parts:
+        raise WrongTypeError(f"activation_checkpointing={parts!r}. Valid: {valid}, or None.")
+    for item in parts:
+        if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, nn.Module)):
+            raise WrongTypeError(f"activation_checkpointing: given {item!r}. Valid: {valid}.")
+
+
+def recompute(module: nn.Module, parts: Parts, config: Config) -> None:
+    """Let those parts of ``module`` compute their forward pass again, by DeepSpeed's function.
+
+    Raises:
+        ConfigurationError: A class has no instance in ``module``.
+    """
+    checkpointing = part("runtime.activation_checkpointing.checkpointing")
+    checkpointing.configure(None, deepspeed_config=config)
+    for wanted in parts:
+        found = [item for item in module.modules() if _is_a(item, wanted)]
+        if not found:
+            names = sorted({type(item).__name__ for item in module.modules()})
+            raise ConfigurationError(
+                f"activation_checkpointing: no {wanted if isinstance(wanted, str) else wanted.__name__!r} in "
+                f"{type(module).__name__}. Valid: {quoted(names)}."
+            )
+        for item in found:
+            if not hasattr(item, _MARK):
+                setattr(item, _MARK, True)
+                item.forward = _recomputed(checkpointing.non_reentrant_checkpoint, item.forward)
+
+
+def _is_a(module: nn.Module, wanted: type[nn.Module] | str) -> bool:
+    return type(module).__name__ == wanted if isinstance(wanted, str) else isinstance(module, wanted)
+
+
+def _recomputed(checkpoint: Callable[..., Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+    def forward_kept_by_its_inputs(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            return checkpoint(lambda *inputs: forward(*inputs, **kwargs), *args)
+        return checkpoint(forward, *args)
+
+    return forward_kept_by_its_inputs

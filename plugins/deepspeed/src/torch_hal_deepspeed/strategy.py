@@ -1,0 +1,456 @@
+"""DeepSpeed: its engine drives backward and step, and ZeRO divides what training needs among processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from core.accelerators import Accelerator
+from core.checkpoints import CheckpointIO
+from core.environments import ClusterEnvironment
+from core.errors import CheckpointError, ConfigurationError, quoted
+from core.precisions import Precision
+from core.strategies import ParallelStrategy, TrainingStepOptions
+from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
+from torch_hal_deepspeed.config import (
+    Config,
+    check_config,
+    complete,
+    precision_of,
+    read_config,
+    settle_zero,
+)
+from torch_hal_deepspeed.engine import Engine, is_divided
+from torch_hal_deepspeed.library import import_deepspeed, meet, part
+from torch_hal_deepspeed.module import EngineModule, Inference
+from torch_hal_deepspeed.optimizer import EngineOptimizer
+from torch_hal_deepspeed.recompute import Parts, check_parts, recompute
+
+__all__ = ["DeepSpeedStrategy"]
+
+DEVICE_TYPES = ("cpu", "cuda", "hpu", "mlu", "mps", "npu", "sdaa", "supa", "xpu")
+"""Those that DeepSpeed has an accelerator for."""
+
+
+class DeepSpeedStrategy(ParallelStrategy):
+    """DeepSpeed's engine, which divides among processes the optimizer's state, the gradients, and the parameters.
+
+    One module with trainable parameters and its one optimizer make an engine when the optimizer is prepared. From then
+    on parameters, gradients and the optimizer's state are the engine's: ``runtime.backward`` and ``optimizer.step``
+    call it, and each step takes all gradients since the last.
+
+    Source: Rajbhandari et al., ZeRO, SC 2020; https://www.deepspeed.ai.
+
+    Args:
+        accelerator: The hardware, as an object or by name.
+        cluster_environment: Who this process is, as an object or by name.
+        checkpoint_io: ``None``: the engine writes its own checkpoints.
+        precision_plugin: The dtype policy, as an object or by name; what the config asks for unless given.
+        stage: How much is divided: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too. As the config
+            says unless given; 2 where neither says.
+        offload_optimizer: ``"cpu"`` or ``"nvme"``: where the optimizer's state lies and where it steps; ``None`` for on
+            the device, or as the config says.
+        offload_parameters: Likewise for the parameters of stage 3.
+        nvme_path: A directory on the drive, for ``"nvme"``; ``/local_nvme`` where nobody says.
+        activation_checkpointing: Classes of modules, or their names, whose forward pass is run again in the backward
+            pass in place of keeping what it computes; as config["activation_checkpointing"] says how.
+        config: DeepSpeed's own, as a mapping or as the path of a JSON file.
+        shared_memory_op: Whether DeepSpeed may compile its operator for collectives over shared memory on the CPU,
+            which takes half a minute the first time and needs a C++ compiler.
+        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
+        timeout: How long a collective may wait for the other processes.
+        start_method: As in :class:`core.strategies.ParallelStrategy`.
+
+    Raises:
+        ConfigurationError: An argument is out of its range, or contradicts the config.
+        WrongTypeError: The config is neither mapping nor path.
+    """
+
+    name = "deepspeed"
+    precisions: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+
+    def __init__(
+        self,
+        accelerator: Accelerator | str | None = None,
+        cluster_environment: ClusterEnvironment | str | None = None,
+        checkpoint_io: CheckpointIO | str | None = None,
+        precision_plugin: Precision | str | None = None,
+        *,
+        stage: int | None = None,
+        offload_optimizer: str | None = None,
+        offload_parameters: str | None = None,
+        nvme_path: str | os.PathLike[str] | None = None,
+        activation_checkpointing: Parts | None = None,
+        config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+        shared_memory_op: bool = False,
+        process_group_backend: str | None = None,
+        timeout: timedelta = timedelta(minutes=30),
+        start_method: str = "script",
+    ) -> None:
+        self.config = read_config(config)
+        settle_zero(self.config, stage, offload_optimizer, offload_parameters, nvme_path)
+        self.stage: int = self.config["zero_optimization"]["stage"]
+        asked = precision_of(self.config)
+        if isinstance(precision_plugin, str) and asked not in (None, precision_plugin):
+            raise ConfigurationError(
+                f"precision_plugin={precision_plugin!r} contradicts the config, which asks for {asked!r}. Valid: "
+                "one of the two."
+            )
+        if checkpoint_io is not None and not isinstance(checkpoint_io, DeepSpeedCheckpointIO):
+            raise ConfigurationError(
+                f"checkpoint_io={checkpoint_io!r}: DeepSpeed's engine writes its own checkpoints. Valid: None."
+            )
+        super().__init__(
+            accelerator,
+            cluster_environment,
+            checkpoint_io or DeepSpeedCheckpointIO(),
+            precision_plugin or asked,
+            process_group_backend=process_group_backend,
+            timeout=timeout,
+            start_method=start_method,
+        )
+        if activation_checkpointing is not None:
+            check_parts(activation_checkpointing)
+        self.activation_checkpointing = activation_checkpointing
+        self.shared_memory_op = shared_memory_op
+        self.infers_together = self.stage == 3  # type: ignore[misc]  # by stage, not by class
+        self._model: EngineModule | None = None
+        self._engine: Engine | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def connect(self, **parts: Any) -> None:
+        """As in the base class.
+
+        Raises:
+            ConfigurationError: DeepSpeed refuses the device, the precision on it, or what the config says of ZeRO.
+            BackendError: DeepSpeed cannot be imported for that device.
+        """
+        super().connect(**parts)
+        device_type = self.parallel_devices[0].type
+        if device_type not in DEVICE_TYPES:
+            raise ConfigurationError(
+                f"strategy={self.name!r} with devices of type {device_type!r}: DeepSpeed has no accelerator for them. "
+                f"Valid: {quoted(DEVICE_TYPES)}."
+            )
+        import_deepspeed(device_type)
+        check_config(self.config)
+        asked, named = precision_of(self.config), self.precision.name
+        if asked not in (None, named):
+            raise ConfigurationError(f"precision={named!r} contradicts the config, which asks for {asked!r}.")
+        if (
+            self.precision.compute_dtype is torch.float16
+            and not part("accelerator").get_accelerator().is_fp16_supported()
+        ):
+            raise ConfigurationError(
+                f"precision={named!r}: DeepSpeed has no float16 on this machine's {device_type!r} devices. Valid: "
+                "'bf16-mixed', 'bf16-true', '32-true'."
+            )
+        if not isinstance(self.checkpoint_io, DeepSpeedCheckpointIO):
+            raise ConfigurationError(
+                f"checkpoint_io={type(self.checkpoint_io).__name__}: DeepSpeed's engine writes its own checkpoints. "
+                "Valid: 'auto'."
+            )
+        self._check_batch_size()
+
+    def _check_batch_size(self) -> None:
+        """What the config says of batches, as the number of items that each process gets at once."""
+        micro = self.config.get("train_micro_batch_size_per_gpu")
+        whole, steps = self.config.get("train_batch_size"), self.config.get("gradient_accumulation_steps", 1)
+        processes = self.cluster_environment.world_size
+        if whole is not None:
+            if whole % (processes * steps) or micro not in (None, whole // (processes * steps)):
+                raise ConfigurationError(
+                    f"config['train_batch_size']={whole!r} contradicts {processes} process(es), gradient_accumulation_"
+                    f"steps={steps} and train_micro_batch_size_per_gpu={micro!r}. Valid: their product."
+                )
+            micro = whole // (processes * steps)
+        self._micro_batch_size: int | None = micro
+
+    def init_dist_connection(self) -> None:
+        """Join the process group, and let DeepSpeed use it."""
+        import_deepspeed(self.root_device.type)  # before there is a group: what it imports takes it as default argument
+        super().init_dist_connection()
+        leave = meet(self.local_rank, self.shared_memory_op)
+        if self._group is not None:
+            self._group.release_at_leave(partial(self._release, leave))
+
+    def _release(self, leave: Callable[[], None]) -> None:
+        """Let go of what holds the process group."""
+        engine, self._engine = self._engine, None
+        model, self._model = self._model, None
+        if model is not None:
+            model.attach(None)
+        if engine is not None:
+            engine.release()
+        del engine
+        leave()
+
+    # -- modules -------------------------------------------------------------------------------------------------
+
+    def init_module(self) -> AbstractContextManager[Any]:
+        """A context in which modules are made divided among the processes, each parameter as soon as it is made.
+
+        For stage 3; for the others it does nothing. All processes start with the parameters of process 0. The run must
+        have begun: ``runtime.strategy``, ``trainer.strategy`` begin it.
+        """
+        if self.stage < 3:
+            return nullcontext()
+        # By its config it takes the dtype; from its argument, on a device without float16, another one.
+        context: AbstractContextManager[Any] = part("").zero.Init(config_dict_or_path=self._engine_config())
+        return context
+
+    def _engine_config(self) -> Config:
+        return complete(self.config, self.precision)
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        """``module``, called through the engine once its optimizer is prepared too.
+
+        One without trainable parameters is converted and moved alone.
+
+        Raises:
+            ConfigurationError: There is another one with trainable parameters already, or an earlier run divided it.
+        """
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return super().setup_module(module)
+        if self._model is not None:
+            raise ConfigurationError(
+                f"module: {type(module).__name__} is the second with trainable parameters in this run, after "
+                f"{type(self._model.inner).__name__}, and DeepSpeed's engine trains one. Valid: one module that "
+                "holds both."
+            )
+        divided = is_divided(module)
+        if divided and self.stage < 3:
+            raise ConfigurationError(
+                f"module: {type(module).__name__} was made divided, and stage={self.stage} divides no parameters. "
+                "Valid: stage=3, or a module made outside of init_module()."
+            )
+        if not divided:
+            module = super().setup_module(module) if self.stage < 3 else self.precision.convert_module(module)
+        if self.activation_checkpointing is not None:
+            recompute(module, self.activation_checkpointing, self._engine_config())
+        self._model = EngineModule(module, self.stage == 3, self._micro_batch_size)
+        return self._model
+
+    def unwrap_module(self, module: nn.Module) -> nn.Module:
+        """The module within."""
+        return module.inner if isinstance(module, EngineModule) else module
+
+    def inference_module(self, module: nn.Module) -> nn.Module:
+        """The module within; where its parameters are divided, they are gathered as it runs."""
+        if not isinstance(module, EngineModule):
+            return module
+        if self.stage < 3:
+            return module.inner
+        if self._engine is None:
+            self._engine = Engine(module, None, self._engine_config())
+        return Inference(module.inner)
+
+    # -- optimizers and the step ---------------------------------------------------------------------------------
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """The optimizers, stepped by the engine; schedulers act on their groups as before.
+
+        Raises:
+            ConfigurationError: There is no module yet; the optimizer is another module's, is the second,
+                or has stepped.
+        """
+        return [EngineOptimizer(optimizer, self._make_engine(optimizer)) for optimizer in optimizers]
+
+    def _make_engine(self, optimizer: Optimizer) -> Engine:
+        name = type(optimizer).__name__
+        if self._model is None:
+            raise ConfigurationError(f"optimizer {name}: its module is not prepared. Valid: the module first.")
+        if self._engine is not None:
+            raise ConfigurationError(
+                f"optimizer {name}: the second in this run, and DeepSpeed's engine has one. Valid: one with several "
+                "groups."
+            )
+        if optimizer.state:
+            raise ConfigurationError(
+                f"optimizer {name}: it has stepped before DeepSpeed took its parameters. Valid: prepare a new "
+                "optimizer, then load what was saved."
+            )
+        known = {id(parameter) for parameter in self._model.parameters()}
+        if any(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"]):
+            raise ConfigurationError(
+                f"optimizer {name}: it has parameters that are not of the prepared module "
+                f"{type(self._model.inner).__name__}. Valid: those of that module."
+            )
+        self._engine = Engine(self._model, optimizer, self._engine_config())
+        return self._engine
+
+    @property
+    def engine(self) -> Any:
+        """DeepSpeed's own engine.
+
+        Raises:
+            ConfigurationError: There is none: no optimizer was prepared in this run.
+        """
+        return self._own_engine().engine
+
+    def _own_engine(self) -> Engine:
+        if self._engine is None or self._engine.optimizer is None:
+            raise ConfigurationError(
+                f"strategy {self.name!r}: no engine yet. Valid: after a module and its optimizer are prepared."
+            )
+        return self._engine
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """By the engine; a step takes what several backward passes give.
+
+        Raises:
+            ConfigurationError: There is no engine, the config wants several batches a step, or an argument is given
+                that the engine's ``backward`` does not take.
+        """
+        if args or kwargs.keys() - {"retain_graph"}:
+            raise ConfigurationError(
+                f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
+                "and retain_graph."
+            )
+        steps = self.config.get("gradient_accumulation_steps", 1)
+        if steps != 1:
+            raise ConfigurationError(
+                f"config['gradient_accumulation_steps']={steps!r} in a loop of one's own, which steps where it says "
+                "so. Valid: to leave it out, and to step every so many batches."
+            )
+        self._own_engine().backward(loss, **kwargs)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """By the engine, which averages what is not averaged yet, clips, steps, and clears the gradients."""
+        if closure is not None:
+            raise ConfigurationError(
+                f"optimizer {type(optimizer).__name__}: step with a closure, which DeepSpeed's engine cannot run. "
+                "Valid: step()."
+            )
+        self._own_engine().step()
+
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """Nothing to do: the engine averages when it steps, or, where gradients are divided, has to at once."""
+        del module
+        return nullcontext()
+
+    def clip_gradients(
+        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
+    ) -> Tensor | None:
+        """See :meth:`clip_parameters`."""
+        return self.clip_parameters(module.parameters(), clip_value, algorithm)
+
+    def clip_parameters(
+        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
+    ) -> Tensor | None:
+        """Let the engine clip in its next step, when it has whole gradients.
+
+        Returns:
+            ``None``: the norm is known after the step, from ``strategy.engine.get_global_grad_norm()``.
+
+        Raises:
+            ConfigurationError: The engine cannot clip so: by value, by another norm, or some of the parameters alone.
+        """
+        engine = self._own_engine()
+        self._check_clipping(algorithm, clip_value, "clip_value")
+        if norm_type != 2.0:
+            raise ConfigurationError(f"norm_type={norm_type!r}: DeepSpeed's engine clips by the 2-norm. Valid: 2.0.")
+        if not engine.parameters <= {id(parameter) for parameter in parameters}:
+            raise ConfigurationError(
+                "parameters: some of those that the optimizer has are not among them, and DeepSpeed's engine clips all "
+                "gradients as one vector. Valid: all of the module's."
+            )
+        engine.clip_next(clip_value)
+        return None
+
+    def _check_clipping(self, algorithm: str, value: float | None, argument: str) -> None:
+        own = self.config.get("gradient_clipping")
+        if value is None:
+            return
+        if algorithm != "norm":
+            raise ConfigurationError(
+                f"algorithm={algorithm!r} for clipping gradients: DeepSpeed's engine clips by norm. Valid: 'norm'."
+            )
+        if own is not None and own != value:
+            raise ConfigurationError(
+                f"{argument}={value!r} contradicts config['gradient_clipping']={own!r}. Valid: one of the two."
+            )
+
+    def training_step(
+        self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions
+    ) -> Callable[[Any, int, bool], Tensor | None]:
+        """The engine's backward and step, accumulation and clipping handed over to it.
+
+        Raises:
+            ConfigurationError: The config contradicts how the Trainer accumulates or clips.
+        """
+        engine, accumulate = self._own_engine(), options.accumulate
+        steps = self.config.get("gradient_accumulation_steps")
+        if steps not in (None, accumulate):
+            raise ConfigurationError(
+                f"accumulate_grad_batches={accumulate} contradicts config['gradient_accumulation_steps']={steps!r}. "
+                "Valid: the same, or to leave it out of the config."
+            )
+        self._check_clipping(options.clip_algorithm, options.clip_value, "gradient_clip_val")
+        if options.clip_value is not None:
+            engine.clip_always(options.clip_value)
+        backward, apply = engine.backward, engine.step
+        has_gradients = False
+
+        def step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+            nonlocal has_gradients
+            loss = forward(batch, batch_idx)
+            if loss is not None:
+                backward(loss / accumulate if accumulate > 1 else loss)
+                has_gradients = True
+            if is_step_end and has_gradients:
+                has_gradients = False
+                apply()
+            return loss
+
+        return step
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def module_state(self, module: nn.Module) -> Any:
+        """What stands for the engine's state, which each process writes itself; without an engine the module's own."""
+        if self._engine is None or not self._is_own(module):
+            return module.state_dict()
+        return EngineState(self._engine, self._engine.prefix(module))
+
+    def optimizer_state(self, optimizer: Optimizer) -> Any:
+        """As :meth:`module_state`."""
+        return EngineState(self._own_engine())
+
+    def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
+        """Whole tensors on the host in process 0."""
+        return module.state_dict() if self._engine is None else self._engine.whole_state(module)
+
+    def _is_own(self, module: nn.Module) -> bool:
+        own = {id(parameter) for parameter in self._model.parameters()} if self._model is not None else set()
+        return any(id(parameter) in own for parameter in module.parameters())
+
+    def load_module_state(self, module: nn.Module, state: Any) -> None:
+        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state."""
+        weights = state.weights() if isinstance(state, SavedEngine) else state
+        if self._engine is not None and self._is_own(module):
+            self._engine.load_weights(module, weights)
+        else:
+            module.load_state_dict(weights)
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: Any) -> None:
+        """Take back what the engine wrote, on any number of processes: all of its state, weights included.
+
+        Raises:
+            CheckpointError: Another strategy wrote it.
+        """
+        if not isinstance(state, SavedEngine):
+            raise CheckpointError(
+                f"optimizer {type(optimizer).__name__}: the state is not DeepSpeed's, whose engine takes its own "
+                "alone. Valid: to load the module alone, or the strategy that wrote it."
+            )
+        state.load_into(self._own_engine())

@@ -1,0 +1,59 @@
+"""A Module for the Trainer, its data, and the Trainer for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from problem import MLP, OUT, batch_of
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import core
+
+
+class Lesson(core.Module):
+    """The MLP with dropout, a parameter of its own, and a learning rate schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = MLP()
+        self.dropout = torch.nn.Dropout(0.1)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.seen: list[float] = []
+
+    def forward(self, batch: Tensor) -> Tensor:
+        scores: Tensor = self.dropout(self.model(batch)) * self.scale
+        return scores
+
+    def training_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        loss = cross_entropy(self(batch[0]), batch[1])
+        self.seen.append(float(loss.detach()))
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> None:
+        self.log("loss", cross_entropy(self(batch[0]), batch[1]))
+        self.log("items", len(batch[0]), reduce_fx="sum")
+
+    def predict_step(self, batch: tuple[Tensor, ...], batch_idx: int) -> Tensor:
+        scores: Tensor = self(batch[0]).float()
+        return scores
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=2e-3, eps=1e-4)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)]
+
+
+def data(items: int, number: int, shuffle: bool = False) -> DataLoader[Any]:
+    """Batches of four items."""
+    return DataLoader(TensorDataset(*batch_of(number, items)), batch_size=4, shuffle=shuffle)
+
+
+def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> core.Trainer:
+    """Keeps its checkpoints under ``name``."""
+    core.seed_everything(3)
+    options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
+    return core.Trainer(
+        strategy=strategy, devices=devices, max_epochs=epochs, default_root_dir=str(OUT / name), **options
+    )

@@ -1,0 +1,108 @@
+"""What two processes saved, any number loads; and one file of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core.checkpoints import is_committed, latest, read_manifest
+
+from .conftest import STAGES, run, run_script, said
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``saves.py`` has saved each stage on two processes after three steps, and gone on for three."""
+    out = tmp_path_factory.mktemp("saved")
+    run_script(out, "saves.py", "save", 2, *STAGES)
+    return out
+
+
+@pytest.fixture(scope="module")
+def loaded(saved: Path) -> dict[int, dict[str, Any]]:
+    """By number of processes: what they say that loaded it and went on."""
+    for processes in (1, 2, 4):
+        names = [*STAGES, "1as:2"] if processes == 1 else STAGES
+        run_script(saved, "saves.py", "load", processes, *names)
+    return {processes: said(saved / f"load-{processes}-0.json") for processes in (1, 2, 4)}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_any_number_of_processes_goes_on(
+    saved: Path, loaded: dict[int, dict[str, Any]], processes: int, stage: str
+) -> None:
+    """Evaluation right after loading is that of before, and training goes on as without the interruption."""
+    whole, found = said(saved / "save-2-0.json")[stage], loaded[processes][stage]
+    assert found["note"] == "third"
+    assert found["evaluated"] == pytest.approx(whole["evaluated"], rel=1e-6)
+    assert found["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert found["names"] == whole["names"]
+    if processes == 2:
+        assert (found["losses"], found["evaluated"]) == (whole["losses"], whole["evaluated"])
+
+
+def test_stages_of_one_form_load_each_other(saved: Path, loaded: dict[int, dict[str, Any]]) -> None:
+    """What stage 1 saved, stage 2 goes on with, on another number of processes."""
+    whole, found = said(saved / "save-2-0.json")["1"], loaded[1]["1as:2"]
+    assert found["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+
+
+def test_stages_of_another_form_are_refused(saved: Path) -> None:
+    """The optimizer's state of stage 2 is refused by stage 3, by name."""
+    ended = run(saved, [sys.executable, "saves.py", "load", 1, "2as:3"], code=1)
+    assert "written with stage=2, and this run has stage=3" in ended.stderr
+
+
+def test_nothing_is_left_beside_the_checkpoints(saved: Path, loaded: dict[int, dict[str, Any]]) -> None:
+    """Neither what was staged nor what was converted stays."""
+    assert loaded
+    assert sorted(item.name for item in saved.iterdir() if item.is_dir()) == [f"saved-{stage}" for stage in STAGES]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_it_is_committed_like_any_checkpoint(saved: Path, stage: str) -> None:
+    """The manifest lists every file of every process, and says who wrote it."""
+    directory = saved / f"saved-{stage}"
+    manifest = read_manifest(directory)
+    files = {path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()}
+    assert files == {*manifest.files, "manifest.json"}
+    assert (manifest.checkpoint_io, manifest.world_size) == ("deepspeed", 2)
+    assert is_committed(directory)
+    assert latest(saved) == saved / "saved-3"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_consolidated_weights_are_the_models(saved: Path, loaded: dict[int, dict[str, Any]], stage: str) -> None:
+    """One file, read by torch alone: the user's names, whole tensors in float32, with the loss that was evaluated."""
+    file = saved / f"weights-{stage}.pt"
+    ended = run(saved, [sys.executable, "-m", "torch_hal_deepspeed.consolidate", saved / f"saved-{stage}", file])
+    assert ended.stdout == f"{file}\n"
+    weights = torch.load(file, weights_only=True)
+    assert sorted(weights) == loaded[1][stage]["names"]
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    evaluated = run_script(saved, "plain.py", file).stdout
+    assert float(evaluated) == pytest.approx(loaded[1][stage]["evaluated"], rel=1e-6)
+
+
+def test_consolidating_names_what_is_wrong(saved: Path) -> None:
+    """A damaged checkpoint, a file that is there, a name that is not: exit code 2 and the reason."""
+    command = [sys.executable, "-m", "torch_hal_deepspeed.consolidate"]
+    damaged = saved / "elsewhere" / "damaged"
+    shutil.copytree(saved / "saved-2", damaged)
+    victim = next(damaged.glob("engine/*optim_states.pt"))
+    victim.write_bytes(bytes([victim.read_bytes()[0] ^ 1]) + victim.read_bytes()[1:])
+    assert "is damaged" in run(saved, [*command, damaged], code=2).stderr
+    os.remove(victim)
+    assert "is missing" in run(saved, [*command, damaged], code=2).stderr
+    shutil.rmtree(damaged.parent)
+    assert "there already" in run(saved, [*command, saved / "saved-2", __file__], code=2).stderr
+    assert "'model'" in run(saved, [*command, saved / "saved-2", "--part", "teacher"], code=2).stderr

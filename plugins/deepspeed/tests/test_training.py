@@ -1,0 +1,116 @@
+"""Every stage trains as DDP does, in loops of one's own and under the Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import STAGES, run_script, said
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(300)]
+
+EXACT = 1e-5
+"""How far losses in float32 may be apart: sums in another order."""
+WORKS = ("", " accumulated", " clipped")
+
+
+@pytest.fixture(scope="module")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``loops.py`` says on two processes."""
+    out = tmp_path_factory.mktemp("loops")
+    ended = run_script(out, "loops.py", 2)
+    return said(out / "said.json") | {"printed": ended.stdout + ended.stderr}
+
+
+def assert_alike(one: dict[str, Any], other: dict[str, Any], tolerance: float = EXACT) -> None:
+    assert one["losses"][-1] != one["losses"][0]
+    for kind in ("losses", "evaluated", "afterwards"):
+        assert one[kind] == pytest.approx(other[kind], rel=tolerance)
+
+
+@pytest.mark.parametrize("work", WORKS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_stage_trains_as_ddp(loops: dict[str, Any], stage: str, work: str) -> None:
+    """Plain, accumulated over two batches, or clipped: losses, evaluation, and a step after it are DDP's."""
+    assert_alike(loops[f"stage {stage}{work}"], loops[f"ddp{work}"])
+    assert not work or loops[f"stage {stage}{work}"]["losses"] != loops[f"stage {stage}"]["losses"]
+
+
+@pytest.mark.parametrize("work", ["", " clipped"])
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_offload_trains_as_ddp(loops: dict[str, Any], stage: str, work: str) -> None:
+    """With the optimizer, and for stage 3 the parameters, on the host, nothing changes."""
+    assert_alike(loops[f"offload {stage}{work}"], loops[f"ddp{work}"])
+
+
+@pytest.mark.parametrize("name", ["made divided", "persistent", "recomputed 0", "recomputed 1", "recomputed 3"])
+def test_other_forms_train_as_ddp(loops: dict[str, Any], name: str) -> None:
+    """A model made within init_module(), small parameters kept whole, and activation checkpointing change nothing."""
+    assert_alike(loops[name], loops["ddp"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16-mixed", 5e-3), ("bf16-true", 3e-2)])
+def test_precision_is_handed_over(loops: dict[str, Any], stage: str, precision: str, tolerance: float) -> None:
+    """In 16 bits training goes as under DDP, up to that precision's rounding, and not as in 32 bits."""
+    assert_alike(loops[f"stage {stage} {precision}"], loops[f"ddp {precision}"], tolerance)
+    assert loops[f"stage {stage} {precision}"]["losses"] != loops[f"stage {stage}"]["losses"]
+
+
+def test_config_asks_for_precision_and_clipping(loops: dict[str, Any]) -> None:
+    """What only the config says holds: 'auto' precision becomes its bf16, and the engine clips as it says."""
+    assert loops["config"]["losses"] == pytest.approx(loops["ddp clipped"]["losses"], rel=3e-2)
+    assert loops["config"]["losses"] != pytest.approx(loops["ddp clipped"]["losses"], rel=EXACT)
+    assert loops["config"]["precision"] == "bf16-true"
+
+
+@pytest.mark.parametrize(
+    ("stage", "kinds"),
+    [("1", ["state"]), ("2", ["state", "gradients"]), ("3", ["state", "gradients", "parameters"])],
+)
+def test_memory_is_a_process_share(loops: dict[str, Any], stage: str, kinds: list[str]) -> None:
+    """Of what a stage divides, each process holds at most half of DDP's, and 5 % of the whole; the rest whole."""
+    whole = loops["bytes ddp"][0]
+    for held in loops[f"bytes {stage}"]:
+        for kind in ("state", "gradients", "parameters"):
+            if kind in kinds:
+                assert 0 < held[kind] <= (1 / 2 + 0.05) * whole[kind]
+            else:
+                assert held[kind] == whole[kind]
+
+
+def test_it_is_quiet(loops: dict[str, Any]) -> None:
+    """Nothing is printed that the script did not print."""
+    assert loops["printed"] == ""
+
+
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``trains.py`` has fitted under DDP and each stage, for two epochs, and again from the end of the first."""
+    out = tmp_path_factory.mktemp("fits")
+    names = ["ddp", *STAGES, "offload"]
+    run_script(out, "trains.py", "whole", 2, *names)
+    run_script(out, "trains.py", "resumed", 2, *names)
+    return out
+
+
+@pytest.mark.parametrize("stage", [*STAGES, "offload"])
+def test_the_trainer_trains_as_under_ddp(fits: Path, stage: str) -> None:
+    """Accumulating, clipping, with a schedule and dropout, each process's losses and the validation are DDP's."""
+    for rank in (0, 1):
+        found, expected = (said(fits / f"whole-2-{rank}.json")[name] for name in (stage, "ddp"))
+        assert len(found["seen"]) == len(expected["seen"]) > 4
+        assert found["seen"] == pytest.approx(expected["seen"], rel=EXACT)
+        assert found["loss"] == pytest.approx(expected["loss"], rel=EXACT)
+        assert (found["items"], found["steps"]) == (expected["items"], expected["steps"])
+
+
+@pytest.mark.parametrize("stage", [*STAGES, "offload"])
+def test_a_resumed_fit_is_the_uninterrupted_one(fits: Path, stage: str) -> None:
+    """From the end of the first epoch, in new processes, every loss of the second is the same bit for bit."""
+    for rank in (0, 1):
+        whole, resumed = (said(fits / f"{phase}-2-{rank}.json")[stage] for phase in ("whole", "resumed"))
+        assert resumed["seen"] == whole["seen"][len(whole["seen"]) // 2 :]
+        assert (resumed["loss"], resumed["steps"]) == (whole["loss"], whole["steps"])
