@@ -15,7 +15,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "docs", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor"]
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -130,6 +130,29 @@ def wheel(session: nox.Session) -> None:
 def vendor(session: nox.Session) -> None:
     """The packages of simulated third parties: each is installed and passes its own tests."""
     session.run(torch_python(session), "-m", "pytest", "tests/vendor", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def horovod(session: nox.Session) -> None:
+    """The horovod plugin on Horovod itself, over gloo, in an environment of its own (its wheel is built once)."""
+    folder = HERE / ".nox" / "horovod"
+    session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS)
+    with session.chdir(HERE / "plugins" / "horovod"):
+        session.run(str(folder / "bin" / "python"), "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def deepspeed(session: nox.Session) -> None:
+    """The deepspeed plugin on its real engine, in an environment of its own."""
+    plugin = HERE / "plugins" / "deepspeed"
+    needs = nox.project.dependency_groups(nox.project.load_toml(plugin / "pyproject.toml"), "test")
+    session.install("--quiet", *CONSTRAINTS, "torch", "setuptools", "wheel", "ninja", "numpy", "hatchling", "editables")
+    session.install("--quiet", "--no-build-isolation", *CONSTRAINTS, "deepspeed>=0.19.8")
+    session.install("--quiet", *CONSTRAINTS, "--editable", str(HERE), *needs)
+    session.install("--quiet", "--no-deps", "--no-build-isolation", str(plugin))
+    with session.chdir(plugin):
+        # The heavy runs of a file are shared by its tests.
+        session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -199,8 +199,8 @@ class _Resolution:
         if strategy.launcher is None:
             raise ConfigurationError(
                 f"strategy={self.choices['strategy'].name!r}: it starts no processes, nobody else did, and "
-                f"{self.words['devices']} gives {processes} on this machine. Valid: devices=1, torchrun, or a strategy "
-                "that starts them, such as 'ddp'."
+                f"{self.words['devices']} gives {processes} on this machine. Valid: devices=1, "
+                f"{strategy.started_by}, or a strategy that starts them, such as 'ddp'."
             )
         return strategy.launcher
 

@@ -87,6 +87,9 @@ class Strategy(ABC):
     """How it starts processes that nobody else did. ``None`` for not at all; ``"script"`` starts the user's script once
     more for each; any other word, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
 
+    started_by: ClassVar[str] = "torchrun"
+    """The command that starts its processes, for the message that says they are missing."""
+
     accelerator: Accelerator
     precision: Precision
     checkpoint_io: CheckpointIO

@@ -1,0 +1,33 @@
+"""Importing Horovod."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from typing import Any
+
+from core.errors import BackendError
+
+__all__ = ["import_horovod"]
+
+
+def import_horovod() -> Any:
+    """``horovod.torch``.
+
+    Raises:
+        BackendError: It is not installed, or not built for this torch.
+    """
+    loaded = sys.modules.get("horovod.torch")
+    if loaded is not None:
+        return loaded
+    try:
+        with warnings.catch_warnings():
+            # Its own imports warn of what setuptools and torch have since deprecated.
+            warnings.simplefilter("ignore")
+            return importlib.import_module("horovod.torch")
+    except (ImportError, OSError, AttributeError) as error:
+        raise BackendError(
+            f"strategy='horovod': Horovod cannot be imported: {type(error).__name__}: {error}. Valid: horovod built "
+            "for this Python and this torch, as the README of torch-hal-horovod says."
+        ) from error

@@ -1,0 +1,1 @@
+"""On Horovod itself, on this machine; see environment.py."""

@@ -1,0 +1,114 @@
+"""Make an environment in which Horovod itself runs on this machine's CPU, over gloo.
+
+``python environment.py FOLDER`` makes a virtual environment there with core, this plugin and what their tests need, or
+leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist, set to the C++
+standard that today's torch needs; that takes some minutes, so the wheel is kept beside FOLDER, under the versions of
+Python, torch and Horovod. Needs cmake and a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+HOROVOD = "0.28.1"
+PLUGIN = Path(__file__).resolve().parents[2]
+CORE = PLUGIN.parents[1]
+NEEDED = (
+    "torch>=2.6",
+    # To build Horovod, and what it imports: it asks for packages that setuptools has dropped since.
+    *("setuptools<81", "wheel", "packaging", "cffi>=1.4", "cloudpickle", "numpy>=1.24", "psutil", "pyyaml"),
+    # Of core, and of the tests.
+    *("attrs>=23.2", "pluggy>=1.7", "editables>=0.5", "hatchling>=1.27", "pytest>=8.2", "pytest-timeout>=2.3"),
+)
+BUILD = {
+    "HOROVOD_WITH_PYTORCH": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITHOUT_TENSORFLOW": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+    # Its third parties ask for a cmake that version 4 no longer plays.
+    "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
+}
+CMAKE_LISTS = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+
+_STANDARD = re.compile(r"set\(CMAKE_CXX_STANDARD 14\)")
+
+
+def main() -> None:
+    """Make the environment that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, help="where the environment is, or is to be")
+    parser.add_argument("--constraint", action="append", default=[], help="passed to pip")
+    parser.add_argument("--wheels", type=Path, help="where built wheels are kept; beside the folder by default")
+    words = parser.parse_args()
+    folder: Path = words.folder.absolute()
+    constraints = [Path(path).resolve() for path in words.constraint]
+    python, complete = folder / "bin" / "python", folder / "complete"
+    said = "\n".join((HOROVOD, *NEEDED, *(path.read_text() for path in constraints)))
+    if not complete.exists() or complete.read_text() != said:
+        venv.create(folder, clear=True, with_pip=True)
+        _pip(python, "install", *(f"--constraint={path}" for path in constraints), *NEEDED)
+        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels")
+        _pip(python, "install", "--no-deps", str(wheel))
+        _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(CORE), "--editable", str(PLUGIN))
+        complete.write_text(said)
+    sys.stdout.write(f"{python}\n")
+
+
+def _wheel(python: Path, wheels: Path) -> Path:
+    """Horovod's wheel for the environment's Python and torch; built where there is none yet."""
+    asked = "import sys, torch; print(f'{sys.implementation.cache_tag}-torch-{torch.__version__}')"
+    key = subprocess.run(
+        [python, "-W", "ignore", "-c", asked], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    home = wheels.absolute() / f"horovod-{HOROVOD}-{key}"
+    if not home.exists():
+        with tempfile.TemporaryDirectory() as scratch:
+            built = _build(python, Path(scratch))
+            wheels.mkdir(parents=True, exist_ok=True)
+            # Its own name only once it is whole.
+            with tempfile.TemporaryDirectory(dir=wheels) as partial:
+                (Path(partial) / "wheel").mkdir()
+                (Path(partial) / "wheel" / built.name).write_bytes(built.read_bytes())
+                (Path(partial) / "wheel").rename(home)
+    return next(home.glob("*.whl"))
+
+
+def _build(python: Path, scratch: Path) -> Path:
+    _pip(
+        python,
+        "download",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-binary=horovod",
+        f"horovod=={HOROVOD}",
+        cwd=scratch,
+    )
+    with tarfile.open(next(scratch.glob("horovod-*.tar.gz"))) as archive:
+        archive.extractall(scratch, filter="data")
+    source = scratch / f"horovod-{HOROVOD}"
+    for name in CMAKE_LISTS:
+        text, changes = _STANDARD.subn("set(CMAKE_CXX_STANDARD 20)", (source / name).read_text())
+        if changes != 1:
+            raise SystemExit(f"{name} of horovod {HOROVOD}: expected one line that sets C++ 14, found {changes}")
+        (source / name).write_text(text)
+    _pip(python, "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={scratch / 'built'}", ".", cwd=source)
+    return next((scratch / "built").glob("horovod-*.whl"))
+
+
+def _pip(python: Path, *words: str, cwd: Path | None = None) -> None:
+    command = [str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check", *words[1:]]
+    path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
+    subprocess.run(command, env={**os.environ, **BUILD, "PATH": path}, cwd=cwd, check=True)
+
+
+if __name__ == "__main__":
+    main()
