@@ -39,6 +39,12 @@ READS_THE_ENVIRONMENT = {
     "strategies/launchers/function.py": "gives a started process its variables",
     "strategies/launchers/script.py": "gives a started process its variables",
     "strategies/parallel.py": "gives this process, now one of several, its variables",
+    "testing/cluster_questions.py": "asks a cluster environment what it makes of variables, in a process of its own",
+    "testing/fresh.py": "gives a process that the conformance kit starts its variables",
+    "testing/plugin.py": "the edge of pytest",
+    "testing/processes.py": "gives processes that the conformance kit starts their variables",
+    "testing/questions.py": "the edge of such a process: sees what a plugin's import changes in it",
+    "testing/suites/cluster_environment.py": "sees whether a cluster environment changes it",
 }
 """Files of core that may touch the process's environment variables, and why (law 7)."""
 

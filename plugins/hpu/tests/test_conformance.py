@@ -19,7 +19,7 @@ _BACKENDS = ("accelerator:hpu", "strategy:hpu_single", "strategy:hpu_parallel")
 
 @needs_simulation
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("modules", ["0", "0,1"], ids=["one card", "two cards"])
+@pytest.mark.parametrize("modules", ["0", pytest.param("0,1", marks=pytest.mark.slow)], ids=["one card", "two cards"])
 def test_it_passes_the_kit(cards: Path, tmp_path: Path, modules: str) -> None:
     """The kit passes for every backend: skips are declared, and what Gaudi is otherwise in fails as expected."""
     number = len(modules.split(","))

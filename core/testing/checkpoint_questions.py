@@ -1,0 +1,176 @@
+"""What is asked of a CheckpointIO in a process of its own, in forks of which saves are killed and disks are full."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from core.discovery.loading import import_target
+from core.errors import CheckpointError
+
+__all__ = ["killed_at_each_step", "killed_in_time", "out_of_space"]
+
+_FILE_EVENTS = ("open", "os.", "shutil.", "tempfile.", "fcntl.")
+_MOST_STEPS = 150
+_KILLS = 8
+_SMALL, _LARGE = 2**10, 2**21
+"""Numbers in a checkpoint's tensor, of 4 bytes each."""
+_LIMIT_SECONDS = 60
+
+Reference = Mapping[str, Any]
+"""As in :mod:`core.testing.questions`."""
+
+
+def killed_at_each_step(reference: Reference, folder: str) -> list[list[str]]:
+    """Before each thing that a save does with files it is killed; what is then there, and after another save.
+
+    Returns:
+        For each step what the save was about to do, what is read afterwards, and what is read after the next save.
+    """
+    return [
+        [event, *_after_kill(reference, Path(folder), _SMALL, lambda step=step: _kill_at(step))]  # type: ignore[misc]
+        for step, event in enumerate(_events(reference, Path(folder)))
+    ]
+
+
+def killed_in_time(reference: Reference, folder: str) -> list[list[str]]:
+    """As :func:`killed_at_each_step`, at moments spread over the time that a save of some megabytes takes."""
+    _renew(reference, Path(folder), _LARGE)
+    before = time.monotonic()
+    _in_fork(lambda: _save(reference, Path(folder), "new", _LARGE))
+    seconds = max(time.monotonic() - before, 0.005)
+    moments = [seconds * number / (_KILLS + 1) for number in range(1, _KILLS + 1)]
+    return [
+        [f"after {moment:.3f} s", *_after_kill(reference, Path(folder), _LARGE, lambda m=moment: _kill_after(m))]  # type: ignore[misc]
+        for moment in moments
+    ]
+
+
+def out_of_space(reference: Reference, folder: str, is_new: bool) -> dict[str, str]:
+    """What a save raises that may write no file of more than a megabyte, and what is read afterwards.
+
+    Args:
+        reference: The backend.
+        folder: Where.
+        is_new: Whether nothing is at the path before.
+    """
+    _renew(reference, Path(folder), _LARGE)
+    if is_new:
+        shutil.rmtree(folder)
+        Path(folder).mkdir()
+    raised = _in_fork(lambda: _save_limited(reference, Path(folder)))
+    return {"raised": raised, "read": _read(reference, Path(folder), _LARGE)}
+
+
+def _after_kill(reference: Reference, folder: Path, size: int, arm: Callable[[], None]) -> tuple[str, str]:
+    _renew(reference, folder, size)
+
+    def save() -> str:
+        arm()
+        return _save(reference, folder, "new", size)
+
+    _in_fork(save)
+    read = _read(reference, folder, size)
+    _save(reference, folder, "newest", size)
+    return read, _read(reference, folder, size)
+
+
+def _events(reference: Reference, folder: Path) -> list[str]:
+    """What a save does with files, in order."""
+    _renew(reference, folder, _SMALL)
+
+    def record() -> str:
+        seen: list[str] = []
+        sys.addaudithook(lambda event, _: seen.append(event) if event.startswith(_FILE_EVENTS) else None)
+        _save(reference, folder, "new", _SMALL)
+        return " ".join(seen[:_MOST_STEPS])
+
+    return _in_fork(record).split()
+
+
+def _kill_at(step: int) -> None:
+    steps: Iterator[int] = iter(range(_MOST_STEPS))
+
+    def hook(event: str, _: Any) -> None:
+        if event.startswith(_FILE_EVENTS) and next(steps, None) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _kill_after(seconds: float) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process in the midst of whatever it does
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _save_limited(reference: Reference, folder: Path) -> str:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write is then an OSError
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return _save(reference, folder, "new", _LARGE)
+
+
+# -- one checkpoint ----------------------------------------------------------------------------------------------------
+
+
+def _create(reference: Reference) -> Any:
+    return import_target(reference["target"])(**reference["init_args"])
+
+
+def _renew(reference: Reference, folder: Path, size: int) -> None:
+    """Leave the checkpoint ``old`` in the folder, and nothing else."""
+    torch.set_num_threads(1)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    assert _save(reference, folder, "old", size) == "saved"
+
+
+def _save(reference: Reference, folder: Path, which: str, size: int) -> str:
+    io = _create(reference)
+    tensors = [torch.full((size,), float(len(which))) for _ in range(2)]
+    try:
+        io.save_checkpoint({"which": which, "tensors": tensors}, folder / "checkpoint")
+        io.teardown()
+    except CheckpointError as error:
+        return f"CheckpointError: {error}"
+    except Exception as error:  # noqa: BLE001  whatever a backend raises is the answer
+        return f"{type(error).__name__}: {error}"
+    return "saved"
+
+
+def _read(reference: Reference, folder: Path, size: int) -> str:
+    try:
+        found = _create(reference).load_checkpoint(folder / "checkpoint", map_location="cpu")
+    except CheckpointError as error:
+        return f"CheckpointError: {error}"
+    except Exception as error:  # noqa: BLE001  whatever a backend raises is the answer
+        return f"{type(error).__name__}: {error}"
+    expected = torch.full((size,), float(len(found["which"])))
+    whole = all(torch.equal(tensor, expected) for tensor in found["tensors"])
+    return str(found["which"]) if whole else f"a mixture, of which {found['which']!r} is a part"
+
+
+def _in_fork(function: Callable[[], str]) -> str:
+    """What ``function`` returns in a fork of this process; empty where that was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reading)
+            signal.alarm(_LIMIT_SECONDS)  # a fork that hangs is killed; what is killed in time sets another
+            os.write(writing, function().encode()[:60000])
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as answer:
+        text = answer.read()
+    os.waitpid(child, 0)
+    return text

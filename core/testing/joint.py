@@ -1,0 +1,140 @@
+"""The problem that several processes train together, and a plain loop on the CPU over their joined batches.
+
+It has no statistics of a batch: what several processes make of their shares of one is what one process makes of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from core import Module
+
+__all__ = [
+    "EPOCHS",
+    "SHARE",
+    "STEPS",
+    "Regression",
+    "Stream",
+    "by_hand",
+    "items",
+    "loader",
+    "loss_of",
+    "network",
+    "optimizer_of",
+]
+
+SHARE = 4
+"""Items of a batch in each process."""
+STEPS = 6
+"""Batches of an epoch."""
+EPOCHS = 2
+FEATURES = 5
+
+
+def items(count: int) -> TensorDataset:
+    """``count`` items of 5 numbers with a target; the first of the numbers is the item's own."""
+    numbers = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(2))
+    numbers[:, 0] = torch.arange(count) / count
+    return TensorDataset(numbers, (numbers.sum(1, keepdim=True) + numbers[:, 1:2].sin()) / 2)
+
+
+def loader(shards: int) -> DataLoader[Any]:
+    """An epoch's batches in order, to be shared out in ``shards`` parts: each process takes 4 items of a batch."""
+    return DataLoader(items(SHARE * STEPS * shards), batch_size=SHARE)
+
+
+class Stream(IterableDataset[Any]):
+    """Items that come without their number being known."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(items(self.count))
+
+
+def network() -> nn.Module:
+    """Always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
+    """One with momentum, so that a step depends on those before it."""
+    return torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
+
+
+def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean of the items' losses; small enough for 16-bit gradients at the scale that a loss scaler begins with."""
+    return ((outputs - targets) ** 2).mean() / 20
+
+
+class Regression(Module):
+    """:func:`network` with its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, inputs: Tensor) -> Any:
+        """One number for each item."""
+        return self.net(inputs)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        inputs, targets = batch
+        return loss_of(self.net(inputs), targets)
+
+    def training_step_end(self, output: Any) -> Any:
+        """The mean of the parts, where one process splits a batch over several devices."""
+        return output.mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Log the loss of one batch."""
+        self.log("loss", self.training_step(batch, batch_idx))
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        """The items' own numbers beside what the network gives for them."""
+        return torch.cat([batch[0][:, :1], self.net(batch[0])], 1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """See :func:`optimizer_of`."""
+        return optimizer_of(self)
+
+
+def by_hand(
+    shards: int, *, accumulate: int = 1, clip_value: float | None = None, algorithm: str = "norm"
+) -> tuple[list[float], dict[str, Tensor]]:
+    """What a plain loop on the CPU makes of the joined batches: the losses of each, and the network's state.
+
+    Args:
+        shards: Processes whose shares are joined.
+        accumulate: Batches a step, joined as well.
+        clip_value: The largest norm or value of gradients.
+        algorithm: ``"norm"`` or ``"value"``.
+    """
+    net = network()
+    optimizer = optimizer_of(net)
+    size = SHARE * shards
+    inputs, targets = items(size * STEPS).tensors
+    losses = []
+    for _ in range(EPOCHS):
+        for begin in range(0, size * STEPS, size * accumulate):
+            chosen = slice(begin, begin + size * accumulate)
+            outputs = net(inputs[chosen])
+            for part, target in zip(torch.split(outputs, size), torch.split(targets[chosen], size), strict=True):
+                losses.append(loss_of(part, target).item())
+            optimizer.zero_grad()
+            loss_of(outputs, targets[chosen]).backward()  # type: ignore[no-untyped-call]
+            if clip_value is not None and algorithm == "norm":
+                nn.utils.clip_grad_norm_(net.parameters(), clip_value)
+            elif clip_value is not None:
+                nn.utils.clip_grad_value_(net.parameters(), clip_value)
+            optimizer.step()
+    return losses, net.state_dict()

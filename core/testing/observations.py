@@ -1,0 +1,380 @@
+"""What the processes of a run observe for the suites to judge; functions of this module run in each of them.
+
+Arguments, and what is kept in the :class:`core.testing.worker.Journal`, are plain data. ``words`` are those of a front
+end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from core import Runtime, Trainer
+from core.callbacks import ModelCheckpoint
+from core.strategies.base import REDUCTIONS
+from core.testing import joint
+from core.testing.problem import Losses
+from core.testing.worker import Journal
+
+__all__ = ["CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
+
+ITEMS = 11
+"""Items that two or more processes evaluate, and train on, whose number they do not divide."""
+
+CLIPS = {"norm": 0.01, "value": 0.002}
+"""By algorithm, a limit that gradients of the problem exceed."""
+
+REDUCED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}
+
+GATHERED: dict[str, Callable[[int], Tensor]] = {
+    "vector": lambda rank: torch.tensor([1.5, 2.5, -3.5]) + 10 * rank,
+    "scalar": lambda rank: torch.tensor(2.0 + rank),
+    "matrix": lambda rank: torch.arange(6.0).reshape(2, 3) - rank,
+    "transposed": lambda rank: (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t(),
+    "empty": lambda rank: torch.empty(0, 2),
+    "whole numbers": lambda rank: torch.tensor([2**40 + rank, -rank]),
+    "truth values": lambda rank: torch.tensor([rank % 2 == 0, True]),
+}
+"""By name, a process's own tensor by its rank."""
+
+REFUSED: dict[str, Callable[[int], Tensor]] = {
+    "shapes": lambda rank: torch.zeros(2 + rank),
+    "numbers of dimensions": lambda rank: torch.zeros([1] * (1 + rank)),
+    "dtypes": lambda rank: torch.zeros(2, dtype=torch.float32 if rank == 0 else torch.int64),
+}
+"""Tensors that differ between processes."""
+
+
+def reduced(rank: int) -> Tensor:
+    """A process's own tensor that is reduced: whole numbers, small enough for 16 bits."""
+    return torch.tensor([rank + 1, 2 - rank, 3, -2])
+
+
+def own(rank: int) -> dict[str, Any]:
+    """A process's own object that is broadcast and gathered."""
+    return {"rank": rank, "words": ["a", None, 1.5] * (1 + 3 * rank)}
+
+
+# -- one run of everything -----------------------------------------------------------------------------------------
+
+
+def everything(directory: str, words: Mapping[str, Any], eager: bool, precisions: list[str]) -> None:
+    """All that is observed of a run that ends well.
+
+    Args:
+        directory: For the journals and checkpoints.
+        words: The front ends' arguments.
+        eager: Whether the devices run single operations on tensors.
+        precisions: Further ones to train in.
+    """
+    _trainer(words).runtime.launch(_everything, directory, words, eager, precisions)
+
+
+def _everything(runtime: Runtime, directory: str, words: Mapping[str, Any], eager: bool, precisions: list[str]) -> None:
+    journal = Journal(directory, runtime.process_index)
+    shards = runtime.strategy.data_shards
+    serves_own_loop = runtime.strategy.serves_own_loop
+    journal.observe("who", _who, runtime)
+    _objects(journal, runtime)
+    if eager:
+        _tensors(journal, runtime)
+    journal.observe("saving refused", _save_below_a_file, runtime, directory)
+    runtime.teardown()
+    journal.observe("after teardown", _afterwards)
+    journal.observe("after another teardown", runtime.teardown)
+    if serves_own_loop and eager:
+        for name, options in _LOOPS.items():
+            journal.observe(f"own loop{name}", _own_loop, words, directory if not name else "", shards, options)
+        journal.observe("without sync", _without_sync, words)
+    _training(journal, words, directory, shards, precisions)
+    journal.observe("after all", _afterwards)
+
+
+def _trainer(words: Mapping[str, Any], **options: Any) -> Trainer:
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in options.get("callbacks", ()))
+    quiet = {"enable_progress_bar": False, "enable_checkpointing": saves, "max_epochs": joint.EPOCHS}
+    return Trainer(**{**quiet, **words, **options})
+
+
+def _who(runtime: Runtime) -> dict[str, Any]:
+    strategy = runtime.strategy
+    return {
+        "rank": runtime.process_index,
+        "world_size": runtime.num_processes,
+        "local_rank": runtime.local_process_index,
+        "node_rank": strategy.node_rank,
+        "is_main": runtime.is_main_process,
+        "device": str(runtime.device),
+        "devices": [str(device) for device in strategy.parallel_devices],
+        "shards": strategy.data_shards,
+        "shard": strategy.data_shard,
+        "uses_process_group": strategy.uses_process_group,
+        "serves_own_loop": strategy.serves_own_loop,
+        "is_initialized": dist.is_initialized(),
+    }
+
+
+def _afterwards() -> dict[str, Any]:
+    return {
+        "process group": dist.is_initialized(),
+        "default dtype": str(torch.get_default_dtype()),
+        "gradients": torch.is_grad_enabled(),
+    }
+
+
+# -- collectives ---------------------------------------------------------------------------------------------------
+
+
+def _objects(journal: Journal, runtime: Runtime) -> None:
+    strategy, rank, size = runtime.strategy, runtime.process_index, runtime.num_processes
+    for source in range(size):
+        journal.observe(f"broadcast from {source}", strategy.broadcast, own(rank), source)
+    journal.observe("all_gather_object", strategy.all_gather_object, own(rank))
+    journal.observe("barrier", _barrier, runtime, strategy.barrier)
+    journal.observe("main process first", _main_process_first, runtime)
+
+
+def _barrier(runtime: Runtime, barrier: Callable[[], None]) -> tuple[float, float]:
+    """When this process came to the barrier, and when it left; the last process comes late."""
+    if runtime.process_index == runtime.num_processes - 1:
+        time.sleep(0.4)
+    before = time.time()
+    barrier()
+    return before, time.time()
+
+
+def _main_process_first(runtime: Runtime) -> tuple[float, float]:
+    """When this process was in the block; the first one stays a while."""
+    with runtime.main_process_first():
+        before = time.time()
+        if runtime.is_main_process:
+            time.sleep(0.2)
+        after = time.time()
+    return before, after
+
+
+def _tensors(journal: Journal, runtime: Runtime) -> None:
+    strategy, rank, device = runtime.strategy, runtime.process_index, runtime.device
+    lacked = strategy.accelerator.lacks
+    for name, dtype in REDUCED.items():
+        for reduction in REDUCTIONS if name not in lacked else ():
+            journal.observe(f"reduce {reduction} {name}", _reduce, runtime, reduced(rank).to(device, dtype), reduction)
+    journal.observe("reduce scalar", _reduce, runtime, torch.tensor(rank + 1.0, device=device), "sum")
+    journal.observe("reduce average", _reduce, runtime, torch.ones(2, device=device), "average")
+    for name, tensor in GATHERED.items():
+        journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
+    for name, tensor in REFUSED.items():
+        journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
+    journal.observe("all_gather afterwards", _all_gather, runtime, torch.tensor([rank], device=device))
+    journal.observe("gather", _gather, runtime)
+
+
+def _reduce(runtime: Runtime, tensor: Tensor, reduction: str) -> dict[str, Any]:
+    before = tensor.clone()
+    result = runtime.strategy.reduce(tensor, reduction)
+    return {**_shown(result), "device": str(result.device), "untouched": torch.equal(tensor, before)}
+
+
+def _all_gather(runtime: Runtime, tensor: Tensor) -> dict[str, Any]:
+    return _shown(runtime.strategy.all_gather(tensor))
+
+
+def _gather(runtime: Runtime) -> dict[str, Any]:
+    rank = torch.tensor(runtime.process_index, device=runtime.device)
+    gathered = runtime.gather(
+        {"rows": (rank + torch.zeros(2, 1, device=runtime.device)), "scalars": [rank], "word": "w"}
+    )
+    return {"rows": gathered["rows"].tolist(), "scalars": gathered["scalars"][0].tolist(), "word": gathered["word"]}
+
+
+def _shown(tensor: Tensor) -> dict[str, Any]:
+    return {"values": tensor.cpu().tolist(), "dtype": str(tensor.dtype), "shape": list(tensor.shape)}
+
+
+def _save_below_a_file(runtime: Runtime, directory: str) -> None:
+    file = Path(directory, "a file")
+    if runtime.is_main_process:
+        file.touch()
+    runtime.strategy.barrier()
+    runtime.save({"step": 1}, file / "checkpoint")
+
+
+# -- loops of one's own --------------------------------------------------------------------------------------------
+
+_LOOPS: dict[str, dict[str, Any]] = {
+    "": {},
+    ", accumulating": {"accumulate": 2},
+    ", clipping by norm": {"algorithm": "norm"},
+    ", clipping by value": {"algorithm": "value"},
+}
+
+
+def _own_loop(words: Mapping[str, Any], directory: str, shards: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    with Runtime(**words) as runtime:
+        return runtime.launch(_loop, directory, shards, **options) or {}
+
+
+def _loop(
+    runtime: Runtime, directory: str, shards: int, accumulate: int = 1, algorithm: str | None = None
+) -> dict[str, Any]:
+    net = joint.network()
+    net, optimizer, loader = runtime.prepare(net, joint.optimizer_of(net), joint.loader(shards))
+    losses = []
+    for _ in range(joint.EPOCHS):
+        for number, (inputs, targets) in enumerate(loader):
+            if (number + 1) % accumulate:
+                with runtime.no_sync(net):
+                    loss = joint.loss_of(net(inputs), targets)
+                    runtime.backward(loss / accumulate)
+            else:
+                loss = joint.loss_of(net(inputs), targets)
+                runtime.backward(loss / accumulate)
+                if algorithm == "norm":
+                    runtime.clip_grad_norm_(net.parameters(), CLIPS["norm"])
+                elif algorithm == "value":
+                    runtime.clip_grad_value_(net.parameters(), CLIPS["value"])
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+    if directory:
+        runtime.save({"net": net, "optimizer": optimizer, "step": len(losses)}, Path(directory, "from the loop"))
+    return {"losses": [loss.item() for loss in losses], "state": _state(runtime.unwrap_model(net))}
+
+
+def _without_sync(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Gradients of one backward pass under ``no_sync``, and what they are where this process is alone."""
+    with Runtime(**words) as runtime:
+        return runtime.launch(_backward_without_sync) or {}
+
+
+def _backward_without_sync(runtime: Runtime) -> dict[str, Any]:
+    inputs, targets = (tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in joint.items(12).tensors)
+    net = runtime.prepare(joint.network())
+    with runtime.no_sync(net):
+        runtime.backward(joint.loss_of(net(inputs.to(runtime.device)), targets.to(runtime.device)))
+    alone = joint.network()
+    joint.loss_of(alone(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    found = runtime.unwrap_model(net)
+    return {"found": _gradients(found), "alone": _gradients(alone)}
+
+
+def _gradients(net: nn.Module) -> list[float]:
+    gradients = [parameter.grad for parameter in net.parameters()]
+    return [value for gradient in gradients if gradient is not None for value in gradient.cpu().flatten().tolist()]
+
+
+def _state(net: nn.Module) -> dict[str, Any]:
+    return {name: value.cpu().tolist() for name, value in net.state_dict().items()}
+
+
+# -- the Trainer ---------------------------------------------------------------------------------------------------
+
+
+def _training(journal: Journal, words: Mapping[str, Any], directory: str, shards: int, precisions: list[str]) -> None:
+    fit = partial(_fit, words, lambda: joint.loader(shards))
+    saving = ModelCheckpoint(os.path.join(directory, "saved"), filename="epoch-{epoch}")
+    journal.observe("fit", partial(fit, callbacks=[saving]))
+    journal.observe("fit again", fit)
+    journal.observe("fit, accumulating", partial(fit, accumulate_grad_batches=2))
+    for algorithm, limit in CLIPS.items():
+        options: dict[str, Any] = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
+        journal.observe(f"fit, clipping by {algorithm}", partial(fit, **options))
+    for precision in precisions:
+        journal.observe(f"fit in {precision}", partial(fit, precision=precision))
+    journal.observe("fit uneven", _fit, words, lambda: DataLoader(joint.items(ITEMS), batch_size=2, shuffle=True))
+    journal.observe("fit a stream", _fit, words, lambda: DataLoader(joint.Stream(ITEMS), batch_size=2))
+    journal.observe("predict", _predict, words)
+    journal.observe("validate", _validate, words)
+    resumable = ModelCheckpoint(os.path.join(directory, "resumable"), filename="epoch-{epoch}")
+    journal.observe("uninterrupted", partial(_fit, words, partial(_shuffled, shards), callbacks=[resumable]))
+
+
+def _shuffled(shards: int) -> DataLoader[Any]:
+    return DataLoader(joint.items(joint.SHARE * joint.STEPS * shards), batch_size=joint.SHARE, shuffle=True)
+
+
+def _fit(
+    words: Mapping[str, Any],
+    loader: Callable[[], DataLoader[Any]],
+    *,
+    callbacks: list[Any] | None = None,
+    ckpt_path: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    torch.manual_seed(11)
+    losses, module = Losses(), joint.Regression()
+    trainer = _trainer(words, callbacks=[losses, *(callbacks or [])], **options)
+    trainer.fit(module, loader(), ckpt_path=ckpt_path)
+    return {"losses": losses.values, "state": _state(module.net), "steps": trainer.global_step}
+
+
+def _predict(words: Mapping[str, Any]) -> list[list[float]]:
+    outputs = _trainer(words).predict(joint.Regression(), DataLoader(joint.items(ITEMS), batch_size=2))
+    rows: list[list[float]] = torch.cat(outputs).tolist()
+    return rows
+
+
+def _validate(words: Mapping[str, Any]) -> float:
+    found = _trainer(words).validate(joint.Regression(), DataLoader(joint.items(ITEMS), batch_size=2))
+    return found["loss"]
+
+
+# -- further runs --------------------------------------------------------------------------------------------------
+
+
+def resumed(directory: str, words: Mapping[str, Any], ckpt_path: str) -> None:
+    """Go on with the run that was ``uninterrupted`` from its first epoch's checkpoint."""
+    _trainer(words).runtime.launch(_resumed, directory, words, ckpt_path)
+
+
+def _resumed(runtime: Runtime, directory: str, words: Mapping[str, Any], ckpt_path: str) -> None:
+    journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
+    runtime.teardown()
+    journal.observe("resumed", partial(_fit, words, partial(_shuffled, shards), ckpt_path=ckpt_path))
+
+
+def started(directory: str, words: Mapping[str, Any]) -> None:
+    """What processes that were started by somebody else observe."""
+    _trainer(words).runtime.launch(_started, directory, words)
+
+
+def _started(runtime: Runtime, directory: str, words: Mapping[str, Any]) -> None:
+    journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
+    journal.observe("who", _who, runtime)
+    _objects(journal, runtime)
+    runtime.teardown()
+    journal.observe("fit", partial(_fit, words, lambda: joint.loader(shards)))
+
+
+def failing(directory: str, words: Mapping[str, Any], how: str, victim: int) -> None:
+    """A run of which one process fails while the others wait for it.
+
+    Args:
+        directory: For the journals.
+        words: The front ends' arguments.
+        how: ``"kill"`` or ``"raise"``.
+        victim: Its rank.
+    """
+    _trainer(words).runtime.launch(_failing, directory, how, victim)
+
+
+def _failing(runtime: Runtime, directory: str, how: str, victim: int) -> None:
+    journal = Journal(directory, runtime.process_index)
+    runtime.strategy.barrier()
+    journal.observe("failed", time.time)
+    if runtime.process_index == victim:
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("planted by the conformance kit")
+    runtime.strategy.barrier()
+    journal.observe("came through", time.time)

@@ -1,0 +1,188 @@
+"""What a vendor can publish: how each test of the kit ended, as JSON and as Markdown."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.discovery.scan import CORE
+
+__all__ = ["OUTCOMES", "SUFFIXES", "Report"]
+
+SUFFIXES = (".json", ".md")
+
+OUTCOMES = {
+    "passed": "passed",
+    "failed": "failed",
+    "expected_failure": "expected failures",
+    "lacked": "skipped by declaration",
+    "works_undeclared": "works, undeclared",
+    "not_run": "not run",
+}
+"""How a test can end, and the title of the list of those that did."""
+
+_MARKER = "conformance"
+
+
+class Report:
+    """How the tests ended, put together from the reports that pytest gives.
+
+    Args:
+        paths: Where it is written, in the form that each name's suffix says.
+        is_selection: Whether single tests were named, so that it is of those alone.
+    """
+
+    def __init__(self, paths: Sequence[str], *, is_selection: bool = False) -> None:
+        self.is_selection = is_selection
+        self.paths = [Path(path) for path in paths]
+        self.deselected = 0
+        """Tests that were collected and left out by the command line."""
+        self._tests: dict[str, dict[str, Any]] = {}
+        self._groups: dict[str, dict[str, Any]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take one phase of a test; one that is of no suite counts for nothing."""
+        known = next((value for name, value in report.user_properties if name == _MARKER), None)
+        if not isinstance(known, dict) or "id" not in known:
+            return
+        test = self._tests.setdefault(
+            report.nodeid, {"id": known["id"], "tier": known["tier"], "outcome": "passed", "reason": "", "seconds": 0.0}
+        )
+        test["seconds"] = round(test["seconds"] + report.duration, 3)
+        outcome = _outcome(report, known)
+        if outcome != "passed" and test["outcome"] != "failed":
+            test["outcome"], test["reason"] = outcome, _reason(report, known, outcome)
+        group = self._groups.setdefault(known["group"], {"backend": {"kind": known["kind"]}, "tests": {}})
+        group["tests"][report.nodeid] = test
+        group["backend"].update(known.get("backend", {}))
+        group.update({name: known[name] for name in ("hardware", "lacks", "devices") if name in known})
+
+    def write(self) -> None:
+        """Write it wherever it was asked for."""
+        for path in self.paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            data = self.data()
+            text = json.dumps(data, indent=2) + "\n" if path.suffix == ".json" else markdown(data)
+            path.write_text(text, "utf-8")
+
+    def data(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "format": 1,
+            "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "versions": {
+                "torch-hal": _version(CORE),
+                "torch": _version("torch"),
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+            },
+            "complete": not (self.is_selection or self.deselected),
+            "deselected": self.deselected,
+            "suites": [self._group(name, group) for name, group in self._groups.items()],
+        }
+
+    def _group(self, name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+        tests = list(group["tests"].values())
+        counts = {tier: Counter(test["outcome"] for test in tests if test["tier"] == tier) for tier in _tiers(tests)}
+        return {
+            "suite": name,
+            "backend": group["backend"],
+            "hardware": group.get("hardware") or "not stated",
+            "devices": group.get("devices"),
+            "lacks": group.get("lacks", {}),
+            "tiers": {tier: dict(counted) for tier, counted in counts.items()},
+            "tests": tests,
+        }
+
+    def summary(self) -> Iterator[str]:
+        """A line for each suite, and one for each thing that works although it is declared as lacking."""
+        for suite in self.data()["suites"]:
+            counts = sum((Counter(counted) for counted in suite["tiers"].values()), Counter())
+            parts = [f"{counts[outcome]} {title}" for outcome, title in OUTCOMES.items() if counts[outcome]]
+            yield f"conformance of {suite['suite']} ({', '.join(suite['tiers'])}): {', '.join(parts)}"
+            for test in suite["tests"]:
+                if test["outcome"] == "works_undeclared":
+                    yield f"  works, undeclared: {test['id']} ({test['reason']})"
+
+
+def _outcome(report: pytest.TestReport, known: Mapping[str, Any]) -> str:
+    if report.failed:
+        return "failed"
+    if report.skipped:
+        return "expected_failure" if hasattr(report, "wasxfail") else str(known.get("outcome", "lacked"))
+    return str(known.get("outcome", "passed")) if report.when == "call" else "passed"
+
+
+def _reason(report: pytest.TestReport, known: Mapping[str, Any], outcome: str) -> str:
+    if outcome != "failed":
+        return str(known["reason"])
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return _first_lines(str(report.longrepr) if crash is None else crash.message)
+
+
+def _first_lines(text: str) -> str:
+    """The message without the comparison that pytest adds to it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines[:6] if not line.startswith(("assert ", "+ ", "and "))]
+    return " ".join(said).removeprefix("AssertionError: ").removeprefix("core.testing.fresh.NoAnswer: ")[:600]
+
+
+def _tiers(tests: Iterable[Mapping[str, Any]]) -> list[str]:
+    return sorted({test["tier"] for test in tests})
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+# -- Markdown ----------------------------------------------------------------------------------------------------------
+
+
+def markdown(data: Mapping[str, Any]) -> str:
+    """The report for readers."""
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    lines = ["# Conformance", "", f"{data['date']}; {versions}."]
+    if not data["complete"]:
+        left_out = f", {data['deselected']} of them after they were collected" if data["deselected"] else ""
+        lines += ["", f"**Not complete**: the command line left out tests{left_out}."]
+    for suite in data["suites"]:
+        lines += ["", *_markdown_suite(suite)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_suite(suite: Mapping[str, Any]) -> Iterator[str]:
+    backend = suite["backend"]
+    yield f"## {suite['suite']}"
+    yield ""
+    origin = f"{backend.get('distribution', '')} {backend.get('version', '')}".strip()
+    yield f"{backend['kind']} `{backend.get('name', '')}` of {origin or 'an unknown distribution'}"
+    yield ""
+    yield f"* ran on: {suite['hardware']}"
+    if suite["devices"] is not None:
+        yield f"* devices: {suite['devices']}"
+    for word, reason in suite["lacks"].items():
+        yield f"* lacks {word}: {reason}"
+    yield ""
+    yield f"| tier | {' | '.join(OUTCOMES.values())} |"
+    yield f"|---|{'---|' * len(OUTCOMES)}"
+    for tier, counts in suite["tiers"].items():
+        yield f"| {tier} | {' | '.join(str(counts.get(outcome, 0)) for outcome in OUTCOMES)} |"
+    for outcome, title in OUTCOMES.items():
+        tests = [test for test in suite["tests"] if test["outcome"] == outcome]
+        if tests and outcome != "passed":
+            yield ""
+            yield f"### {title.capitalize()}"
+            yield ""
+            for test in tests:
+                yield f"* `{test['id'].partition('::')[2]}` ({test['tier']}): {test['reason']}"

@@ -1,0 +1,69 @@
+"""What is asked of every accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from core import Request, resolve
+from core.testing.backend import BackendUnderTest
+from core.testing.suites.base import Suite
+from core.testing.suites.collectives import CollectiveTests
+from core.testing.suites.device import DeviceTests
+from core.testing.suites.failing import FailureTests
+from core.testing.suites.hardware import HardwareTests
+from core.testing.suites.importing import ImportTests
+from core.testing.suites.joint_training import JointTrainingTests
+from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.training import TrainingTests
+
+__all__ = ["AcceleratorSuite", "counted", "present_accelerator"]
+
+
+class AcceleratorSuite(
+    MetadataTests,
+    ImportTests,
+    HardwareTests,
+    DeviceTests,
+    TrainingTests,
+    CollectiveTests,
+    JointTrainingTests,
+    FailureTests,
+    Suite,
+):
+    """The conformance suite of accelerators."""
+
+    kind: ClassVar[str] = "accelerator"
+
+    @pytest.fixture
+    def lacks(self, backend: BackendUnderTest) -> Mapping[str, str]:
+        """The accelerator's own declaration."""
+        lacks: Mapping[str, str] = backend.load().lacks
+        return lacks
+
+    @pytest.fixture
+    def devices(self, backend: BackendUnderTest) -> int | None:
+        """How many the accelerator counts; ``None`` where any number of processes shares the hardware."""
+        return counted(backend)
+
+    @pytest.fixture
+    def words(self, backend: BackendUnderTest) -> Mapping[str, Any]:
+        """The accelerator with its own default strategy for several processes."""
+        return {"accelerator": backend.name}
+
+
+def counted(backend: BackendUnderTest) -> int | None:
+    """How many devices an accelerator has here; ``None`` where any number of processes shares the hardware."""
+    accelerator: Any = backend.create()
+    if not accelerator.is_available():
+        return 0
+    count: int | None = None if accelerator.device_limit() is None else accelerator.auto_device_count()
+    return count
+
+
+def present_accelerator(backend: BackendUnderTest) -> BackendUnderTest:
+    """What ``accelerator="auto"`` means here, for the suite of another kind of backend."""
+    plan = resolve(Request.read(environ=backend.environ), backend.registry)
+    return BackendUnderTest.find("accelerator", plan.accelerator.name, backend.environ)

@@ -1,0 +1,350 @@
+"""What is asked of every cluster_environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import attrs
+import pytest
+
+from core.discovery.loading import import_target
+from core.errors import ConfigurationError, CoreError
+from core.testing.backend import BackendUnderTest
+from core.testing.cluster_questions import describe
+from core.testing.fresh import ask
+from core.testing.suites.base import Suite, reference
+from core.testing.suites.importing import ImportTests
+from core.testing.suites.metadata import MetadataTests
+from core.testing.tiers import not_run, skip_by_declaration, tier
+
+__all__ = ["ClusterEnvironmentSuite", "Cluster"]
+
+Variables = Mapping[str, str]
+
+_NODES, _PROCESSES = 2, 3
+
+_GARBAGE = ("", " ", "abc", "-1", "1.5", "99999999999999999999", "\x00", "٣", "a,b;c[1-", "0x10")
+
+_ODD: dict[str, Variables] = {
+    "no variables": {},
+    "RANK alone": {"RANK": "0"},
+    "sizes without ranks": {"WORLD_SIZE": "4", "SLURM_NTASKS": "4", "OMPI_COMM_WORLD_SIZE": "4"},
+    **{
+        f"everything {garbage!r}": dict.fromkeys(
+            (
+                *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+                *("MASTER_ADDR", "MASTER_PORT", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_NODELIST"),
+                *(
+                    "OMPI_COMM_WORLD_SIZE",
+                    "PMI_RANK",
+                    "PMI_SIZE",
+                    "LSB_JOBID",
+                    "LSB_DJOB_RANKFILE",
+                    "JSM_NAMESPACE_RANK",
+                ),
+                *("KUBERNETES_PORT", "TORCHELASTIC_RUN_ID", "NODE_RANK", "GROUP_RANK"),
+            ),
+            garbage,
+        )
+        for garbage in _GARBAGE
+    },
+}
+
+
+@attrs.frozen
+class Cluster:
+    """The variables of each process that a cluster has started."""
+
+    processes_per_node: int
+    num_nodes: int
+    variables: Sequence[Variables]
+    """By global rank; of one process where it starts none itself."""
+
+
+def _torchrun(rank: int) -> Variables:
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(_NODES * _PROCESSES),
+        "LOCAL_RANK": str(rank % _PROCESSES),
+        "LOCAL_WORLD_SIZE": str(_PROCESSES),
+        "GROUP_RANK": str(rank // _PROCESSES),
+        "MASTER_ADDR": "node-a",
+        "MASTER_PORT": "29511",
+    }
+
+
+def _slurm(rank: int) -> Variables:
+    return {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOBID": "4711",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_NTASKS": str(_NODES * _PROCESSES),
+        "SLURM_NTASKS_PER_NODE": str(_PROCESSES),
+        "SLURM_TASKS_PER_NODE": f"{_PROCESSES}(x{_NODES})",
+        "SLURM_NNODES": str(_NODES),
+        "SLURM_JOB_NUM_NODES": str(_NODES),
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank % _PROCESSES),
+        "SLURM_NODEID": str(rank // _PROCESSES),
+        "SLURM_NODELIST": "node-[1-2]",
+        "SLURM_JOB_NODELIST": "node-[1-2]",
+        "SLURM_STEP_NODELIST": "node-[1-2]",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(_NODES * _PROCESSES),
+        "SLURM_STEP_NUM_NODES": str(_NODES),
+        "SLURM_STEP_TASKS_PER_NODE": f"{_PROCESSES}(x{_NODES})",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
+        "SLURM_SRUN_COMM_HOST": "10.0.0.1",
+    }
+
+
+def _open_mpi(rank: int) -> Variables:
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": str(_NODES * _PROCESSES),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank % _PROCESSES),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(_PROCESSES),
+        "OMPI_COMM_WORLD_NODE_RANK": str(rank // _PROCESSES),
+        "OMPI_MCA_ess_base_jobid": "4711",
+        "MASTER_ADDR": "node-a",
+        "MASTER_PORT": "29511",
+    }
+
+
+_WELL_KNOWN = (_torchrun, _slurm, _open_mpi)
+
+
+class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
+    """The conformance suite of cluster environments; no cluster is needed."""
+
+    kind: ClassVar[str] = "cluster_environment"
+
+    @pytest.fixture
+    def cluster(self, backend: BackendUnderTest) -> Cluster:
+        """The variables of processes that it is about; override it for those of a cluster that is not well known.
+
+        An environment that starts no processes is one process here; for each other one it is asked whether it
+        recognizes the variables of torchrun, Slurm or Open MPI.
+        """
+        known = [[sample(rank) for rank in range(_NODES * _PROCESSES)] for sample in _WELL_KNOWN]
+        clusters = [Cluster(_PROCESSES, _NODES, variables) for variables in known if _starts(backend, variables[0])]
+        if backend.load().detect({}) and not _starts(backend, {}):
+            clusters.append(Cluster(_PROCESSES, 1, [{}]))
+        if not clusters:
+            not_run("nobody said which variables its cluster sets. Valid: its suite's fixture `cluster` overridden")
+        return clusters[0]
+
+    # -- detecting -----------------------------------------------------------------------------------------------
+
+    @tier("T1")
+    @pytest.mark.parametrize("variables", _ODD)
+    def test_detection_never_raises(self, backend: BackendUnderTest, variables: str) -> None:
+        """``detect`` answers True or False for whatever variables, be it the class's or the spec's, and both agree."""
+        answers = {}
+        for name, function in _detections(backend).items():
+            try:
+                answers[name] = function(dict(_ODD[variables]))
+            except Exception as error:
+                raise AssertionError(f"{name} with {variables} raises {error!r}. Expected: True or False") from error
+            assert isinstance(answers[name], bool), (
+                f"{name} with {variables} gives {answers[name]!r}. Expected: True or False"
+            )
+        assert len(set(answers.values())) == 1, f"with {variables}, detection gives {answers}. Expected: the same"
+
+    @tier("T1")
+    def test_its_own_processes_are_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """``detect`` recognizes each process that the cluster has started, be it the class's or the spec's."""
+        for name, function in _detections(backend).items():
+            for rank, variables in enumerate(cluster.variables):
+                assert function(variables), f"{name} gives False for the variables of rank {rank}. Expected: True"
+
+    @tier("T1")
+    def test_a_process_of_ones_own_is_not_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """An environment that creates processes does not take a process for its own that nobody started."""
+        if not _make(backend, cluster.variables[0]).creates_processes_externally:
+            skip_by_declaration("creates_processes_externally is False")
+        for name, function in _detections(backend).items():
+            assert not function({}), f"{name} gives True without any variables. Expected: False"
+
+    # -- who a process is ----------------------------------------------------------------------------------------
+
+    @tier("T1")
+    def test_ranks_are_consistent(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Ranks count up from 0 over all processes, over those of a machine, and over machines; sizes fit."""
+        per_node, nodes = cluster.processes_per_node, cluster.num_nodes
+        for rank, variables in enumerate(cluster.variables):
+            environment = _connected(backend, variables, cluster)
+            found = {name: getattr(environment, name) for name in _RANKS}
+            expected = {
+                "world_size": per_node * nodes,
+                "local_world_size": per_node,
+                "num_nodes": nodes,
+                "global_rank": rank,
+                "local_rank": rank % per_node,
+                "node_rank": rank // per_node,
+            }
+            assert found == expected, f"process {rank} of {nodes} x {per_node} is {found}. Expected: {expected}"
+            for name, value in found.items():
+                assert type(value) is int, f"{name} is {value!r}. Expected: a whole number"
+
+    @tier("T1")
+    def test_all_meet_at_one_place(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Address and port of rank 0 are the same in each process, and can be one."""
+        places = set()
+        for variables in cluster.variables:
+            environment = _connected(backend, variables, cluster)
+            address, port = environment.main_address, environment.main_port
+            assert isinstance(address, str), f"main_address={address!r}. Expected: a host name or an address"
+            assert address.strip(), f"main_address={address!r}. Expected: a host name or an address"
+            low = 1 if environment.creates_processes_externally else 0  # its launcher's store gets a free port
+            assert type(port) is int, f"main_port={port!r}. Expected: a whole number"
+            assert low <= port <= 65535, f"main_port={port!r}. Expected: a port"
+            places.add((address, port))
+        assert len(places) == 1, f"processes of one run are to meet at {sorted(places)}. Expected: one place"
+
+    @tier("T1")
+    def test_properties_are_stable(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """A property that is read again is the same, whatever becomes of the variables that were given."""
+        given = dict(cluster.variables[-1])
+        environment = _connected(backend, given, cluster)
+        first = describe(environment)
+        given.update(dict.fromkeys(given, "no number"))
+        given["WORLD_SIZE"] = "no number"
+        second = describe(environment)
+        assert second == first, f"when variables change, properties are {second}. Expected: {first}, as at first"
+
+    @tier("T1")
+    def test_truth_values(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Whether the cluster creates processes, and serves the store, is True or False, the same in each process."""
+        for name in ("creates_processes_externally", "hosts_store"):
+            said = {getattr(_connected(backend, variables, cluster), name) for variables in cluster.variables}
+            assert said in ({True}, {False}), f"{name} is {said}. Expected: True or False, the same in each process"
+
+    # -- what it refuses -----------------------------------------------------------------------------------------
+
+    @tier("T1")
+    def test_its_own_numbers_are_taken(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """``validate_settings`` takes the numbers of processes and machines that there are."""
+        for variables in cluster.variables:
+            _make(backend, variables).validate_settings(cluster.processes_per_node, cluster.num_nodes)
+
+    @tier("T1")
+    @pytest.mark.parametrize("which", ["more processes", "fewer processes", "more machines", "fewer machines"])
+    def test_other_numbers_are_refused(self, backend: BackendUnderTest, cluster: Cluster, which: str) -> None:
+        """Another number of processes, or of machines, than the cluster has is a ConfigurationError that names it."""
+        environment = _make(backend, cluster.variables[0])
+        processes, nodes, step = cluster.processes_per_node, cluster.num_nodes, 1 if which.startswith("more") else -1
+        if which.endswith("processes"):
+            processes += step
+            if not environment.creates_processes_externally:
+                skip_by_declaration("creates_processes_externally is False: it takes any number of processes")
+        else:
+            nodes += step
+        if min(processes, nodes) < 1:
+            skip_by_declaration("there is one only")
+        text = _refusal(environment, processes, nodes)
+        number = processes if which.endswith("processes") else nodes
+        assert str(number) in text, f"the error does not name {number}, which was asked for: {text}"
+
+    @tier("T1")
+    @pytest.mark.parametrize("garbage", _GARBAGE, ids=repr)
+    def test_variables_that_make_no_sense(self, backend: BackendUnderTest, cluster: Cluster, garbage: str) -> None:
+        """Where a variable is no number, or else makes no sense, that is at most a CoreError."""
+        for name in cluster.variables[0]:
+            variables = {**cluster.variables[0], name: garbage}
+            if not backend.load().detect(variables):
+                continue
+            try:
+                environment = _make(backend, variables)
+                environment.connect(cluster.processes_per_node, cluster.num_nodes)
+                describe(environment)
+            except CoreError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{name}={garbage!r} raises {error!r}. Expected: core.errors.CoreError") from error
+
+    # -- side effects --------------------------------------------------------------------------------------------
+
+    @tier("T1")
+    def test_importing_it_takes_no_torch(self, backend: BackendUnderTest) -> None:
+        """The class is imported to ask who a process is: that does not cost an import of torch."""
+        target = reference(backend)["target"]
+        assert not ask("core.testing.cluster_questions:imported", reference(backend)).value, (
+            f"importing {target} imports torch"
+        )
+
+    @tier("T1")
+    def test_the_environment_variables_stay_as_they_are(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Asking and using it writes nothing to ``os.environ``, nor does it read that again later."""
+        variables = dict(cluster.variables[-1])
+        answer = ask(
+            "core.testing.cluster_questions:used",
+            reference(backend),
+            variables,
+            cluster.processes_per_node,
+            cluster.num_nodes,
+        ).value
+        assert not answer["changed"], f"using it changes the variables {answer['changed']}. Expected: none"
+        assert answer["second"] == answer["first"], (
+            f"when os.environ changes, properties are {answer['second']}. Expected: {answer['first']}, as at first"
+        )
+
+    @tier("T1")
+    def test_given_variables_go_before_the_process_own(
+        self, backend: BackendUnderTest, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An environment that is given variables reads those, and nothing of ``os.environ``."""
+        expected = describe(_connected(backend, cluster.variables[-1], cluster))
+        names = {name for sample in _WELL_KNOWN for name in sample(0)} | set(cluster.variables[-1])
+        for name in names:
+            monkeypatch.setenv(name, "77")
+        found = describe(_connected(backend, cluster.variables[-1], cluster))
+        assert found == expected, f"with other variables in os.environ, properties are {found}. Expected: {expected}"
+
+    @tier("T1")
+    def test_teardown_can_be_called_twice(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """``teardown`` can be called again, and leaves ``os.environ`` as it is."""
+        before = dict(os.environ)
+        environment = _connected(backend, cluster.variables[0], cluster)
+        environment.teardown()
+        environment.teardown()
+        assert dict(os.environ) == before, "teardown() changes os.environ. Expected: no change"
+
+
+_RANKS = ("world_size", "local_world_size", "num_nodes", "global_rank", "local_rank", "node_rank")
+
+
+def _starts(backend: BackendUnderTest, variables: Variables) -> bool:
+    """Whether these are variables of its cluster, and that creates processes."""
+    is_its = bool(backend.load().detect(variables))
+    return is_its and bool(_make(backend, variables).creates_processes_externally)
+
+
+def _refusal(environment: Any, processes: int, nodes: int) -> str:
+    asked = f"validate_settings({processes}, {nodes})"
+    try:
+        environment.validate_settings(processes, nodes)
+    except ConfigurationError as error:
+        return str(error)
+    except Exception as error:
+        raise AssertionError(f"{asked} raises {error!r}. Expected: core.errors.ConfigurationError") from error
+    raise AssertionError(f"{asked} raises nothing, but there are others. Expected: core.errors.ConfigurationError")
+
+
+def _make(backend: BackendUnderTest, variables: Variables) -> Any:
+    return backend.create(environ=variables)
+
+
+def _connected(backend: BackendUnderTest, variables: Variables, cluster: Cluster) -> Any:
+    environment = _make(backend, variables)
+    environment.connect(cluster.processes_per_node, cluster.num_nodes)
+    return environment
+
+
+def _detections(backend: BackendUnderTest) -> dict[str, Any]:
+    """The ways to detect it: the class's own, and the spec's where there is one."""
+    function = backend.spec.detect
+    detections = {f"{backend.load().__name__}.detect": backend.load().detect}
+    return detections if function is None else {**detections, function: import_target(function)}

@@ -1,0 +1,59 @@
+"""The script of a run under test, ``python -m core.testing.worker TASK``; see :mod:`core.testing.processes`.
+
+A strategy may start this script again for each of its processes; whatever it launches is importable by name.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from core.discovery.loading import import_target
+from core.strategies.launchers.lifeline import watch_parent
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Keeps what one process of a run observes, in a file that outlives the process.
+
+    Args:
+        directory: Where the files of all processes go.
+        rank: This process's number.
+    """
+
+    def __init__(self, directory: str, rank: int) -> None:
+        self._file = Path(directory, f"rank-{rank}")
+
+    def observe(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
+        """Keep what ``function`` returns, as plain data, or the exception that it raises, under ``name``."""
+        self._write({"begin": name})
+        try:
+            entry = {"value": function(*arguments)}
+        except Exception as error:  # noqa: BLE001  the observation
+            kinds = [kind.__name__ for kind in type(error).__mro__]
+            entry = {"error": {"kinds": kinds, "text": str(error), "trace": traceback.format_exc()}}
+        self._write({"name": name, **entry})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def main(task_file: str) -> None:
+    """Run the task."""
+    watch_parent(os.getppid())
+    task = json.loads(Path(task_file).read_text("utf-8"))
+    faulthandler.dump_traceback_later(task["limit"], exit=False)
+    import_target(task["function"])(*task["arguments"])
+    faulthandler.cancel_dump_traceback_later()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""The simulated device's plugin with one rule broken in each class."""

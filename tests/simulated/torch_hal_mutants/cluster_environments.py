@@ -1,0 +1,103 @@
+"""Each class breaks one rule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import torch  # noqa: F401 - the rule that NeedsTorch breaks, and every class beside it
+
+from core.environments import LocalEnvironment, TorchElasticEnvironment
+from core.errors import ConfigurationError
+
+Variables = Mapping[str, str] | None
+
+
+class _Unchecked(TorchElasticEnvironment):
+    def _check_ranks(self) -> None:
+        pass
+
+
+class WantsItsVariables(TorchElasticEnvironment):
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        return int((os.environ if environ is None else environ)["WORLD_SIZE"]) > 0
+
+
+class AnswersInWords(TorchElasticEnvironment):
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        return (os.environ if environ is None else environ).get("RANK")  # type: ignore[return-value]
+
+
+class TakesAll(TorchElasticEnvironment):
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        return True
+
+
+class CountsFromOne(_Unchecked):
+    @property
+    def global_rank(self) -> int:
+        return super().global_rank + 1
+
+
+class RanksOfOneMachine(_Unchecked):
+    @property
+    def global_rank(self) -> int:
+        return self.local_rank
+
+
+class MeetsApart(TorchElasticEnvironment):
+    @property
+    def main_port(self) -> int:
+        return super().main_port + self.node_rank
+
+
+class TakesAnySize(TorchElasticEnvironment):
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        pass
+
+
+class RefusesInSilence(TorchElasticEnvironment):
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        try:
+            super().validate_settings(processes_per_node, num_nodes)
+        except ConfigurationError:
+            raise ConfigurationError("no") from None
+
+
+class ReadsLate(TorchElasticEnvironment):
+    @property
+    def main_address(self) -> str:
+        return os.environ.get("MASTER_ADDR", super().main_address)
+
+
+class Borrows(TorchElasticEnvironment):
+    """Keeps the mapping that it is given, and not a copy."""
+
+    def __init__(self, environ: Variables = None) -> None:
+        super().__init__(environ)
+        if environ is not None:
+            self.environ = environ
+
+
+class SetsVariables(TorchElasticEnvironment):
+    def connect(self, processes_per_node: int, num_nodes: int) -> None:
+        super().connect(processes_per_node, num_nodes)
+        os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        os.environ["NCCL_DEBUG"] = "INFO"
+
+
+class StumblesOverText(TorchElasticEnvironment):
+    @property
+    def node_rank(self) -> int:
+        return int(self.environ["GROUP_RANK"])
+
+
+class NeedsTorch(LocalEnvironment):
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        return True

@@ -1,0 +1,41 @@
+"""Each rule of the kit is noticed where it is broken: by the test meant for it, with a message that says so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .kit import SIMULATED, run_kit
+from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, lay_down
+
+_GROUPS = {"metadata": METADATA, "imports": IMPORTS, "hardware": HARDWARE, "device": DEVICE, "training": TRAINING}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", _GROUPS)
+def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
+    """For each mutant the one test that is run fails, and its message names what was broken."""
+    mutants = _GROUPS[group]
+    site = tmp_path / "site"
+    lay_down(site, mutants)
+    names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
+    backends = [word for name in names for word in ("--backend", name)]
+    run = run_kit(
+        tmp_path,
+        *backends,
+        "--hide-devices=SIMX_DEVICES=0",
+        site=[site, SIMULATED],
+        suite=[mutant.node for mutant in mutants],
+    )
+    assert run.code == 1, run.output
+    assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
+    for mutant in mutants:
+        reason = run.tests[mutant.id]["reason"]
+        assert re.search(mutant.says, reason), f"{mutant.name}: {reason}"
+
+
+def test_there_are_enough() -> None:
+    """At least twenty rules are broken, each by a mutant of its own."""
+    assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS) >= 20

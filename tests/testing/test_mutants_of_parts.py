@@ -1,0 +1,64 @@
+"""As for accelerators: what breaks a rule of strategies, precisions, checkpoints or clusters is noticed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from core.kinds import KINDS
+
+from .kit import SIMULATED, declare, run_kit
+from .mutants import Mutant
+from .mutants_of_parts import CHECKPOINTS, CLUSTERS, COLLECTIVES, LIFE, PRECISIONS, TRAINING_TOGETHER
+
+_GROUPS = {
+    "collectives": COLLECTIVES,
+    "training together": TRAINING_TOGETHER,
+    "life": LIFE,
+    "precisions": PRECISIONS,
+    "checkpoints": CHECKPOINTS,
+    "clusters": CLUSTERS,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("group", _GROUPS)
+def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
+    """For each mutant the one test that is run fails, and its message names what was broken."""
+    mutants = _GROUPS[group]
+    site = tmp_path / "site"
+    _install(site, mutants[0].kind)
+    names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
+    backends = [word for name in names for word in ("--backend", name)]
+    nodes = [mutant.node for mutant in mutants]
+    run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=360)
+    assert run.code == 1, run.output
+    assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
+    for mutant in mutants:
+        reason = run.tests[mutant.id]["reason"]
+        assert re.search(mutant.says, reason, re.DOTALL), f"{mutant.name}: {reason}"
+
+
+def _install(site: Path, kind: str) -> None:
+    """Install the mutants of one kind alone: a cluster environment that takes all processes for its own does."""
+    names = dict.fromkeys(_names(kind), "torch_hal_mutants.plugin")
+    declare(site, "torch-hal-mutants", {KINDS[kind].group: names})
+
+
+def _names(kind: str) -> set[str]:
+    """The names of the classes that break a rule of that kind."""
+    file = SIMULATED / "torch_hal_mutants" / f"{KINDS[kind].group.removeprefix('core.')}.py"
+    return {name.lower() for name in re.findall(r"^class ([A-Z]\w*)", file.read_text("utf-8"), re.MULTILINE)}
+
+
+def test_every_mutant_is_used() -> None:
+    """Each mutant stands for one rule, and each class that breaks one is in the table."""
+    mutants: list[Mutant] = [mutant for group in _GROUPS.values() for mutant in group]
+    assert len({mutant.id for mutant in mutants}) == len(mutants) >= 50
+    for kind in dict.fromkeys(mutant.kind for mutant in mutants):
+        noticed = {mutant.name for mutant in mutants if mutant.kind == kind}
+        unnoticed = _names(kind) - noticed - {"rounding"}  # which is for accelerators
+        assert not unnoticed, f"{kind}: {unnoticed} in no table"
