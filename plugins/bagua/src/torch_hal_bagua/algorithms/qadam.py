@@ -1,0 +1,97 @@
+"""Adam whose momentum is averaged in 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from core.errors import ConfigurationError
+from torch_hal_bagua.algorithms.base import UNSCALED_PRECISIONS, Algorithm, GradientBucket
+from torch_hal_bagua.algorithms.bytegrad import compressed_all_reduce
+from torch_hal_bagua.algorithms.options import boolean
+from torch_hal_bagua.communication import Communicator, all_reduce
+from torch_hal_bagua.optimizer import QAdamOptimizer
+
+__all__ = ["QAdam"]
+
+
+class QAdam(Algorithm):
+    """Gradients averaged while :class:`QAdamOptimizer` warms up; after that its momentum, on the way as bytes.
+
+    After the warm-up the gradients' place holds the averaged momentum when backward is done: gradient clipping limits
+    what the step takes of it, not what is kept.
+
+    Args:
+        hierarchical: Average within each machine in full precision first, then over one process of each in bytes.
+    """
+
+    name = "qadam"
+    precisions = tuple(name for name in UNSCALED_PRECISIONS if name != "16-true")
+    """A momentum is of several steps, whose losses need not have had one scale; and the squares of gradients are too
+    small for float16."""
+
+    def __init__(self, hierarchical: bool = True) -> None:
+        self.hierarchical = boolean("hierarchical", hierarchical)
+        self._optimizer: QAdamOptimizer | None = None
+        self._groups: dict[Tensor, dict[str, Any]] = {}
+        """By parameter: the optimizer's group that it is in."""
+        self._advanced: dict[Tensor, int] = {}
+        """By parameter: after how many steps its momentum was last averaged."""
+
+    @property
+    def reduces_itself(self) -> bool:
+        """Always."""
+        return True
+
+    def take_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
+        """See :meth:`Algorithm.take_optimizers`."""
+        for optimizer in optimizers:
+            if not isinstance(optimizer, QAdamOptimizer):
+                raise ConfigurationError(
+                    f"algorithm='qadam' with optimizer {type(optimizer).__name__}: its momentum cannot be averaged. "
+                    "Valid: torch_hal_bagua.QAdamOptimizer."
+                )
+            if self._optimizer not in (None, optimizer):
+                raise ConfigurationError(
+                    "algorithm='qadam' with a second optimizer: one warm-up decides what is sent. Valid: one "
+                    "QAdamOptimizer, with parameter groups where need be."
+                )
+            optimizer.receives_momentum = True
+            self._optimizer = optimizer
+            self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
+
+    def disconnect(self) -> None:
+        """Let go of the run; the optimizer keeps its momentum itself again."""
+        super().disconnect()
+        if self._optimizer is not None:
+            self._optimizer.receives_momentum = False
+        self._optimizer = None
+        self._groups.clear()
+        self._advanced.clear()
+
+    def reduce(self, bucket: GradientBucket, communicator: Communicator) -> None:
+        """See :meth:`Algorithm.reduce`."""
+        optimizer = self._optimizer
+        if optimizer is None or optimizer.is_warming_up:
+            communicator.among_peers(bucket.values, partial(all_reduce, average=True))
+            return
+        pairs = zip(bucket.parameters, bucket.gradients, strict=True)
+        own = [(parameter, gradient) for parameter, gradient in pairs if parameter in self._groups]
+        for parameter, gradient in own:
+            self._begin_momentum(parameter, optimizer.steps)
+            optimizer.advance_momentum(parameter, gradient, self._groups[parameter])
+        communicator.among_peers(bucket.values, partial(compressed_all_reduce, average=True))
+        for parameter, gradient in own:
+            optimizer.moments(parameter)[0].copy_(gradient)
+
+    def _begin_momentum(self, parameter: Tensor, steps: int) -> None:
+        if self._advanced.get(parameter) == steps:
+            raise ConfigurationError(
+                "algorithm='qadam': a second backward pass before the optimizer's step, and both were to be averaged. "
+                "Valid: no_sync(model) around all but the last, or the Trainer's accumulate_grad_batches."
+            )
+        self._advanced[parameter] = steps

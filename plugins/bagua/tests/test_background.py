@@ -1,0 +1,69 @@
+"""What runs beside the training thread: no update is lost, nobody waits for ever, all ends at the end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from torch_hal_bagua.gate import StepGate
+
+from .groups import run_group
+
+
+def test_no_update_is_lost(tmp_path: Path) -> None:
+    """An averaging that comes between an optimizer's reading and writing a weight changes it before or after both."""
+    run_group(tmp_path, "background.py", "race", processes=2)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_abort_and_resume(tmp_path: Path, processes: int) -> None:
+    """After abort no weight changes but by steps; after resume all come to the mean; one process is enough to abort."""
+    run_group(tmp_path, "background.py", "abort", processes=processes)
+
+
+def test_twenty_runs_end(tmp_path: Path) -> None:
+    """Runs with uneven numbers of steps, aborts, resumes and early ends all come to their end."""
+    for printed in run_group(tmp_path, "background.py", "life", processes=3):
+        assert printed == "all runs ended\n"
+
+
+def test_an_error_ends_all(tmp_path: Path) -> None:
+    """An error in one process ends both in bounded time, and is the one that is shown."""
+    begin = time.monotonic()
+    outs = run_group(tmp_path, "background.py", "error", processes=2, expect=1)
+    assert time.monotonic() - begin < 60
+    assert "ArithmeticError: of this rank's own" in outs[1]
+    assert "could not average its weights with the others" in outs[0]
+
+
+@pytest.mark.parametrize("algorithm", ["bytegrad", "decentralized", "low_precision_decentralized"])
+def test_a_death_is_an_error(tmp_path: Path, algorithm: str) -> None:
+    """A process that dies in the middle of an exchange makes the others fail, with what the collective says."""
+    outs = run_group(tmp_path, "background.py", "killed", algorithm, processes=2, expect=None)
+    assert "Error" in outs[0]
+    assert "Connection" in outs[0]
+
+
+def test_gate_keeps_step_and_change_apart() -> None:
+    """A change waits for a step's end; a step that is to begin lets a waiting change go first."""
+    gate, order = StepGate(), []
+
+    def change() -> None:
+        with gate.between_steps():
+            order.append("change")
+
+    gate.enter_step()
+    thread = threading.Thread(target=change)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not gate._guests and time.monotonic() < deadline:
+        time.sleep(0.001)
+    order.append("step")
+    gate.leave_step()
+    gate.enter_step()
+    order.append("next step")
+    gate.leave_step()
+    thread.join()
+    assert order == ["step", "change", "next step"]
