@@ -61,11 +61,11 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plugins(session: nox.Session) -> None:
-    """The tests of each plugin, or of those named, where no other plugin is installed beside core."""
+    """The tests of each plugin, or of those named, where no other plugin is installed beside core; none marked slow."""
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
     for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
-        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", *options)
+        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", "-m", "not slow", *options)
 
 
 def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
@@ -160,11 +160,12 @@ def hardware(session: nox.Session) -> None:
     """Run the conformance kit on every accelerator that can be had here, and write docs/hardware.md."""
     folder = HERE / ".nox" / "conformance"
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     os.environ["CORE_CONFORMANCE_REPORTS"] = str(folder)
     python = torch_python(session)
     kit = ("-p", "core.testing.plugin", "--pyargs", "core.testing.suite", "--hardware", "this machine's CPU")
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
-    session.run(python, "-m", "pytest", "tests/vendor/test_from_outside.py")
+    session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
     for name in ("cuda", "hpu", "ipu", "mps"):
         run_plugin_tests(session, python, name, "tests/test_conformance.py")
     xla_real(session)

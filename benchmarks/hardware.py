@@ -51,8 +51,9 @@ def main() -> int:
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
-    """Every report in ``folder``, oldest first."""
-    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+    """Every report in ``folder``, and those that tests left below it under the name ``report.json``."""
+    paths = sorted({path.resolve() for path in (*folder.glob("*.json"), *folder.rglob("*/report.json"))})
+    return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
 def accelerators(report: dict[str, Any]) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ collect_ignore_glob = ["torch-*", "stand-ins"]
 
 _HERE = Path(__file__).parent
 _OURS = ("PYTEST_", "CORE_", "ACME_DEVICES", "TORCH_DEVICE_BACKEND_AUTOLOAD")
-_REPORTS = "CORE_CONFORMANCE_REPORTS"
 
 Install = Callable[..., dict[str, str]]
 
@@ -36,7 +35,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
             command += ["--no-build-isolation", "--no-index", "--target", str(target)]
             subprocess.run([*command, *(str(_HERE / package) for package in packages)], check=True, timeout=120)
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(_OURS) or name == _REPORTS}
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         path = [str(folders[packages]), *filter(None, [environ.get("PYTHONPATH")])]
         return {**environ, "PYTHONPATH": os.pathsep.join(path)}
 
