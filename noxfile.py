@@ -133,6 +133,15 @@ def vendor(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def detection(session: nox.Session) -> None:
+    """What asking the five hardware plugins costs beyond the listing."""
+    python = torch_python(session)
+    folders = [installed(session, python, name, f"plugins/{name}") for name in ("cuda", "hpu", "ipu", "mps", "xla")]
+    env = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    session.run(python, "benchmarks/detection.py", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
 def horovod(session: nox.Session) -> None:
     """The horovod plugin on Horovod itself, over gloo, in an environment of its own (its wheel is built once)."""
     folder = HERE / ".nox" / "horovod"
