@@ -22,8 +22,11 @@ TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
 CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
+MINUTES_LONG = ("bagua", "fsdp")
+"""Plugins whose tests take minutes each, and are run by their names."""
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
+QUICK = [name for name in PLUGINS if name not in MINUTES_LONG]
 INSTALLED: set[Path] = set()
 """The folders that :func:`installed` has made in this run."""
 
@@ -61,11 +64,11 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plugins(session: nox.Session) -> None:
-    """The tests of each plugin, or of those named, where no other plugin is installed beside core; none marked slow."""
+    """The tests of each plugin but the minutes-long, or of those named; no other plugin is installed beside core."""
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
-    for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
-        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", "-m", "not slow", *options)
+    for name in [word for word in session.posargs if not word.startswith("-")] or QUICK:
+        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", *options)
 
 
 def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
@@ -176,7 +179,7 @@ def hardware(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
     for name in ("cuda", "hpu", "ipu", "mps"):
-        run_plugin_tests(session, python, name, "tests/test_conformance.py")
+        run_plugin_tests(session, python, name, "-m", "", "tests/test_conformance.py")
     xla_real(session)
     session.run(python, "benchmarks/hardware.py", str(folder))
 
