@@ -22,6 +22,7 @@ TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
 CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
+MUTANTS = "tests/testing/test_mutants_of_parts.py"
 MINUTES_LONG = ("bagua", "fsdp")
 """Plugins whose tests take minutes each, and are run by their names."""
 SIMULATED = ("torch-acme", "stand-ins")
@@ -58,8 +59,15 @@ def digits(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """All tests."""
-    session.run(torch_python(session), "-m", "pytest", "-n", "auto", "--maxprocesses", "4", *session.posargs)
+    """All tests but those of :func:`mutants`."""
+    # Most tests wait for processes: four at a time do well on two cores, too.
+    session.run(torch_python(session), "-m", "pytest", "-n", "4", f"--ignore={MUTANTS}", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def mutants(session: nox.Session) -> None:
+    """Whether the conformance kit notices each broken rule of strategies, precisions, checkpoint IOs, environments."""
+    session.run(torch_python(session), "-m", "pytest", "-n", "4", MUTANTS, *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -68,7 +76,7 @@ def plugins(session: nox.Session) -> None:
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
     for name in [word for word in session.posargs if not word.startswith("-")] or QUICK:
-        run_plugin_tests(session, python, name, "-n", "auto", "--maxprocesses", "4", *options)
+        run_plugin_tests(session, python, name, "-n", "4", *options)
 
 
 def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
