@@ -6,7 +6,9 @@ import os
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-__all__ = ["CheckpointIO"]
+from core.errors import ConfigurationError, WrongTypeError
+
+__all__ = ["CheckpointIO", "check_arguments"]
 
 
 class CheckpointIO(ABC):
@@ -56,3 +58,16 @@ class CheckpointIO(ABC):
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to finish
         """Finish what is still being written."""
+
+
+def check_arguments(writer: str, checkpoint: Any, storage_options: Any) -> None:
+    """Refuse what ``writer``, for messages, cannot save: options, of which it takes none, and what is no dict.
+
+    Raises:
+        ConfigurationError: There are options.
+        WrongTypeError: ``checkpoint`` is no dict.
+    """
+    if storage_options is not None:
+        raise ConfigurationError(f"storage_options={storage_options!r}: {writer} takes none. Valid: None.")
+    if not isinstance(checkpoint, dict):
+        raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")

@@ -14,12 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.checkpoints.base import CheckpointIO
+from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.together import check_seen, in_each, in_first
 from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from core.errors import CheckpointError, CoreError, WrongTypeError
 from core.nested import map_tensors
 
 if TYPE_CHECKING:
@@ -63,21 +64,16 @@ class ShardedCheckpointIO(CheckpointIO):
             ConfigurationError: ``storage_options`` are given; there are none.
             WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
         """
-        if storage_options is not None:
-            raise ConfigurationError(
-                f"storage_options={storage_options!r}: {type(self).__name__} takes none. Valid: None."
-            )
-        if not isinstance(checkpoint, dict):
-            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        check_arguments(type(self).__name__, checkpoint, storage_options)
         shards: dict[Place, Tensor] = {}
         content = _without_shards(checkpoint, (), shards)
         keys = _keys(shards)
         with ExitStack() as stack:
-            staged = _in_first(lambda: _stage(stack, path, content))
-            _in_each(lambda: _check_seen(staged))
-            written = _in_each(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
-            _in_first(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
-            _in_first(stack.close)
+            staged = in_first(lambda: _stage(stack, path, content))
+            in_each(lambda: check_seen(staged))
+            written = in_each(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
+            in_first(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
+            in_first(stack.close)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class: every tensor is whole.
@@ -130,8 +126,8 @@ class ShardedCheckpointIO(CheckpointIO):
             manifest.verify(locate(path), sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()])
 
         loaded: list[dict[str, Any]] = []
-        _in_each(verify_share)
-        _in_each(lambda: loaded.append(_read(locate(path), divided)))
+        in_each(verify_share)
+        in_each(lambda: loaded.append(_read(locate(path), divided)))
         return loaded[0]
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -196,11 +192,6 @@ def _put(content: Any, place: Place, tensor: Tensor) -> None:
 def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path:
     refuse_unreadable(content)
     return stack.enter_context(committed_directory(path))
-
-
-def _check_seen(staged: Path) -> None:
-    if not staged.is_dir():
-        raise CheckpointError(f"{staged} is not there. Valid: a path in a file system that all processes share.")
 
 
 def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileRecord]:
@@ -276,44 +267,3 @@ def _read_shards(directory: Path, keys: Any, target: Callable[[torch.Size, torch
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _in_first(function: Callable[[], T]) -> T:
-    """What ``function`` returns in process 0; an error there is raised in every process."""
-    if not dist.is_initialized():
-        return function()
-    outcome: list[Any] = [None, None]
-    caught: Exception | None = None
-    if _rank() == 0:
-        try:
-            outcome[0] = function()
-        except (CoreError, OSError) as error:
-            caught, outcome[1] = error, f"{type(error).__name__}: {error}"
-    dist.broadcast_object_list(outcome, 0)
-    if caught is not None:
-        raise caught
-    if outcome[1] is not None:
-        raise CheckpointError(f"process 0 could not write the checkpoint: {outcome[1]}")
-    result: T = outcome[0]
-    return result
-
-
-def _in_each(function: Callable[[], T]) -> list[T]:
-    """What ``function`` returns in each process, by rank; an error in any is raised in every process."""
-    caught: Exception | None = None
-    results: list[T] = []
-    try:
-        results.append(function())
-    except (CoreError, OSError) as error:
-        caught = error
-    own = results, None if caught is None else f"{type(caught).__name__}: {caught}"
-    outcomes = [own]
-    if dist.is_initialized():
-        outcomes = [own] * dist.get_world_size()
-        dist.all_gather_object(outcomes, own)
-    if isinstance(caught, CoreError):
-        raise caught
-    for rank, (_, said) in enumerate(outcomes):
-        if said is not None:
-            raise CheckpointError(f"process {rank} could not do its part of the checkpoint: {said}") from caught
-    return [result for results, _ in outcomes for result in results]

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from core.checkpoints.base import CheckpointIO
+from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+from core.errors import CheckpointError
 
 __all__ = ["TorchCheckpointIO"]
 
@@ -42,12 +42,7 @@ class TorchCheckpointIO(CheckpointIO):
             ConfigurationError: ``storage_options`` are given; there are none.
             WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
         """
-        if storage_options is not None:
-            raise ConfigurationError(
-                f"storage_options={storage_options!r}: {type(self).__name__} takes none. Valid: None."
-            )
-        if not isinstance(checkpoint, dict):
-            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
         with committed_directory(path) as directory:
             files = {SHARD: write_shard(checkpoint, directory / SHARD, path)}

@@ -54,7 +54,7 @@ def test_read_whole_with_and_without_a_process_group(said: dict[str, Any], out: 
     ("case", "words"),
     [
         ("one cannot write", ["no such disk", "no such disk"]),
-        ("unreadable", ["checkpoint['lambda']", "process 0 could not write"]),
+        ("unreadable", ["checkpoint['lambda']", "process 0 could not do its part"]),
         ("in a tuple", ["'model' is a tuple", "'model' is a tuple"]),
         ("absent", ["manifest.json", "manifest.json"]),
         ("damaged", ["SHA-256", "SHA-256"]),

@@ -67,9 +67,9 @@ def unreadable(tensors: Tensor) -> None:
     strategy.save_checkpoint({"model": tensors, "lambda": print}, OUT / "saved")
 
 
-check, sharded._check_seen = sharded._check_seen, fail_in_one
+check, sharded.check_seen = sharded.check_seen, fail_in_one
 attempt("one cannot write", lambda: strategy.save_checkpoint({"model": rows + 9}, OUT / "saved"))
-sharded._check_seen = check
+sharded.check_seen = check
 attempt("unreadable", lambda: unreadable(rows))
 attempt("in a tuple", lambda: strategy.save_checkpoint({"model": (rows, rows)}, OUT / "saved"))
 attempt("absent", lambda: io.load_shards(OUT / "absent", mesh, [Shard(0)]))

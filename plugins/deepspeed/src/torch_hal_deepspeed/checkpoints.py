@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -18,9 +18,11 @@ import torch
 import torch.distributed as dist
 
 from core.checkpoints import CheckpointIO, FileRecord, Manifest, committed_directory, locate, remove_committed
+from core.checkpoints.base import check_arguments
+from core.checkpoints.together import check_seen, in_each, in_first
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from core.errors import CheckpointError
 from core.nested import map_tensors
 from torch_hal_deepspeed.library import part, quiet
 
@@ -187,12 +189,7 @@ class DeepSpeedCheckpointIO(CheckpointIO):
             ConfigurationError: ``storage_options`` are given; there are none.
             WrongTypeError: ``checkpoint`` is no dict.
         """
-        if storage_options is not None:
-            raise ConfigurationError(
-                f"storage_options={storage_options!r}: DeepSpeed's engine takes none. Valid: None."
-            )
-        if not isinstance(checkpoint, dict):
-            raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        check_arguments("DeepSpeed's engine", checkpoint, storage_options)
         engines = {id(value.engine): value.engine for value in checkpoint.values() if isinstance(value, EngineState)}
         rest = {key: v.described() if isinstance(v, EngineState) else v for key, v in checkpoint.items()}
         with ExitStack() as stack:
@@ -202,7 +199,7 @@ class DeepSpeedCheckpointIO(CheckpointIO):
                 return str(stack.enter_context(committed_directory(path)))
 
             staged = Path(in_first(stage))
-            in_each(lambda: _check_seen(staged))
+            in_each(lambda: check_seen(staged))
             for engine in engines.values():
                 _write_engine(engine, staged)
             records = in_each(lambda: _own_records(staged))
@@ -266,11 +263,6 @@ def _check_loaded(loaded: Any, directory: Path) -> None:
         raise CheckpointError(f"{directory}: DeepSpeed found nothing to load in it.")
 
 
-def _check_seen(staged: Path) -> None:
-    if not staged.is_dir():
-        raise CheckpointError(f"{staged} is not seen here. Valid: a path that all machines share.")
-
-
 def _own_records(staged: Path) -> dict[str, FileRecord]:
     """Of all files that were written this process's share, each with its size and checksum."""
     files = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
@@ -288,34 +280,3 @@ def _finish(
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-# -- all processes together ------------------------------------------------------------------------------------------
-
-
-def in_first(function: Callable[[], T]) -> T:
-    """What ``function`` returns in process 0; an error there is raised in every process."""
-    is_first = not dist.is_initialized() or dist.get_rank() == 0
-    outcomes: list[Any] = in_each(lambda: function() if is_first else None)
-    result: T = outcomes[0]
-    return result
-
-
-def in_each(function: Callable[[], T]) -> list[T]:
-    """What ``function`` returns in each process, by rank; an error in any is raised in every process."""
-    caught: Exception | None = None
-    own: tuple[Any, str | None]
-    try:
-        own = (function(), None)
-    except (CoreError, OSError) as error:
-        caught, own = error, (None, f"{type(error).__name__}: {error}")
-    outcomes: list[tuple[Any, str | None]] = [own]
-    if dist.is_initialized():
-        outcomes = [own] * dist.get_world_size()
-        dist.all_gather_object(outcomes, own)
-    if isinstance(caught, CoreError):
-        raise caught
-    for rank, (_, said) in enumerate(outcomes):
-        if said is not None:
-            raise CheckpointError(f"process {rank} could not do its part of the checkpoint: {said}") from caught
-    return [result for result, _ in outcomes]
