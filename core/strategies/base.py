@@ -73,7 +73,7 @@ class Strategy(ABC):
     """The smallest world size it serves."""
     max_processes: ClassVar[int | None] = None
     """The largest world size it serves; ``None`` for any."""
-    precisions: ClassVar[tuple[str, ...] | None] = None
+    precisions: tuple[str, ...] | None = None
     """Names of the precisions it serves; ``None`` for any."""
     one_process_per_node: ClassVar[bool] = False
     """Whether one process drives all the devices of a machine, rather than one each."""

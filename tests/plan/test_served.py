@@ -54,7 +54,7 @@ def test_a_capability_that_nobody_knows_is_refused() -> None:
 
 
 class _Picky(SingleDeviceStrategy):
-    precisions: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed")
+    precisions = ("32-true", "bf16-mixed")
 
 
 def test_precisions_that_a_strategy_does_not_serve() -> None:

@@ -36,15 +36,8 @@ _ODD: dict[str, Variables] = {
             (
                 *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
                 *("MASTER_ADDR", "MASTER_PORT", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_JOB_NAME", "SLURM_NODELIST"),
-                *(
-                    "OMPI_COMM_WORLD_SIZE",
-                    "PMI_RANK",
-                    "PMI_SIZE",
-                    "LSB_JOBID",
-                    "LSB_DJOB_RANKFILE",
-                    "JSM_NAMESPACE_RANK",
-                ),
-                *("KUBERNETES_PORT", "TORCHELASTIC_RUN_ID", "NODE_RANK", "GROUP_RANK"),
+                *("OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "LSB_JOBID", "LSB_DJOB_RANKFILE"),
+                *("JSM_NAMESPACE_RANK", "KUBERNETES_PORT", "TORCHELASTIC_RUN_ID"),
             ),
             garbage,
         )

@@ -92,7 +92,7 @@ class BaguaStrategy(DDPStrategy):
             bucket_cap_mb=bucket_cap_mb,
             **wrapper_arguments,
         )
-        self.precisions = self.algorithm.precisions  # type: ignore[misc]  # each algorithm has its own
+        self.precisions = self.algorithm.precisions  # each algorithm has its own
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
         self._optimizers: dict[Replica, Optimizer] = {}

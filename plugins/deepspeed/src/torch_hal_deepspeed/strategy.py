@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class DeepSpeedStrategy(ParallelStrategy):
     """
 
     name = "deepspeed"
-    precisions: ClassVar[tuple[str, ...] | None] = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+    precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 
     def __init__(
         self,

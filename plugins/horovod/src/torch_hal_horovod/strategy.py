@@ -68,7 +68,7 @@ class HorovodStrategy(ParallelStrategy):
     uses_process_group: ClassVar[bool] = False
     started_by: ClassVar[str] = "horovodrun -np N --gloo python script.py"
     # Horovod reduces no bfloat16 gradients.
-    precisions: ClassVar[tuple[str, ...] | None] = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")
+    precisions = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")
 
     def __init__(
         self,

@@ -70,16 +70,6 @@ class IPUAccelerator(Accelerator):
     def setup_device(self, device: torch.device) -> None:
         """Nothing: poptorch attaches a compiled step to its IPUs by itself."""
 
-    def autocast_device_type(self, device: torch.device) -> str:
-        """The host's, where the strategy ``ipu`` has its tensors; asked while a strategy gets ready.
-
-        Raises:
-            BackendError: Another strategy wants to place tensors on an IPU.
-        """
-        if device.type == "ipu":
-            raise BackendError(f"accelerator 'ipu' lacks eager: {self.lacks['eager']}. Valid: strategy='ipu'.")
-        return device.type
-
     def _detected(self) -> int:
         try:
             return detect.count()

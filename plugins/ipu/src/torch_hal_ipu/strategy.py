@@ -48,7 +48,7 @@ class IPUStrategy(SingleDeviceStrategy):
 
     name = "ipu"
     accelerators: ClassVar[tuple[str, ...] | None] = ("ipu",)
-    precisions: ClassVar[tuple[str, ...] | None] = ("32-true", "16-true")
+    precisions = ("32-true", "16-true")
     one_process_per_node: ClassVar[bool] = True
     serves_own_loop: ClassVar[bool] = False
 
