@@ -5,12 +5,10 @@ Every public name is imported when it is first asked for; ``import core`` alone 
 
 from __future__ import annotations
 
-import importlib
+from core.lazy import lazy_names
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing costs a listing a quarter of its time
 if TYPE_CHECKING:
-    from typing import Any
-
     from core.accelerators import Accelerator
     from core.checkpoints import CheckpointIO
     from core.environments import ClusterEnvironment
@@ -51,37 +49,27 @@ __all__ = [
     "seed_everything",
 ]
 
-_HOMES = {
-    "Accelerator": "core.accelerators",
-    "AcceleratorRegistry": "core.registration",
-    "Callback": "core.trainer",
-    "CheckpointIO": "core.checkpoints",
-    "CheckpointIORegistry": "core.registration",
-    "ClusterEnvironment": "core.environments",
-    "ClusterEnvironmentRegistry": "core.registration",
-    "CoreError": "core.errors",
-    "Module": "core.trainer",
-    "Plan": "core.plan",
-    "Precision": "core.precisions",
-    "PrecisionRegistry": "core.registration",
-    "Request": "core.plan",
-    "Runtime": "core.runtime",
-    "Strategy": "core.strategies",
-    "StrategyRegistry": "core.registration",
-    "Trainer": "core.trainer",
-    "resolve": "core.plan",
-    "seed_everything": "core.random",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Accelerator": "core.accelerators",
+        "AcceleratorRegistry": "core.registration",
+        "Callback": "core.trainer",
+        "CheckpointIO": "core.checkpoints",
+        "CheckpointIORegistry": "core.registration",
+        "ClusterEnvironment": "core.environments",
+        "ClusterEnvironmentRegistry": "core.registration",
+        "CoreError": "core.errors",
+        "Module": "core.trainer",
+        "Plan": "core.plan",
+        "Precision": "core.precisions",
+        "PrecisionRegistry": "core.registration",
+        "Request": "core.plan",
+        "Runtime": "core.runtime",
+        "Strategy": "core.strategies",
+        "StrategyRegistry": "core.registration",
+        "Trainer": "core.trainer",
+        "resolve": "core.plan",
+        "seed_everything": "core.random",
+    },
+)

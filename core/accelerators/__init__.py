@@ -5,8 +5,9 @@ Importing this package imports no torch, since :mod:`core.accelerators.detect` l
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from core.accelerators.base import CAPABILITIES, Accelerator
@@ -16,22 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "parse_devices"]
 
-_HOMES = {
-    "CAPABILITIES": "core.accelerators.base",
-    "Accelerator": "core.accelerators.base",
-    "CPUAccelerator": "core.accelerators.cpu",
-    "TorchDeviceAccelerator": "core.accelerators.torch_device",
-    "parse_devices": "core.accelerators.devices",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CAPABILITIES": "core.accelerators.base",
+        "Accelerator": "core.accelerators.base",
+        "CPUAccelerator": "core.accelerators.cpu",
+        "TorchDeviceAccelerator": "core.accelerators.torch_device",
+        "parse_devices": "core.accelerators.devices",
+    },
+)

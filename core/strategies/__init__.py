@@ -1,7 +1,8 @@
 """Strategies: how a model is spread over devices and kept in step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from core.lazy import lazy_names
 from core.strategies.base import Strategy, TrainingStepOptions
 from core.strategies.communication import COMMUNICATION_HOOKS
 from core.strategies.ddp import DDPStrategy
@@ -21,10 +22,5 @@ __all__ = [
     "TrainingStepOptions",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "DDPShardedStrategy":  # what it needs of torch takes the better part of a second to import
-        from core.strategies.ddp_sharded import DDPShardedStrategy
-
-        return DDPShardedStrategy
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What it needs of torch takes the better part of a second to import.
+__getattr__, __dir__ = lazy_names(__name__, {"DDPShardedStrategy": "core.strategies.ddp_sharded"})

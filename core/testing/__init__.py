@@ -6,8 +6,9 @@ can also be derived from, and their fixtures overridden. Importing this package 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from core.testing.backend import BackendUnderTest
@@ -33,28 +34,19 @@ __all__ = [
     "tier",
 ]
 
-_HOMES = {
-    "AcceleratorSuite": "core.testing.suites.accelerator",
-    "BackendUnderTest": "core.testing.backend",
-    "CheckpointIOSuite": "core.testing.suites.checkpoint_io",
-    "Cluster": "core.testing.suites.cluster_environment",
-    "ClusterEnvironmentSuite": "core.testing.suites.cluster_environment",
-    "PrecisionSuite": "core.testing.suites.precision",
-    "StrategySuite": "core.testing.suites.strategy",
-    "Suite": "core.testing.suites.base",
-    "not_run": "core.testing.tiers",
-    "skip_by_declaration": "core.testing.tiers",
-    "tier": "core.testing.tiers",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "AcceleratorSuite": "core.testing.suites.accelerator",
+        "BackendUnderTest": "core.testing.backend",
+        "CheckpointIOSuite": "core.testing.suites.checkpoint_io",
+        "Cluster": "core.testing.suites.cluster_environment",
+        "ClusterEnvironmentSuite": "core.testing.suites.cluster_environment",
+        "PrecisionSuite": "core.testing.suites.precision",
+        "StrategySuite": "core.testing.suites.strategy",
+        "Suite": "core.testing.suites.base",
+        "not_run": "core.testing.tiers",
+        "skip_by_declaration": "core.testing.tiers",
+        "tier": "core.testing.tiers",
+    },
+)

@@ -5,7 +5,9 @@ Source: Gan et al., BAGUA: Scaling up Distributed Learning with System Relaxatio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_bagua.optimizer import QAdamOptimizer
@@ -13,13 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["BaguaStrategy", "QAdamOptimizer"]
 
-_HOMES = {"BaguaStrategy": "strategy", "QAdamOptimizer": "optimizer"}
-
-
-def __getattr__(name: str) -> Any:
-    # Not imported above: core imports plugin.py without torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BaguaStrategy": "torch_hal_bagua.strategy",
+        "QAdamOptimizer": "torch_hal_bagua.optimizer",
+    },
+)

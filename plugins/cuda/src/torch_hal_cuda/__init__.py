@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # detection imports this module, and should import nothing else
-if TYPE_CHECKING:
-    from typing import Any
+from core.lazy import lazy_names
 
+TYPE_CHECKING = False  # detection imports this module, and should import little else
+if TYPE_CHECKING:
     from torch_hal_cuda.accelerator import CUDAAccelerator
     from torch_hal_cuda.pick import find_usable_cuda_devices
 
 __all__ = ["CUDAAccelerator", "find_usable_cuda_devices"]
 
-_HOMES = {
-    "CUDAAccelerator": "torch_hal_cuda.accelerator",
-    "find_usable_cuda_devices": "torch_hal_cuda.pick",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CUDAAccelerator": "torch_hal_cuda.accelerator",
+        "find_usable_cuda_devices": "torch_hal_cuda.pick",
+    },
+)

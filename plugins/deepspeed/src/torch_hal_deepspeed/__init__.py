@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO
@@ -13,15 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DeepSpeedCheckpointIO", "DeepSpeedEnvironment", "DeepSpeedStrategy", "consolidate"]
 
-_MODULES = {
-    "DeepSpeedCheckpointIO": "checkpoints",
-    "DeepSpeedEnvironment": "environment",
-    "DeepSpeedStrategy": "strategy",
-    "consolidate": "consolidate",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DeepSpeedCheckpointIO": "torch_hal_deepspeed.checkpoints",
+        "DeepSpeedEnvironment": "torch_hal_deepspeed.environment",
+        "DeepSpeedStrategy": "torch_hal_deepspeed.strategy",
+        "consolidate": "torch_hal_deepspeed.consolidate",
+    },
+)

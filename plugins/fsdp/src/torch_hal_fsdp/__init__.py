@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_fsdp.strategy import FSDPStrategy
 
 __all__ = ["FSDPStrategy"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torch_hal_fsdp import strategy
-
-    return getattr(strategy, name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "FSDPStrategy": "torch_hal_fsdp.strategy",
+    },
+)

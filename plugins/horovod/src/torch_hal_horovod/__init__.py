@@ -5,8 +5,9 @@ The public names are imported when they are first asked for, since finding out w
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_horovod.environment import HorovodEnvironment
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["HorovodEnvironment", "HorovodStrategy"]
 
-_HOMES = {"HorovodEnvironment": "environment", "HorovodStrategy": "strategy"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "HorovodEnvironment": "torch_hal_horovod.environment",
+        "HorovodStrategy": "torch_hal_horovod.strategy",
+    },
+)

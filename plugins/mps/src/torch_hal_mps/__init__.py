@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # detection imports this module, and should import nothing else
-if TYPE_CHECKING:
-    from typing import Any
+from core.lazy import lazy_names
 
+TYPE_CHECKING = False  # detection imports this module, and should import little else
+if TYPE_CHECKING:
     from torch_hal_mps.accelerator import MPSAccelerator
 
 __all__ = ["MPSAccelerator"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "MPSAccelerator":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from torch_hal_mps.accelerator import MPSAccelerator
-
-    return MPSAccelerator
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "MPSAccelerator": "torch_hal_mps.accelerator",
+    },
+)

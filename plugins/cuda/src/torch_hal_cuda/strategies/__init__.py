@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_cuda.strategies.ddp2 import DDP2Strategy
@@ -11,13 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DDP2Strategy", "DataParallelStrategy"]
 
-_HOMES = {
-    "DDP2Strategy": "torch_hal_cuda.strategies.ddp2",
-    "DataParallelStrategy": "torch_hal_cuda.strategies.dp",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DDP2Strategy": "torch_hal_cuda.strategies.ddp2",
+        "DataParallelStrategy": "torch_hal_cuda.strategies.dp",
+    },
+)
