@@ -16,18 +16,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 MACHINES = 4
 PORT = 29500
 SECONDS = 1200
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {},
+    "ddp, Adam": {},
     "gradient_allreduce": {"algorithm": "gradient_allreduce"},
     "bytegrad": {"algorithm": "bytegrad"},
     "decentralized (all)": {"algorithm": "decentralized"},
@@ -128,14 +131,44 @@ def work(out: Path, steps: int, names: Sequence[str]) -> None:
     """Time every run in this process."""
     results = {}
     for name in names:
-        results[name] = _timed(RUNS[name], steps)
+        results[name] = _timed(name, steps)
         if os.environ["RANK"] == "0":
             print(f"{name}: {results[name]}", flush=True)  # noqa: T201  a script
     if os.environ["RANK"] == "0":
         out.write_text(json.dumps(results))
 
 
-def _timed(options: dict[str, Any], steps: int) -> dict[str, float]:
+@contextmanager
+def _watched_rounding() -> Iterator[list[float]]:
+    """Seconds that each call took, in any thread, which works out bytes to send or what they stand for."""
+    byte_grad = import_module("torch_hal_bagua.algorithms.bytegrad")
+    ring = import_module("torch_hal_bagua.algorithms.low_precision_decentralized")
+    took: list[float] = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                took.append(time.perf_counter() - begin)
+
+        return call
+
+    places = [(byte_grad, "quantize"), (byte_grad, "dequantize"), (ring, "dequantize")]
+    places += [(ring._Known, "message"), (ring._Known, "advance")]
+    with ExitStack() as stack:
+        for owner, name in places:
+            stack.enter_context(patch.object(owner, name, watched(getattr(owner, name))))
+        yield took
+
+
+def _compared(name: str) -> str:
+    """Which run of DistributedDataParallel a run is compared with: the one whose optimizer does as much."""
+    return "ddp, Adam" if name == "qadam" else "ddp"
+
+
+def _timed(name: str, steps: int) -> dict[str, float]:
     import torch
     from torch import nn
     from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
@@ -143,13 +176,16 @@ def _timed(options: dict[str, Any], steps: int) -> dict[str, float]:
     from core import Runtime
     from core.strategies import DDPStrategy
 
+    options = RUNS[name]
     strategy = BaguaStrategy(**options) if options else DDPStrategy(bucket_cap_mb=10)
     with Runtime(accelerator="cpu", devices=1, num_nodes=MACHINES, strategy=strategy) as runtime:
         torch.manual_seed(0)
         own = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2560))
-        qadam = options.get("algorithm") == "qadam"
-        optimizer: Any = QAdamOptimizer(own.parameters(), warmup_steps=1) if qadam else None
-        optimizer = optimizer or torch.optim.SGD(own.parameters(), lr=0.01)
+        optimizers: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+            "qadam": partial(QAdamOptimizer, warmup_steps=1),
+            "ddp, Adam": torch.optim.Adam,
+        }
+        optimizer: Any = optimizers.get(name, partial(torch.optim.SGD, lr=0.01))(own.parameters())
         parameters = sum(parameter.numel() for parameter in own.parameters())
         model, optimizer = runtime.prepare(own, optimizer)
         generator = torch.Generator().manual_seed(runtime.process_index)
@@ -165,14 +201,16 @@ def _timed(options: dict[str, Any], steps: int) -> dict[str, float]:
         is_async = options.get("algorithm") == "async"
         runtime.barrier()
         sent, seconds = _bytes_sent(), []
-        for _ in range(steps * (50 if is_async else 1)):
-            begin = time.perf_counter()
-            step()
-            seconds.append(time.perf_counter() - begin)
+        with _watched_rounding() as rounding:
+            for _ in range(steps * (50 if is_async else 1)):
+                begin = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - begin)
         runtime.barrier()
         return {
             "milliseconds": median(seconds) * 1000,
             "fastest": min(seconds) * 1000,
+            "rounding": sum(rounding) / len(seconds) * 1000,
             "megabytes": (_bytes_sent() - sent) / len(seconds) / 1e6,
             "parameters": parameters,
         }
@@ -183,18 +221,19 @@ def _timed(options: dict[str, Any], steps: int) -> dict[str, float]:
 
 def table(results: dict[str, dict[str, float]], rate: str) -> str:
     """The results as Markdown."""
-    base = results["ddp"]
-    millions = results["ddp"]["parameters"] / 1e6
+    millions = next(iter(results.values()))["parameters"] / 1e6
     lines = [
         f"{MACHINES} machines, {millions:.1f} million float32 parameters, link rate {rate}:",
         "",
-        "| algorithm | ms a step, median | fastest | MB sent a step | times faster than DDP, median | fastest |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| algorithm | ms a step, median | fastest | of it rounding, mean | beyond DDP, median | MB sent a step "
+        "| times faster than DDP, median | fastest |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, row in results.items():
-        middle, fastest = row["milliseconds"], row["fastest"]
+        base, middle, fastest = results[_compared(name)], row["milliseconds"], row["fastest"]
         lines.append(
-            f"| {name} | {middle:.0f} | {fastest:.0f} | {row['megabytes']:.1f} "
+            f"| {name} | {middle:.0f} | {fastest:.0f} | {row['rounding']:.0f} | {middle - base['milliseconds']:+.0f} "
+            f"| {row['megabytes']:.1f} "
             f"| {base['milliseconds'] / middle:.2f} | {base['fastest'] / fastest:.2f} |"
         )
     return "\n".join(lines) + "\n"
@@ -231,7 +270,9 @@ def main() -> None:
         return
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nsenter"))):
         raise SystemExit("needs root, and ip, tc and nsenter")
-    results = measure(arguments.rate, arguments.steps, list(dict.fromkeys(["ddp", *arguments.runs])))
+    results = measure(
+        arguments.rate, arguments.steps, list(dict.fromkeys([*map(_compared, arguments.runs), *arguments.runs]))
+    )
     text = table(results, arguments.rate)
     print(text)  # noqa: T201  a script
     if arguments.markdown:
