@@ -21,8 +21,8 @@ CommunicationHook = Callable[[Any, GradBucket], Future[Tensor]]
 
 COMMUNICATION_HOOKS = ("allreduce", "bf16_compress", "fp16_compress", "power_sgd")
 """``allreduce``: the mean, as without a hook. ``bf16_compress``, ``fp16_compress``: the mean of 16-bit copies, half the
-bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019); options are
-those of torch's ``PowerSGDState``."""
+bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019), one
+bucket after another; options are those of torch's ``PowerSGDState``."""
 
 
 def check_communication_hook(hook: str | CommunicationHook | None, options: Mapping[str, Any]) -> None:
@@ -89,4 +89,12 @@ def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, A
         state = power_sgd.PowerSGDState(process_group=None, **options)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"communication_options={dict(options)!r}: {error}.") from error
-    module.register_comm_hook(state, power_sgd.powerSGD_hook)
+
+    def one_after_another(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        reduced: Future[Tensor] = power_sgd.powerSGD_hook(state, bucket)
+        # A bucket's later collectives begin when its first is done. With two buckets on the way, processes would begin
+        # them in orders of their own, and take one bucket's numbers for another's.
+        reduced.wait()
+        return reduced
+
+    module.register_comm_hook(state, one_after_another)

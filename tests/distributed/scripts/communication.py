@@ -12,6 +12,8 @@ from core import Runtime
 from core.errors import ConfigurationError
 from core.strategies import DDPShardedStrategy, DDPStrategy
 
+FULL_RANK = {"matrix_approximation_rank": 24, "min_compression_rate": 0.1, "start_powerSGD_iter": 2}
+
 
 def gradients(steps: int = 1, **options: Any) -> list[Tensor]:
     """The gradients after some steps of a run with that strategy; inputs differ from process to process."""
@@ -71,6 +73,25 @@ def check_hooks(rank: int) -> None:
         gradients(communication_hook="power_sgd", communication_options={"rank_of_matrix": 1})
 
 
+def check_power_sgd_in_buckets() -> None:
+    """At full rank it is the mean, of whichever bucket: here each layer is one, and all are of one shape."""
+    results = []
+    in_full_rank = DDPStrategy(communication_hook="power_sgd", communication_options=FULL_RANK, bucket_cap_mb=0.001)
+    for strategy in (DDPStrategy(), in_full_rank):
+        with Runtime(accelerator="cpu", strategy=strategy, devices=2) as runtime:
+            torch.manual_seed(0)
+            module = nn.Sequential(*(nn.Linear(24, 24, bias=False) for _ in range(12)))
+            model = runtime.prepare(module)
+            for step in range(20):
+                module.zero_grad()
+                generator = torch.Generator().manual_seed(2 * step + runtime.process_index)
+                runtime.backward(model(torch.randn(32, 24, generator=generator)).sum())
+            results.append([parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None])
+    exact, found = results
+    for one, other in zip(exact, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(one.norm()))
+
+
 def check_sharded(path: Path) -> None:
     """The optimizer's state is divided, saved whole, and read back; learning rates follow the user's optimizer."""
     saved = {}
@@ -110,5 +131,6 @@ if __name__ == "__main__":
         first.barrier()
         process = first.process_index
     check_hooks(process)
+    check_power_sgd_in_buckets()
     check_sharded(Path(os.environ["OUT"]) / "checkpoint")
     print(f"process {process} is through")
