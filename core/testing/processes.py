@@ -99,7 +99,12 @@ class Outcome:
 
 
 def run(
-    function: str, *arguments: Any, directory: Path, limit: float = LIMIT, started_here: int | None = None
+    function: str,
+    *arguments: Any,
+    directory: Path,
+    limit: float = LIMIT,
+    started_here: int | None = None,
+    start_command: Sequence[str] = (),
 ) -> Outcome:
     """Call ``function(directory, *arguments)`` in a process that may start further ones, or in several.
 
@@ -110,6 +115,7 @@ def run(
         directory: An empty folder.
         limit: Seconds for all of it.
         started_here: How many processes to start as torchrun does; where not given, one.
+        start_command: The words of a command that starts the processes, to which the command of one is added.
     """
     task, output = directory / "task", directory / "output"
     task.write_text(
@@ -118,7 +124,7 @@ def run(
         ),
         "utf-8",
     )
-    command = [sys.executable, "-P", "-u", "-m", "core.testing.worker", str(task)]
+    command = [*start_command, sys.executable, "-P", "-u", "-m", "core.testing.worker", str(task)]
     processes: list[subprocess.Popen[bytes]] = []
     with output.open("wb") as file, _variables(started_here) as variables:
         try:

@@ -22,9 +22,9 @@ class FailureTests(RunTests):
         """A killed process, or an exception in one, ends all in bounded time with a failing exit code; none is left."""
         if several.world_size == 1:
             skip_by_declaration("one process drives all devices")
-        if not several.starts_itself:
+        if "started_here" in several.start:
             skip_by_declaration("launcher is None: it starts no processes")
-        outcome = several.run("failing", dict(several.words), how, victim)
+        outcome = several.run("failing", dict(several.words), how, victim, **several.start)
         failed = outcome.values("failed")[victim]
         assert outcome.code is not None, f"{how} in rank {victim}: {outcome.end}\n{outcome.output[-4000:]}"
         assert outcome.code != 0, f"{how} in rank {victim}: {outcome.end}. Expected: a failing exit code"

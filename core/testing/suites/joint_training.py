@@ -160,8 +160,7 @@ class JointTrainingTests(RunTests):
         """A run that goes on from an epoch's checkpoint in new processes ends as the uninterrupted one, bit for bit."""
         uninterrupted = runs.everything.values("uninterrupted")
         path = Path(runs.everything.directory, "resumable", "epoch-0")
-        started_here = None if runs.starts_itself else runs.devices
-        resumed = runs.run("resumed", dict(runs.words), str(path), started_here=started_here).values("resumed")
+        resumed = runs.run("resumed", dict(runs.words), str(path), **runs.start).values("resumed")
         for rank, (whole, rest) in enumerate(zip(uninterrupted, resumed, strict=True)):
             expected = whole["losses"][len(whole["losses"]) // 2 :]
             assert rest["losses"] == expected, f"rank {rank} goes on with losses {rest['losses']}. Expected: {expected}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -16,7 +16,10 @@ from core.testing.processes import Outcome, run
 from core.testing.suites.training import TOLERANCES
 from core.testing.tiers import not_run, skip_by_declaration, tier
 
-__all__ = ["SEVERAL", "Runs", "RunTests"]
+__all__ = ["SEVERAL", "Runs", "RunTests", "StartCommand"]
+
+StartCommand = Callable[[int], Sequence[str]]
+"""The words of a command that starts so many processes, to which the command that each is to run is added."""
 
 _DONE = pytest.StashKey[dict[str, Outcome]]()
 
@@ -35,8 +38,8 @@ class Runs:
     """Whether the devices run single operations on tensors."""
     precisions: list[str]
     """Further ones that are trained in."""
-    starts_itself: bool
-    """Whether the strategy starts its processes; else they are started as torchrun does."""
+    start: Mapping[str, Any]
+    """How its processes are started that the strategy does not start: further arguments of :meth:`run`."""
     directories: pytest.TempPathFactory = attrs.field(repr=False)
     done: dict[str, Outcome] = attrs.field(repr=False)
 
@@ -48,8 +51,7 @@ class Runs:
     @property
     def everything(self) -> Outcome:
         """The run with all that is observed of one that ends well."""
-        started_here = None if self.starts_itself else self.devices
-        return self.run("everything", dict(self.words), self.eager, self.precisions, started_here=started_here)
+        return self.run("everything", dict(self.words), self.eager, self.precisions, **self.start)
 
     @property
     def world_size(self) -> int:
@@ -61,13 +63,13 @@ class Runs:
         """In how many parts that run split the data."""
         return int(self.everything.values("who")[0]["shards"])
 
-    def run(self, function: str, *arguments: Any, started_here: int | None = None) -> Outcome:
+    def run(self, function: str, *arguments: Any, **start: Any) -> Outcome:
         """A run of that function of :mod:`core.testing.observations`; further arguments as of :func:`run`."""
-        key = json.dumps([function, arguments, started_here])
+        key = json.dumps([function, arguments, start])
         if key not in self.done:
             directory = self.directories.mktemp(f"{function}-{len(self.done)}-")
             called = f"core.testing.observations:{function}"
-            self.done[key] = run(called, *arguments, directory=directory, started_here=started_here)
+            self.done[key] = run(called, *arguments, directory=directory, **start)
         return self.done[key]
 
 
@@ -89,17 +91,22 @@ class RunTests:
 
     @pytest.fixture
     def run_precisions(
-        self, backend: BackendUnderTest, words: Mapping[str, Any], counts: Mapping[str, int | str]
+        self, backend: BackendUnderTest, words: Mapping[str, Any], counts: Mapping[str, int | str], starts_itself: bool
     ) -> list[str]:
         """Further precisions that a run trains in: those of core's own that are served, but for ``32-true``."""
-        count = next(count for count in (counts["several"], counts["one"]) if isinstance(count, int))
-        words = {**words, "devices": count}
+        made_here = (counts["several"] if starts_itself else 1, counts["one"])
+        words = {**words, "devices": next((count for count in made_here if isinstance(count, int)), 1)}
         return [name for name in TOLERANCES if name != "32-true" and _is_served(backend, {**words, "precision": name})]
 
     @pytest.fixture
     def starts_itself(self) -> bool:
-        """Whether the strategy starts the processes of a run of several."""
+        """Whether the strategy starts the processes of a run of several; else they are started as torchrun does."""
         return True
+
+    @pytest.fixture
+    def start_command(self) -> StartCommand | None:
+        """What starts the processes where neither the strategy nor torchrun does; see :data:`StartCommand`."""
+        return None
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Judge a run of each size."""
@@ -128,6 +135,7 @@ class RunTests:
         counts: Mapping[str, int | str],
         run_precisions: list[str],
         starts_itself: bool,
+        start_command: StartCommand | None,
         devices: int | None,
         lacks: Mapping[str, str],
     ) -> Any:
@@ -141,15 +149,12 @@ class RunTests:
                 skip_by_declaration(count)
             if devices is not None and devices < count:
                 not_run(f"{devices} device(s) of it here; it takes {count}")
+            start: dict[str, Any] = {}
+            if not starts_itself and count > 1:
+                start = {"start_command": start_command(count)} if start_command else {"started_here": count}
             done = pytestconfig.stash.setdefault(_DONE, {})
-            return Runs(
-                {**words, "devices": count},
-                "eager" not in lacks,
-                run_precisions,
-                starts_itself or count == 1,
-                tmp_path_factory,
-                done,
-            )
+            run_words = {**words, "devices": count}
+            return Runs(run_words, "eager" not in lacks, run_precisions, start, tmp_path_factory, done)
 
         return make
 

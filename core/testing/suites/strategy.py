@@ -11,6 +11,7 @@ import torch
 
 from core import Accelerator, Precision, Request, Runtime, resolve
 from core.errors import ConfigurationError
+from core.strategies import Strategy
 from core.testing.backend import BackendUnderTest
 from core.testing.suites.accelerator import counted, present_accelerator
 from core.testing.suites.base import Suite
@@ -19,7 +20,7 @@ from core.testing.suites.failing import FailureTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.joint_training import JointTrainingTests
 from core.testing.suites.metadata import MetadataTests
-from core.testing.suites.several import SEVERAL, Runs
+from core.testing.suites.several import SEVERAL, Runs, StartCommand
 from core.testing.tiers import not_run, skip_by_declaration, tier
 
 __all__ = ["Declared", "StrategySuite"]
@@ -36,6 +37,7 @@ class Declared:
     one_process_per_node: bool
     serves_own_loop: bool
     launcher: str | None
+    started_by: str
 
     @classmethod
     def of(cls, backend: BackendUnderTest) -> Declared:
@@ -50,7 +52,13 @@ class Declared:
             one_process_per_node=made.one_process_per_node,
             serves_own_loop=made.serves_own_loop,
             launcher=made.launcher,
+            started_by=made.started_by,
         )
+
+    @property
+    def is_started_by_torchrun(self) -> bool:
+        """Whether the processes of torchrun are such as it takes."""
+        return self.started_by == Strategy.started_by
 
 
 class StrategySuite(MetadataTests, ImportTests, CollectiveTests, JointTrainingTests, FailureTests, Suite):
@@ -92,9 +100,13 @@ class StrategySuite(MetadataTests, ImportTests, CollectiveTests, JointTrainingTe
         return {"accelerator": accelerator.name, "strategy": backend.name}
 
     @pytest.fixture
-    def counts(self, declared: Declared) -> Mapping[str, int | str]:
-        """One process, and the least number that is several, if the strategy serves them."""
+    def counts(
+        self, declared: Declared, starts_itself: bool, start_command: StartCommand | None
+    ) -> Mapping[str, int | str]:
+        """One process, and the least number that is several, if the strategy serves them and they can be started."""
         several: int | str = max(2, declared.least)
+        if not (starts_itself or start_command or declared.is_started_by_torchrun):
+            several = f"started_by={declared.started_by!r}, and the fixture start_command of the suite gives no command"
         if declared.most is not None and declared.most < 2 and not declared.one_process_per_node:
             several = f"max_processes={declared.most}: it serves one process"
         return {
@@ -190,6 +202,8 @@ class StrategySuite(MetadataTests, ImportTests, CollectiveTests, JointTrainingTe
         """In processes that torchrun started the strategy starts none, and trains as in those of its own."""
         if declared.one_process_per_node:
             skip_by_declaration("one_process_per_node is True: one process drives all devices")
+        if not declared.is_started_by_torchrun:
+            skip_by_declaration(f"started_by={declared.started_by!r}: it takes no processes of torchrun's")
         outcome = several.run("started", dict(several.words), started_here=several.devices)
         said = [(who["rank"], who["world_size"]) for who in outcome.values("who")]
         expected = [(rank, several.devices) for rank in range(several.devices)]
