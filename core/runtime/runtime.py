@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -95,7 +95,8 @@ class Runtime:
                 "core.Trainer, or another strategy."
             )
         self._is_live = False
-        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
+        """Those that were prepared, in the same order in every process."""
         self._backward: Callable[..., None] = self._launch_and_backward
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -158,7 +159,7 @@ class Runtime:
         return {name: value for name, value in state.items() if name not in ("_backward", "_optimizers")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _optimizers=WeakSet())
+        self.__dict__.update(state, _optimizers=WeakKeyDictionary())
         self._backward = self._launch_and_backward
 
     # -- who and where -------------------------------------------------------------------------------------------
@@ -225,6 +226,7 @@ class Runtime:
         for position, obj in enumerate(objects):
             if prepared[position] is None:
                 prepared[position] = self._prepare_other(obj, strategy)
+        self._backward = strategy.bound_backward()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _prepare_module(self, module: nn.Module) -> nn.Module:
@@ -241,7 +243,7 @@ class Runtime:
             return obj
         if isinstance(obj, Optimizer):
             (optimizer,) = strategy.setup_optimizers([obj])
-            self._optimizers.add(optimizer)
+            self._optimizers[optimizer] = None
             return optimizer if strategy.steps_plainly() else PreparedOptimizer(optimizer, strategy)
         if isinstance(obj, DataLoader):
             return prepare_loader(obj, strategy)
@@ -293,13 +295,13 @@ class Runtime:
 
     def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
         chosen: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        precision = self.strategy.precision
-        if precision.scales_loss:
+        strategy = self.strategy
+        if strategy.precision.scales_loss:
             given = {id(parameter) for parameter in chosen}
             for optimizer in self._optimizers:
                 if any(id(p) in given for group in optimizer.param_groups for p in group["params"]):
-                    precision.unscale_gradients(optimizer)
-        return self.strategy.clip_parameters(chosen, limit, algorithm, norm_type)
+                    strategy.unscale_gradients(optimizer)
+        return strategy.clip_parameters(chosen, limit, algorithm, norm_type)
 
     # -- collectives on nested structures ------------------------------------------------------------------------
 

@@ -268,11 +268,15 @@ class Strategy(ABC):
         """Apply the gradients; returns what the optimizer's ``step`` returns."""
         return self.precision.optimizer_step(optimizer, closure)
 
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Undo the scaling of the loss in the optimizer's gradients, reduced; see :class:`core.Precision`."""
+        self.precision.unscale_gradients(optimizer)
+
     def clip_gradients(
         self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
     ) -> Tensor | None:
         """Unscale and limit the module's gradients; see :meth:`core.Precision.clip_gradients`."""
-        self.precision.unscale_gradients(optimizer)
+        self.unscale_gradients(optimizer)
         return self.clip_parameters(module.parameters(), clip_value, algorithm)
 
     def clip_parameters(
@@ -332,7 +336,10 @@ class Strategy(ABC):
         return accumulating_step
 
     def bound_backward(self) -> Callable[..., None]:
-        """What ``backward`` comes down to, for the loop: the tensor's own where nothing overrides it."""
+        """What ``backward`` comes down to, for the loop: the tensor's own where nothing overrides it.
+
+        It is asked for anew whenever modules or optimizers were prepared.
+        """
         if type(self).backward is Strategy.backward:
             return self.precision.backward if self.precision.acts_in("backward") else _tensor_backward
         return self.backward

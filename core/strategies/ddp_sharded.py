@@ -81,14 +81,13 @@ class _ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def follow(self, optimizer: Optimizer) -> None:
         """Share the param_groups of ``optimizer``."""
+
+        def note(*_: Any) -> None:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers ask whether it has stepped
+
         self._followed = optimizer
         self.param_groups = optimizer.param_groups
-
-    def step(self, closure: Any = None, **kwargs: Any) -> Any:
-        """Update this process's share of the parameters, and receive the others'."""
-        if self._followed is not None:
-            self._followed._opt_called = True  # type: ignore[attr-defined]  # schedulers ask whether it has stepped
-        return super().step(closure, **kwargs)
+        self.register_step_pre_hook(note)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what was saved, this process its share."""

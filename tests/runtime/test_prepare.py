@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from core.errors import WrongTypeError
 from core.runtime.modules import PreparedModule
 from core.runtime.optimizers import PreparedOptimizer
+from core.strategies import SingleDeviceStrategy
 
 from .problem import PRECISIONS, network, runtime
 
@@ -71,6 +73,36 @@ def test_only_what_has_something_to_do_is_wrapped() -> None:
         model, stepper = runtime(precision=name).prepare(module, optimizer)
         wrapped[name] = (type(model) is PreparedModule, type(stepper) is PreparedOptimizer)
     assert wrapped == {name: (name != "32-true", name == "16-mixed") for name in PRECISIONS}
+
+
+class EngineStrategy(SingleDeviceStrategy):
+    """Has a backward of its own once there is an optimizer, as one with an engine."""
+
+    ready = False
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        self.ready = True
+        return super().setup_optimizers(optimizers)
+
+    def bound_backward(self) -> Callable[..., None]:
+        def backward(loss: torch.Tensor) -> None:
+            (2 * loss).backward()  # type: ignore[no-untyped-call]
+
+        return backward if self.ready else super().bound_backward()
+
+
+def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> None:
+    """A strategy may say so anew once its engine has module and optimizer."""
+    one = runtime(strategy=EngineStrategy())
+    model = one.prepare(nn.Linear(1, 1))
+    gradients = []
+    for prepare in (False, True):
+        if prepare:
+            one.prepare(SGD(model.parameters(), lr=0.1))
+        model.zero_grad()
+        one.backward(model(torch.ones(1, 1)).sum())
+        gradients.append(float(model.weight.grad))
+    assert gradients == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("obj", [None, 5, "model", [network()], SGD, {"a": 1}, torch.ones(1), (i for i in range(3))])

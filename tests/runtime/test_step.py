@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from core.errors import ConfigurationError
+from core.strategies import SingleDeviceStrategy
 
 from .problem import PRECISIONS, batch, mse, network, runtime
 
@@ -111,6 +112,25 @@ def test_the_norm_is_that_before_clipping_and_unscaled() -> None:
         assert norms[name][1] == max(gradients)
         optimizer.step()
     assert norms["16-mixed"] == pytest.approx(norms["32-true"], rel=1e-2)
+
+
+def test_the_strategy_unscales() -> None:
+    """It is asked before gradients are clipped, for each optimizer that has some of them, in the order of preparing."""
+    asked: list[Any] = []
+
+    class Recording(SingleDeviceStrategy):
+        def unscale_gradients(self, optimizer: Optimizer) -> None:
+            asked.append(optimizer)
+            super().unscale_gradients(optimizer)
+
+    one = runtime(precision="16-mixed", strategy=Recording())
+    modules = [network() for _ in range(6)]
+    optimizers = [sgd(module) for module in modules]
+    model = one.prepare(*modules, *optimizers)[0]
+    inputs, targets = batch()
+    one.backward(mse(model(inputs), targets))
+    one.clip_grad_norm_([parameter for module in modules[:5] for parameter in module.parameters()], 1.0)
+    assert asked == optimizers[:5]
 
 
 def test_clipping_what_no_optimizer_unscales() -> None:

@@ -33,6 +33,8 @@ MPI = {
         ({"gradient_predivide_factor": float("inf")}, "gradient_predivide_factor=inf"),
         ({"gradient_predivide_factor": 2.0, "op": "sum"}, "gradient_predivide_factor=2.0 with op='sum'"),
         ({"scale_learning_rate": True, "op": "adasum"}, "scale_learning_rate=True with op='adasum'"),
+        ({"sparse_as_dense": True, "op": "adasum"}, "sparse_as_dense=True with op='adasum'"),
+        ({"backward_passes_per_step": 2, "op": "adasum"}, "backward_passes_per_step=2 with op='adasum'"),
         ({"scale_learning_rate": 2}, "scale_learning_rate=2. Valid: True or False"),
         ({"sparse_as_dense": "no"}, "sparse_as_dense='no'"),
     ],

@@ -56,6 +56,12 @@ class HorovodOptions:
                 f"gradient_predivide_factor={self.gradient_predivide_factor!r} with op={self.op!r}. Valid: with "
                 "op='average'."
             )
+        if self.op == "adasum" and (self.sparse_as_dense or self.backward_passes_per_step != 1):
+            word = "sparse_as_dense" if self.sparse_as_dense else "backward_passes_per_step"
+            raise ConfigurationError(
+                f"{word}={getattr(self, word)!r} with op='adasum', which reduces no gradients: it combines what steps "
+                f"have changed. Valid: to leave {word} out, or another op."
+            )
         if self.scale_learning_rate and self.op == "adasum":
             raise ConfigurationError(
                 "scale_learning_rate=True with op='adasum', which finds a step's length by itself. Valid: one of them."

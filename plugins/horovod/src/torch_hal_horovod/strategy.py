@@ -185,8 +185,8 @@ class HorovodStrategy(ParallelStrategy):
             hvd.shutdown()
             raise LaunchError(
                 f"strategy={self.name!r}: the environment says rank {expected[1]} of {expected[0]}, but Horovod rank "
-                f"{found[1]} of {found[0]}. Valid: a Horovod built for the controller that started it (MPI under "
-                "mpirun, gloo under horovodrun --gloo)."
+                f"{found[1]} of {found[0]}. Valid: HOROVOD_CONTROLLER=mpi in the environment under mpirun; a Horovod "
+                "built for what started it (MPI for mpirun, gloo for horovodrun --gloo)."
             )
         self._is_live = True
 
@@ -302,30 +302,16 @@ class HorovodStrategy(ParallelStrategy):
             return super().optimizer_step(optimizer, closure)
         return step.take(lambda: ParallelStrategy.optimizer_step(self, optimizer, closure))
 
-    def clip_gradients(
-        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
-    ) -> Tensor | None:
-        """Reduce what is not reduced, then unscale and limit it."""
-        self._finish(module.parameters())
-        return super().clip_gradients(module, optimizer, clip_value, algorithm)
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Reduce what is not reduced, then unscale it: whether a step is finite all processes must see alike."""
+        self._finish(parameter for group in optimizer.param_groups for parameter in group["params"])
+        super().unscale_gradients(optimizer)
 
     def clip_parameters(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Tensor | None:
-        """Reduce what is not reduced, then limit it.
-
-        Raises:
-            ConfigurationError: It was unscaled in each process before it is reduced.
-        """
+        """Reduce what is not reduced, then limit it."""
         chosen = list(parameters)
-        if self.precision.scales_loss and any(
-            reducer.is_pending and reducer.covers(chosen) for reducer in self._reducers
-        ):
-            raise ConfigurationError(
-                f"precision={self.precision.name!r}: gradients are clipped after fewer backward passes than "
-                f"backward_passes_per_step={self._backward_passes}, or within no_sync, so that they are not reduced "
-                "yet. Valid: to clip after the last of them."
-            )
         self._finish(chosen)
         return super().clip_parameters(chosen, clip_value, algorithm, norm_type)
 

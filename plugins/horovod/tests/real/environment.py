@@ -3,7 +3,7 @@
 ``python environment.py FOLDER`` makes a virtual environment there with core, this plugin and what their tests need, or
 leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist, set to the C++
 standard that today's torch needs; that takes some minutes, so the wheel is kept beside FOLDER, under the versions of
-Python, torch and Horovod. Needs cmake and a C++ compiler.
+Python, torch and Horovod. Needs cmake and a C++ compiler; with ``--mpi``, which adds Horovod's MPI, Open MPI's too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NEEDED = (
 BUILD = {
     "HOROVOD_WITH_PYTORCH": "1",
     "HOROVOD_WITH_GLOO": "1",
-    "HOROVOD_WITHOUT_MPI": "1",
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
     "HOROVOD_WITHOUT_MXNET": "1",
     # Its third parties ask for a cmake that version 4 no longer plays.
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
 }
+MPI = {False: {"HOROVOD_WITHOUT_MPI": "1"}, True: {"HOROVOD_WITH_MPI": "1"}}
 CMAKE_LISTS = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
 
 _STANDARD = re.compile(r"set\(CMAKE_CXX_STANDARD 14\)")
@@ -48,31 +48,32 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the environment is, or is to be")
     parser.add_argument("--constraint", action="append", default=[], help="passed to pip")
     parser.add_argument("--wheels", type=Path, help="where built wheels are kept; beside the folder by default")
+    parser.add_argument("--mpi", action="store_true", help="build Horovod with MPI too, which Adasum needs")
     words = parser.parse_args()
     folder: Path = words.folder.absolute()
     constraints = [Path(path).resolve() for path in words.constraint]
     python, complete = folder / "bin" / "python", folder / "complete"
-    said = "\n".join((HOROVOD, *NEEDED, *(path.read_text() for path in constraints)))
+    said = "\n".join((HOROVOD, str(MPI[words.mpi]), *NEEDED, *(path.read_text() for path in constraints)))
     if not complete.exists() or complete.read_text() != said:
         venv.create(folder, clear=True, with_pip=True)
         _pip(python, "install", *(f"--constraint={path}" for path in constraints), *NEEDED)
-        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels")
+        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels", words.mpi)
         _pip(python, "install", "--no-deps", str(wheel))
         _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(CORE), "--editable", str(PLUGIN))
         complete.write_text(said)
     sys.stdout.write(f"{python}\n")
 
 
-def _wheel(python: Path, wheels: Path) -> Path:
+def _wheel(python: Path, wheels: Path, mpi: bool) -> Path:
     """Horovod's wheel for the environment's Python and torch; built where there is none yet."""
     asked = "import sys, torch; print(f'{sys.implementation.cache_tag}-torch-{torch.__version__}')"
     key = subprocess.run(
         [python, "-W", "ignore", "-c", asked], check=True, capture_output=True, text=True
     ).stdout.strip()
-    home = wheels.absolute() / f"horovod-{HOROVOD}-{key}"
+    home = wheels.absolute() / f"horovod-{HOROVOD}-{key}{'-mpi' if mpi else ''}"
     if not home.exists():
         with tempfile.TemporaryDirectory() as scratch:
-            built = _build(python, Path(scratch))
+            built = _build(python, Path(scratch), MPI[mpi])
             wheels.mkdir(parents=True, exist_ok=True)
             # Its own name only once it is whole.
             with tempfile.TemporaryDirectory(dir=wheels) as partial:
@@ -82,7 +83,7 @@ def _wheel(python: Path, wheels: Path) -> Path:
     return next(home.glob("*.whl"))
 
 
-def _build(python: Path, scratch: Path) -> Path:
+def _build(python: Path, scratch: Path, controller: dict[str, str]) -> Path:
     _pip(
         python,
         "download",
@@ -100,14 +101,15 @@ def _build(python: Path, scratch: Path) -> Path:
         if changes != 1:
             raise SystemExit(f"{name} of horovod {HOROVOD}: expected one line that sets C++ 14, found {changes}")
         (source / name).write_text(text)
-    _pip(python, "wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={scratch / 'built'}", ".", cwd=source)
+    words = ("--no-deps", "--no-build-isolation", f"--wheel-dir={scratch / 'built'}", ".")
+    _pip(python, "wheel", *words, cwd=source, **controller)
     return next((scratch / "built").glob("horovod-*.whl"))
 
 
-def _pip(python: Path, *words: str, cwd: Path | None = None) -> None:
+def _pip(python: Path, *words: str, cwd: Path | None = None, **variables: str) -> None:
     command = [str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check", *words[1:]]
     path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
-    subprocess.run(command, env={**os.environ, **BUILD, "PATH": path}, cwd=cwd, check=True)
+    subprocess.run(command, env={**os.environ, **BUILD, **variables, "PATH": path}, cwd=cwd, check=True)
 
 
 if __name__ == "__main__":

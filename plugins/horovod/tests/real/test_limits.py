@@ -22,7 +22,6 @@ REFUSED = {
     "bf16-true": r"does not serve precision 'bf16-true'",
     "devices": r"devices: 3 process\(es\).*started 2 \(HOROVOD_LOCAL_SIZE\)",
     "ddp": r"MASTER_ADDR: not set",
-    "clipping": r"backward_passes_per_step=2",
     "accumulating": r"backward_passes_per_step=3, but accumulate_grad_batches=2",
 }
 

@@ -59,6 +59,23 @@ def test_backward_passes_are_one_big_batch(said: dict[str, Any]) -> None:
     assert float((pieces["parameters"] - whole["parameters"]).abs().max()) <= 1e-5
 
 
+def test_clipping_sees_reduced_gradients(tmp_path: Path) -> None:
+    """Under 16-mixed, after fewer passes than Horovod was told: norms, steps and the scale are a plain loop's.
+
+    A step that is infinite in one process is left out by both.
+    """
+    horovodrun("clipping.py", tmp_path / "said.pt")
+    said = torch.load(tmp_path / "said.pt")
+    plain = said["plain"]
+    assert plain["norms"].isfinite().tolist() == [True, True, False, True, True]
+    for found in said["horovod"]:
+        assert torch.allclose(found["norms"], plain["norms"], rtol=1e-3, equal_nan=True)
+        assert found["scale"] == plain["scale"]
+        for name in ("one", "two"):
+            assert torch.allclose(found[name], plain[name], rtol=0, atol=1e-5)
+            assert torch.equal(found[name], said["horovod"][0][name])
+
+
 def test_compression(said: dict[str, Any]) -> None:
     """Gradients sent in float16 give nearly the same, and not the very same."""
     assert 0 < _furthest(said, "fp16") <= 5e-3

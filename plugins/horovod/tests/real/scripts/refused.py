@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import torch
-from problem import Classifier, loader, net
+from problem import Classifier, loader
 from torch_hal_horovod import HorovodStrategy
 
 from core import Runtime, Trainer
@@ -31,16 +31,6 @@ def accumulating(**options: Any) -> None:
     trainer.fit(Classifier(), loader())
 
 
-def clipping_early() -> None:
-    """Gradients unscaled in each process before they are reduced."""
-    words: dict[str, Any] = {"accelerator": "cpu", "precision": "16-mixed"}
-    with Runtime(strategy=HorovodStrategy(backward_passes_per_step=2), **words) as runtime:
-        model = net()
-        model, _ = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        runtime.backward(model(torch.ones(2, 6)).sum())
-        runtime.clip_grad_norm_(model.parameters(), 1.0)
-
-
 refused("adasum", lambda: Runtime(accelerator="cpu", strategy=HorovodStrategy(op="adasum")))
 refused("bf16-true", lambda: Runtime(accelerator="cpu", strategy="horovod", precision="bf16-true"))
 refused("devices", lambda: Runtime(accelerator="cpu", strategy="horovod", devices=3))
@@ -50,7 +40,6 @@ if __name__ == "__main__":
         runtime.launch()
         rank = runtime.process_index
         runtime.barrier()
-    refused("clipping", clipping_early)
     refused("accumulating", accumulating)
     if rank == 0:
         torch.save(said, sys.argv[1])

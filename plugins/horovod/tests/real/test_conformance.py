@@ -1,0 +1,22 @@
+"""The conformance kit of core on Horovod itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import SCRIPTS, run_python
+
+pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
+
+
+@pytest.mark.timeout(300)
+def test_it_passes_the_kit(tmp_path: Path) -> None:
+    """The strategy passes on one process and on two that Horovod started, also where one of them fails."""
+    kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")
+    said = run_python(*kit, SCRIPTS / "conformance.py", seconds=280)
+    line = re.search(r"conformance of TestHorovod .*: (\d+) passed, (\d+) skipped by declaration$", said, re.MULTILINE)
+    assert line, said
+    assert int(line[1]) > 150
