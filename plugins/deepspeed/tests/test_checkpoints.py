@@ -106,3 +106,11 @@ def test_consolidating_names_what_is_wrong(saved: Path) -> None:
     shutil.rmtree(damaged.parent)
     assert "there already" in run(saved, [*command, saved / "saved-2", __file__], code=2).stderr
     assert "'model'" in run(saved, [*command, saved / "saved-2", "--part", "teacher"], code=2).stderr
+
+
+def test_a_divided_model_is_loaded_and_saved_without_an_optimizer(tmp_path: Path) -> None:
+    """One made divided takes the weights of a training, and what is saved of it, run or not, has them all."""
+    run_script(tmp_path, "inference.py")
+    found = said(tmp_path / "said.json")
+    for name in ("loaded", "before", "after"):
+        assert found[name] == pytest.approx(found["trained"], rel=1e-6)

@@ -81,6 +81,15 @@ def test_memory_is_a_process_share(loops: dict[str, Any], stage: str, kinds: lis
                 assert held[kind] == whole[kind]
 
 
+def test_stage_3_keeps_no_copies(loops: dict[str, Any]) -> None:
+    """In 32 bits the optimizer steps a process's part of the parameters itself: all in all it holds half, and 5 %."""
+    whole = sum(loops["bytes ddp"][0].values())
+    for held in loops["bytes 3"]:
+        assert held["copies"] == 0
+        assert sum(held.values()) <= (1 / 2 + 0.05) * whole
+    assert all(held["copies"] > 0 for held in loops["bytes 2"])
+
+
 def test_it_is_quiet(loops: dict[str, Any]) -> None:
     """Nothing is printed that the script did not print."""
     assert loops["printed"] == ""
@@ -114,3 +123,14 @@ def test_a_resumed_fit_is_the_uninterrupted_one(fits: Path, stage: str) -> None:
         whole, resumed = (said(fits / f"{phase}-2-{rank}.json")[stage] for phase in ("whole", "resumed"))
         assert resumed["seen"] == whole["seen"][len(whole["seen"]) // 2 :]
         assert (resumed["loss"], resumed["steps"]) == (whole["loss"], whole["steps"])
+
+
+def test_modules_are_evaluated_as_under_ddp(tmp_path: Path) -> None:
+    """Validating and predicting, of a module that no optimizer knows and of one that a fit has left, are DDP's."""
+    run_script(tmp_path, "trains.py", "evaluated", 2, "ddp", "0", "2", "3")
+    for rank in (0, 1):
+        found = said(tmp_path / f"evaluated-2-{rank}.json")
+        for stage in ("0", "2", "3"):
+            for when in ("fresh", "fitted"):
+                assert found[stage][when] == pytest.approx(found["ddp"][when], rel=EXACT, abs=EXACT)
+        assert found["ddp"]["fresh"] != found["ddp"]["fitted"]

@@ -15,7 +15,7 @@ from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.precisions import Precision
 from torch_hal_deepspeed.library import part
 
-__all__ = ["Config", "check_config", "complete", "precision_of", "read_config", "settle_zero"]
+__all__ = ["Config", "check_config", "check_scale", "complete", "precision_of", "read_config", "settle_zero"]
 
 Config = dict[str, Any]
 
@@ -265,6 +265,28 @@ def precision_of(config: Config) -> str | None:
     if len(found) > 1:
         raise ConfigurationError(f"{' and '.join(found)} contradict each other. Valid: one of them.")
     return next(iter(found.values()), None)
+
+
+def check_scale(config: Config, precision: str) -> None:
+    """Refuse what DeepSpeed 0.19.8 computes wrongly of a loss that is scaled.
+
+    Raises:
+        ConfigurationError: Autocast to float16 with ZeRO, whose scaler is told of no overflow that ZeRO found, and
+            which clips by a norm that is still scaled; or float16 without ZeRO, where gradients are divided by a scale
+            that the loss is not multiplied by.
+    """
+    stage = config["zero_optimization"]["stage"]
+    if precision == "16-mixed" and stage:
+        raise ConfigurationError(
+            f"precision='16-mixed' with stage={stage}: under ZeRO DeepSpeed takes no step any more once a gradient "
+            "overflowed, and clips gradients that are scaled. Valid: 'bf16-mixed', stage=0, or '16-true' with a scale "
+            "by config['fp16']."
+        )
+    if precision == "16-true" and not stage and config.get("fp16", {"loss_scale": 1}).get("loss_scale") != 1:
+        raise ConfigurationError(
+            "config['fp16'] with stage=0: without ZeRO DeepSpeed divides gradients by a scale that it does not "
+            "multiply the loss by. Valid: 'loss_scale': 1 in it, or stage 1, 2 or 3."
+        )
 
 
 def complete(config: Config, precision: Precision) -> Config:

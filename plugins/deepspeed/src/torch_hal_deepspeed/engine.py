@@ -14,7 +14,7 @@ from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import part, quiet
 from torch_hal_deepspeed.module import EngineModule
 
-__all__ = ["Engine", "is_divided"]
+__all__ = ["Engine", "is_divided", "is_released", "load_divided", "whole_state"]
 
 LARGEST_BUCKET = 500_000_000
 """Elements of a bucket of gradients, as DeepSpeed has it; it allocates so many however few a model has."""
@@ -23,6 +23,11 @@ LARGEST_BUCKET = 500_000_000
 def is_divided(module: nn.Module) -> bool:
     """Whether DeepSpeed has divided parameters of ``module``."""
     return any(hasattr(parameter, "ds_id") for parameter in module.parameters())
+
+
+def is_released(module: nn.Module) -> bool:
+    """Whether parameters of ``module`` were divided in a run that is over."""
+    return any(getattr(parameter, "ds_process_group", parameter) is None for parameter in module.parameters())
 
 
 class Engine:
@@ -50,6 +55,8 @@ class Engine:
             )[0]
         if self.stage == 0 and optimizer is not None:
             _forget_first_step(self.engine.optimizer, optimizer)
+        if self.stage == 3 and optimizer is not None:
+            _drop_copies(self.engine.optimizer)
         model.attach(self.engine)
 
     # -- the step ------------------------------------------------------------------------------------------------
@@ -108,20 +115,6 @@ class Engine:
                 return f"{name}." if name else ""
         return ""
 
-    def whole_state(self, module: nn.Module) -> dict[str, Any]:
-        """The state of ``module``, whole and on the host in process 0, empty in the others; all call it."""
-        whole: dict[str, Any] = {}
-        for name, value in module.state_dict(keep_vars=True).items():
-            if not isinstance(value, Tensor):
-                whole[name] = value
-            elif hasattr(value, "ds_id"):
-                with part("").zero.GatheredParameters([value]):
-                    if dist.get_rank() == 0:
-                        whole[name] = value.detach().cpu().clone()
-            else:
-                whole[name] = value.detach().cpu()
-        return whole if dist.get_rank() == 0 else {}
-
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
         """Give ``module`` these, and the optimizer its own copy of them; all processes call it with the same.
 
@@ -131,7 +124,7 @@ class Engine:
         if self.stage < 3:
             module.load_state_dict(weights)
         else:
-            _load_divided(module, weights)
+            load_divided(module, weights)
         if hasattr(self.engine.optimizer, "refresh_fp32_params"):
             self.engine.optimizer.refresh_fp32_params()
 
@@ -158,6 +151,18 @@ def _forget_first_step(wrapper: Any, optimizer: Optimizer) -> None:
             target.data.copy_(source.data)
 
 
+def _drop_copies(divided: Any) -> None:
+    """Let the optimizer of stage 3 step this process's parameters themselves, where its copies of them are equal.
+
+    DeepSpeed makes copies for the sake of parameters of 16 bits, and others too: it compares a device with a string.
+    """
+    if divided.offload_optimizer or divided.offload_param:
+        return
+    for own, stepped in zip(divided.fp16_partitioned_groups_flat, divided.fp32_partitioned_groups_flat, strict=True):
+        if own.dtype is stepped.dtype and own.device == stepped.device:
+            stepped.data = own
+
+
 def _limit_buckets(config: Config, module: nn.Module) -> None:
     """No bucket larger than all gradients together, unless the config says how large."""
     if config["zero_optimization"]["stage"] == 0:
@@ -167,7 +172,27 @@ def _limit_buckets(config: Config, module: nn.Module) -> None:
     config["zero_optimization"].setdefault("reduce_bucket_size", max(1, min(LARGEST_BUCKET, total)))
 
 
-def _load_divided(module: nn.Module, weights: Mapping[str, Any]) -> None:
+def whole_state(module: nn.Module) -> dict[str, Any]:
+    """The state of ``module``, whole and on the host in process 0, empty in the others; all call it."""
+    whole: dict[str, Any] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        if not isinstance(value, Tensor):
+            whole[name] = value
+        elif hasattr(value, "ds_id"):
+            with part("").zero.GatheredParameters([value]):
+                if dist.get_rank() == 0:
+                    whole[name] = value.detach().cpu().clone()
+        else:
+            whole[name] = value.detach().cpu()
+    return whole if dist.get_rank() == 0 else {}
+
+
+def load_divided(module: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Give ``module``, some of whose parameters are divided, these; all processes call it with the same.
+
+    Raises:
+        RuntimeError: Names or shapes are another module's.
+    """
     current = module.state_dict(keep_vars=True)
     wrong = sorted(current.keys() ^ weights.keys())
     if wrong:

@@ -104,6 +104,8 @@ def _forget() -> None:
         getattr(groups, name, {}).clear()
     groups._DATA_PARALLEL_GROUP = groups.mpu = groups.mesh_device = None
     part("comm.comm").cdb = None
+    autocast = part("runtime.torch_autocast")  # or engines of later runs would take themselves for autocast's
+    autocast.TORCH_AUTOCAST_INITIALIZED, autocast.TORCH_AUTOCAST_DTYPE = False, None
     patched = part("runtime.zero.partition_parameters").InsertPostInitMethodToModuleSubClasses
     if hasattr(patched, "linear_bk"):  # stage 3 has put a function of its own in the place of torch's
         torch.nn.functional.linear = patched.linear_bk

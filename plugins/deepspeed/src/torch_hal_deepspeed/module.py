@@ -21,17 +21,18 @@ class EngineModule(nn.Module):
 
     Args:
         inner: The user's own module.
-        divided: Whether the engine divides parameters.
+        start: Makes an engine that gathers divided parameters, for a forward pass before there is one; ``None`` where
+            nothing is divided, and the module runs by itself.
         batch_size: Items that the first tensor a forward pass takes must have; ``None`` for any number.
     """
 
     inner: nn.Module
     _call: Callable[..., Any]
 
-    def __init__(self, inner: nn.Module, divided: bool, batch_size: int | None) -> None:
+    def __init__(self, inner: nn.Module, start: Callable[[], object] | None, batch_size: int | None) -> None:
         super().__init__()
         self.inner = inner
-        self._divided = divided
+        self._start = start
         self._batch_size = batch_size
         self.attach(None)
         self.training = inner.training  # and not train(), which would wake parts that the user has put to evaluation
@@ -39,12 +40,18 @@ class EngineModule(nn.Module):
     def attach(self, engine: Any) -> None:
         """Call ``engine`` from now on; ``None`` for the module itself."""
         self.__dict__["_call"] = self.inner if engine is None else engine  # not registered as a part of this
+        self.__dict__.pop("forward", None)
+        if engine is not None and self._start is None and self._batch_size is None:
+            self.__dict__["forward"] = engine  # no call has anything to decide
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The engine's."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
-        if self._divided and torch.is_inference_mode_enabled():
+        if self._start is not None and self._call is self.inner:
+            with torch.inference_mode(False):
+                self._start()
+        if self._start is not None and torch.is_inference_mode_enabled():
             return Inference.call(self._call, args, kwargs)
         return self._call(*args, **kwargs)
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from core.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
 
@@ -24,17 +26,25 @@ class EngineOptimizer(Optimizer):
     def __init__(self, optimizer: Optimizer, engine: Engine) -> None:
         # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
         self.optimizer = optimizer
-        self._engine = engine
+        self.engine = engine
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the engine apply the gradients."""
-        del closure
-        self._engine.step()
+        """Let the engine apply the gradients.
+
+        Raises:
+            ConfigurationError: A closure is given.
+        """
+        if closure is not None:
+            raise ConfigurationError(
+                f"optimizer {type(self.optimizer).__name__}: step with a closure, which DeepSpeed's engine cannot run. "
+                "Valid: step()."
+            )
+        self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing after a step, which clears the gradients itself; see :meth:`Engine.zero_grad`."""
         del set_to_none
-        self._engine.zero_grad()
+        self.engine.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own: of this process's part."""

@@ -23,12 +23,13 @@ from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, 
 from torch_hal_deepspeed.config import (
     Config,
     check_config,
+    check_scale,
     complete,
     precision_of,
     read_config,
     settle_zero,
 )
-from torch_hal_deepspeed.engine import Engine, is_divided
+from torch_hal_deepspeed.engine import Engine, is_divided, is_released, load_divided, whole_state
 from torch_hal_deepspeed.library import import_deepspeed, meet, part
 from torch_hal_deepspeed.module import EngineModule, Inference
 from torch_hal_deepspeed.optimizer import EngineOptimizer
@@ -154,6 +155,7 @@ class DeepSpeedStrategy(ParallelStrategy):
                 f"precision={named!r}: DeepSpeed has no float16 on this machine's {device_type!r} devices. Valid: "
                 "'bf16-mixed', 'bf16-true', '32-true'."
             )
+        check_scale(self.config, named)
         if not isinstance(self.checkpoint_io, DeepSpeedCheckpointIO):
             raise ConfigurationError(
                 f"checkpoint_io={type(self.checkpoint_io).__name__}: DeepSpeed's engine writes its own checkpoints. "
@@ -214,20 +216,20 @@ class DeepSpeedStrategy(ParallelStrategy):
     def setup_module(self, module: nn.Module) -> nn.Module:
         """``module``, called through the engine once its optimizer is prepared too.
 
-        One without trainable parameters is converted and moved alone.
+        A whole one without trainable parameters is converted and moved alone.
 
         Raises:
-            ConfigurationError: There is another one with trainable parameters already, or an earlier run divided it.
+            ConfigurationError: There is another one already, or it is divided and this stage divides none.
         """
-        if not any(parameter.requires_grad for parameter in module.parameters()):
+        divided = is_divided(module)
+        if not divided and not any(parameter.requires_grad for parameter in module.parameters()):
             return super().setup_module(module)
         if self._model is not None:
             raise ConfigurationError(
-                f"module: {type(module).__name__} is the second with trainable parameters in this run, after "
-                f"{type(self._model.inner).__name__}, and DeepSpeed's engine trains one. Valid: one module that "
+                f"module: {type(module).__name__} is the second with trainable or divided parameters in this run, "
+                f"after {type(self._model.inner).__name__}, and DeepSpeed's engine takes one. Valid: one module that "
                 "holds both."
             )
-        divided = is_divided(module)
         if divided and self.stage < 3:
             raise ConfigurationError(
                 f"module: {type(module).__name__} was made divided, and stage={self.stage} divides no parameters. "
@@ -237,7 +239,8 @@ class DeepSpeedStrategy(ParallelStrategy):
             module = super().setup_module(module) if self.stage < 3 else self.precision.convert_module(module)
         if self.activation_checkpointing is not None:
             recompute(module, self.activation_checkpointing, self._engine_config())
-        self._model = EngineModule(module, self.stage == 3, self._micro_batch_size)
+        start = self._start_inference if self.stage == 3 else None
+        self._model = EngineModule(module, start, self._micro_batch_size)
         return self._model
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
@@ -251,8 +254,12 @@ class DeepSpeedStrategy(ParallelStrategy):
         if self.stage < 3:
             return module.inner
         if self._engine is None:
-            self._engine = Engine(module, None, self._engine_config())
+            self._start_inference()
         return Inference(module.inner)
+
+    def _start_inference(self) -> None:
+        assert self._model is not None
+        self._engine = Engine(self._model, None, self._engine_config())
 
     # -- optimizers and the step ---------------------------------------------------------------------------------
 
@@ -260,15 +267,32 @@ class DeepSpeedStrategy(ParallelStrategy):
         """The optimizers, stepped by the engine; schedulers act on their groups as before.
 
         Raises:
-            ConfigurationError: There is no module yet; the optimizer is another module's, is the second,
-                or has stepped.
+            ConfigurationError: There is no module yet, or an earlier run divided it; the optimizer is another module's,
+                is the second, or has stepped.
         """
-        return [EngineOptimizer(optimizer, self._make_engine(optimizer)) for optimizer in optimizers]
+        return [
+            optimizer if self._is_stepped(optimizer) else EngineOptimizer(optimizer, self._make_engine(optimizer))
+            for optimizer in optimizers
+        ]
+
+    def _is_stepped(self, optimizer: Optimizer) -> bool:
+        """Whether ``optimizer`` is what :meth:`setup_optimizers` gave before in this run."""
+        return isinstance(optimizer, EngineOptimizer) and optimizer.engine is self._engine
 
     def _make_engine(self, optimizer: Optimizer) -> Engine:
         name = type(optimizer).__name__
         if self._model is None:
             raise ConfigurationError(f"optimizer {name}: its module is not prepared. Valid: the module first.")
+        if self._engine is not None and self._engine.optimizer is None:
+            raise ConfigurationError(
+                f"optimizer {name}: its module has run without it, and DeepSpeed's engine takes none afterwards. "
+                "Valid: to prepare both before the module is called."
+            )
+        if is_released(self._model):
+            raise ConfigurationError(
+                "module: it was divided in an earlier run, whose parts DeepSpeed's engine cannot train in another one. "
+                "Valid: a new module, which loads a checkpoint of it; or this one, to validate or predict."
+            )
         if self._engine is not None:
             raise ConfigurationError(
                 f"optimizer {name}: the second in this run, and DeepSpeed's engine has one. Valid: one with several "
@@ -324,19 +348,36 @@ class DeepSpeedStrategy(ParallelStrategy):
             )
         self._own_engine().backward(loss, **kwargs)
 
+    def bound_backward(self) -> Callable[..., None]:
+        """The engine's own, once there is one and no argument but the loss to judge."""
+        engine = self._engine
+        if engine is None or engine.optimizer is None or self.config.get("gradient_accumulation_steps", 1) != 1:
+            return self.backward
+
+        def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            if args or kwargs:
+                self.backward(loss, *args, **kwargs)
+            else:
+                engine.backward(loss)
+
+        return backward
+
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """By the engine, which averages what is not averaged yet, clips, steps, and clears the gradients."""
-        if closure is not None:
-            raise ConfigurationError(
-                f"optimizer {type(optimizer).__name__}: step with a closure, which DeepSpeed's engine cannot run. "
-                "Valid: step()."
-            )
-        self._own_engine().step()
+        return optimizer.step(closure) if closure is not None else optimizer.step()
+
+    def steps_plainly(self) -> bool:
+        """The optimizers that :meth:`setup_optimizers` gives are stepped by the engine themselves."""
+        return True
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """Nothing to do: the engine averages when it steps, or, where gradients are divided, has to at once."""
         del module
         return nullcontext()
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        """Nothing to do: the engine, which scales the loss itself, unscales in its step."""
+        del optimizer
 
     def clip_gradients(
         self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
@@ -417,9 +458,9 @@ class DeepSpeedStrategy(ParallelStrategy):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> Any:
-        """What stands for the engine's state, which each process writes itself; without an engine the module's own."""
-        if self._engine is None or not self._is_own(module):
-            return module.state_dict()
+        """What stands for the engine's state, which each process writes; without an optimizer the module's own."""
+        if self._engine is None or self._engine.optimizer is None or not self._is_own(module):
+            return self.whole_module_state(module)
         return EngineState(self._engine, self._engine.prefix(module))
 
     def optimizer_state(self, optimizer: Optimizer) -> Any:
@@ -428,7 +469,7 @@ class DeepSpeedStrategy(ParallelStrategy):
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
         """Whole tensors on the host in process 0."""
-        return module.state_dict() if self._engine is None else self._engine.whole_state(module)
+        return whole_state(module) if self._engine is not None or is_divided(module) else module.state_dict()
 
     def _is_own(self, module: nn.Module) -> bool:
         own = {id(parameter) for parameter in self._model.parameters()} if self._model is not None else set()
@@ -439,6 +480,8 @@ class DeepSpeedStrategy(ParallelStrategy):
         weights = state.weights() if isinstance(state, SavedEngine) else state
         if self._engine is not None and self._is_own(module):
             self._engine.load_weights(module, weights)
+        elif is_divided(module):
+            load_divided(module, weights)
         else:
             module.load_state_dict(weights)
 

@@ -19,6 +19,8 @@ OUT = Path(os.environ["OUT"])
 WIDTH, CLASSES = 256, 10
 WHOLE = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 """No parameter is small enough to be kept whole."""
+STEPPED = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat")
+"""Of the engine's optimizer: what the user's own steps, in stages 1 and 2, and in stage 3."""
 
 
 class Block(nn.Module):
@@ -113,7 +115,10 @@ def evaluate(runtime: core.Runtime, model: nn.Module) -> float:
 
 
 def bytes_held(runtime: core.Runtime, made: Made) -> dict[str, int]:
-    """What this process holds between a backward pass and a step: parameters, gradients, and the optimizer's state."""
+    """What this process holds between a backward pass and a step: parameters, gradients, and the optimizer's state.
+
+    ``copies`` are those of the parameters that the optimizer steps in their place.
+    """
     own, model, optimizer, _ = made
     inputs, targets = own_batch(runtime, 70)
     runtime.backward(cross_entropy(model(inputs), targets))
@@ -123,12 +128,17 @@ def bytes_held(runtime: core.Runtime, made: Made) -> dict[str, int]:
         gradients += [part for parts in engine.optimizer.all_grad_tensors.values() for part in parts]
     if engine is not None and engine.zero_optimization_stage() == 3:
         gradients.append(engine.optimizer.grad_partitions_flat_buffer)
+    parameters = [getattr(parameter, "ds_tensor", parameter) for parameter in own.parameters()]
+    stepped = [group for name in STEPPED for group in getattr(getattr(engine, "optimizer", None), name, [])]
+    storages = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    copies = [group for group in stepped if group.untyped_storage().data_ptr() not in storages]
     base = getattr(optimizer, "optimizer", optimizer)
     state = [value for entries in base.state.values() for value in entries.values() if isinstance(value, Tensor)]
     held = {
-        "parameters": _bytes([getattr(parameter, "ds_tensor", parameter) for parameter in own.parameters()]),
+        "parameters": _bytes(parameters),
         "gradients": _bytes(gradients),
         "state": _bytes(state),
+        "copies": _bytes(copies),
     }
     optimizer.step()
     return held

@@ -1,4 +1,4 @@
-"""Fits of the Trainer, a stage after the other: ``trains.py whole|resumed|loaded PROCESSES STAGE...``."""
+"""Fits of the Trainer, a stage after the other: ``trains.py whole|resumed|loaded|evaluated PROCESSES STAGE...``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+import torch
 from lessons import Lesson, data, trainer
 from problem import OUT, WHOLE
 from torch_hal_deepspeed import DeepSpeedStrategy
@@ -25,12 +26,22 @@ def strategy_of(stage: str) -> Any:
     return DeepSpeedStrategy(stage=int(stage), config=WHOLE if stage != "0" else None)
 
 
+def evaluated(trainer: core.Trainer, module: Lesson) -> list[float]:
+    """What validate and predict give."""
+    loss = trainer.validate(module, data(10, 1))["loss"]
+    return [loss, *torch.cat(trainer.predict(module, data(10, 1))).flatten().tolist()]
+
+
 for stage in stages:
     fit: core.Trainer = trainer(strategy_of(stage), processes, stage, accumulate_grad_batches=2)
     module = Lesson()
     if phase == "loaded":
         found = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2"))
         said[stage] = {"loss": found["loss"], "items": found["items"]}
+    elif phase == "evaluated":
+        fresh, module = evaluated(fit, module), Lesson()
+        fit.fit(module, data(26, 0))
+        said[stage] = {"fresh": fresh, "fitted": evaluated(fit, module)}
     else:
         first = str(OUT / stage / "checkpoints" / "epoch=0-step=2") if phase == "resumed" else None
         fit.fit(module, data(26, 0, shuffle=True), data(10, 1), ckpt_path=first)
