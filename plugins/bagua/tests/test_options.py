@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -140,6 +142,11 @@ def test_optimizers_that_do_not_fit() -> None:
             runtime.prepare(torch.optim.SGD([net.bias], lr=0.1))
         with pytest.raises(ConfigurationError, match="closure"):
             optimizer.step(lambda: 0.0)
+
+
+def test_the_optimizer_can_be_imported_first() -> None:
+    """A script that asks for the strategy by name imports nothing else of the package."""
+    subprocess.run([sys.executable, "-c", "from torch_hal_bagua import QAdamOptimizer"], check=True, timeout=60)
 
 
 def test_qadam_refuses_a_second_averaging() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
-from torch_hal_bagua.algorithms.options import whole_number
+from torch_hal_bagua.options import whole_number
 
 __all__ = ["QAdamOptimizer"]
 

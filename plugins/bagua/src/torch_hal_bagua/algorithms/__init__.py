@@ -13,8 +13,8 @@ from torch_hal_bagua.algorithms.bytegrad import ByteGrad
 from torch_hal_bagua.algorithms.decentralized import Decentralized
 from torch_hal_bagua.algorithms.gradient_allreduce import GradientAllReduce
 from torch_hal_bagua.algorithms.low_precision_decentralized import LowPrecisionDecentralized
-from torch_hal_bagua.algorithms.options import word
 from torch_hal_bagua.algorithms.qadam import QAdam
+from torch_hal_bagua.options import word
 
 __all__ = ["ALGORITHMS", "create_algorithm"]
 

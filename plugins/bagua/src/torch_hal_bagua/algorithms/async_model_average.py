@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from torch_hal_bagua.algorithms.base import Connection, Replica, WeightAlgorithm
-from torch_hal_bagua.algorithms.options import whole_number, word
 from torch_hal_bagua.averager import Averager
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator
 from torch_hal_bagua.gate import StepGate
+from torch_hal_bagua.options import whole_number, word
 from torch_hal_bagua.streams import DeviceOrder
 
 __all__ = ["AsyncModelAverage"]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torch_hal_bagua.algorithms.base import Algorithm, GradientBucket
-from torch_hal_bagua.algorithms.options import boolean
 from torch_hal_bagua.communication import Communicator, Peers, all_to_all
+from torch_hal_bagua.options import boolean
 from torch_hal_bagua.quantization import dequantize, quantize
 
 __all__ = ["ByteGrad", "compressed_all_reduce"]

@@ -12,9 +12,9 @@ from torch.futures import Future
 
 from core.errors import ConfigurationError
 from torch_hal_bagua.algorithms.base import Connection, Replica, WeightAlgorithm
-from torch_hal_bagua.algorithms.options import boolean, whole_number, word
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator, Layout, Peers, all_reduce, swap
+from torch_hal_bagua.options import boolean, whole_number, word
 from torch_hal_bagua.peers import shift_one_peer
 
 __all__ = ["Decentralized"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from torch_hal_bagua.algorithms.base import Algorithm, GradientBucket
-from torch_hal_bagua.algorithms.options import boolean
 from torch_hal_bagua.communication import Communicator, all_reduce
+from torch_hal_bagua.options import boolean
 
 __all__ = ["GradientAllReduce"]
 

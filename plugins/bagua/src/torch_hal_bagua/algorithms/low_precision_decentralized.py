@@ -12,9 +12,9 @@ from torch.futures import Future
 
 from core.nested import map_tensors
 from torch_hal_bagua.algorithms.base import Connection, Replica, WeightAlgorithm
-from torch_hal_bagua.algorithms.options import boolean, whole_number
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator, swap
+from torch_hal_bagua.options import boolean, whole_number
 from torch_hal_bagua.peers import ring_neighbours
 from torch_hal_bagua.quantization import dequantize, quantize
 

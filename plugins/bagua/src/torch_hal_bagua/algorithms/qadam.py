@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 from core.errors import ConfigurationError
 from torch_hal_bagua.algorithms.base import UNSCALED_PRECISIONS, Algorithm, GradientBucket
 from torch_hal_bagua.algorithms.bytegrad import compressed_all_reduce
-from torch_hal_bagua.algorithms.options import boolean
 from torch_hal_bagua.communication import Communicator, all_reduce
 from torch_hal_bagua.optimizer import QAdamOptimizer
+from torch_hal_bagua.options import boolean
 
 __all__ = ["QAdam"]
 
