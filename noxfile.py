@@ -25,6 +25,8 @@ PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.tom
 MUTANTS = "tests/testing/test_mutants_of_parts.py"
 MINUTES_LONG = ("bagua", "fsdp")
 """Plugins whose tests take minutes each, and are run by their names."""
+ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
+"""Plugins that spread a model in ways of their own."""
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
 QUICK = [name for name in PLUGINS if name not in MINUTES_LONG]
@@ -152,27 +154,43 @@ def detection(session: nox.Session) -> None:
     session.run(python, "benchmarks/detection.py", *session.posargs, env=env)
 
 
+def engines_python(session: nox.Session) -> str:
+    """The interpreter of an environment with every engine that runs on a CPU, and the packages of plugins on them.
+
+    Horovod is compiled once: its wheel is kept where the system has its caches.
+    """
+    folder = HERE / ".nox" / "engines"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    words = ["--wheels", str(caches / "torch-hal" / "horovod"), *(["--mpi"] if shutil.which("mpicc") else [])]
+    session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS, *words)
+    python = str(folder / "bin" / "python")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    deepspeed = nox.project.load_toml(HERE / "plugins" / "deepspeed" / "pyproject.toml")
+    needed = nox.project.dependency_groups(deepspeed, "test")
+    session.run(*pip, *CONSTRAINTS, *needed, *GROUPS["project"]["optional-dependencies"]["examples"], "ninja")
+    session.run(*pip, *CONSTRAINTS, "--no-build-isolation", *deepspeed["project"]["dependencies"][1:])
+    projects = [word for name in ENGINES for word in ("--editable", f"plugins/{name}")]
+    session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
+    return python
+
+
 @nox.session(venv_backend="none")
-def horovod(session: nox.Session) -> None:
-    """The horovod plugin on Horovod itself, over gloo, in an environment of its own (its wheel is built once)."""
-    folder = HERE / ".nox" / "horovod"
-    session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS)
-    with session.chdir(HERE / "plugins" / "horovod"):
-        session.run(str(folder / "bin" / "python"), "-m", "pytest", *session.posargs)
+def engines(session: nox.Session) -> None:
+    """The plugins on DeepSpeed and on Horovod, on these engines themselves."""
+    python = engines_python(session)
+    for name in session.posargs or ("deepspeed", "horovod"):
+        with session.chdir(HERE / "plugins" / name):
+            # The heavy runs of a file are shared by its tests.
+            session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile")
 
 
-@nox.session
-def deepspeed(session: nox.Session) -> None:
-    """The deepspeed plugin on its real engine, in an environment of its own."""
-    plugin = HERE / "plugins" / "deepspeed"
-    needs = nox.project.dependency_groups(nox.project.load_toml(plugin / "pyproject.toml"), "test")
-    session.install("--quiet", *CONSTRAINTS, "torch", "setuptools", "wheel", "ninja", "numpy", "hatchling", "editables")
-    session.install("--quiet", "--no-build-isolation", *CONSTRAINTS, "deepspeed>=0.19.8")
-    session.install("--quiet", *CONSTRAINTS, "--editable", str(HERE), *needs)
-    session.install("--quiet", "--no-deps", "--no-build-isolation", str(plugin))
-    with session.chdir(plugin):
-        # The heavy runs of a file are shared by its tests.
-        session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+@nox.session(venv_backend="none")
+def strategies(session: nox.Session) -> None:
+    """Measure all strategies on their engines, and write the tables of docs/strategies.md; or what the words say."""
+    python = engines_python(session)
+    scripts = ("matrix", "compare", "costs", "overhead_engines")
+    for script in session.posargs or scripts:
+        session.run(python, f"benchmarks/{script}.py", "--write", "docs/strategies.md")
 
 
 @nox.session(venv_backend="none")

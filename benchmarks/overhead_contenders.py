@@ -1,4 +1,4 @@
-"""Whom `overhead.py` measures: one small training run, written for each front end as its own documents say.
+"""Whom `overhead.py` and `overhead_engines.py` measure: one training run, written as each front end's documents say.
 
 Each function takes a :class:`Task`, trains its network on its batches, and returns the network: the parameters that it
 ends with prove that the same work was done.
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from overhead_task import Batch, Task, sgd
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from core import Module, Runtime, Trainer
 
-__all__ = ["Contender", "contenders"]
+__all__ = ["Contender", "contenders", "runtime", "trainer_bare"]
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def plain(task: Task) -> nn.Module:
 # -- torch-hal -----------------------------------------------------------------------------------------------------
 
 
-def runtime(task: Task, precision: str = "32-true") -> nn.Module:
-    """One's own loop on the Runtime."""
+def runtime(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **words: Any) -> nn.Module:
+    """One's own loop on the Runtime, which is given ``words`` beside the device."""
     network, criterion = task.network(), nn.MSELoss()
-    runtime = Runtime(accelerator="cpu", devices=1, precision=precision)
-    model, optimizer, loader = runtime.prepare(network, sgd(network), task.loader())
+    runtime = Runtime(accelerator="cpu", devices=task.processes, **words)
+    model, optimizer, loader = runtime.prepare(network, make_optimizer(network), task.loader())
     for _ in range(task.epochs):
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -91,24 +91,25 @@ def runtime(task: Task, precision: str = "32-true") -> nn.Module:
 
 def runtime_mixed(task: Task) -> nn.Module:
     """The same in mixed precision."""
-    return runtime(task, "bf16-mixed")
+    return runtime(task, precision="bf16-mixed")
 
 
 class Regression(Module):
     """The network as a torch-hal Module."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, make_optimizer: Callable[[nn.Module], Optimizer] = sgd) -> None:
         super().__init__()
         self.network = network
         self.criterion = nn.MSELoss()
+        self.make_optimizer = make_optimizer
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         inputs, targets = batch
         loss: Tensor = self.criterion(self.network(inputs), targets)
         return loss
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return sgd(self.network)
+    def configure_optimizers(self) -> Optimizer:
+        return self.make_optimizer(self.network)
 
 
 class LoggedRegression(Regression):
@@ -120,15 +121,16 @@ class LoggedRegression(Regression):
         return loss
 
 
-def trainer_bare(task: Task) -> nn.Module:
-    """The Trainer with everything off that can be."""
-    module = Regression(task.network())
+def trainer_bare(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **words: Any) -> nn.Module:
+    """The Trainer with everything off that can be; it is given ``words`` beside."""
+    module = Regression(task.network(), make_optimizer)
     trainer = Trainer(
         accelerator="cpu",
-        devices=1,
+        devices=task.processes,
         max_epochs=task.epochs,
         enable_checkpointing=False,
         enable_progress_bar=False,
+        **words,
     )
     trainer.fit(module, task.loader())
     return module.network
@@ -235,7 +237,7 @@ def lightning_module(task: Task, logged: bool) -> Any:
                 self.log("loss", loss, prog_bar=True)
             return loss
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
+        def configure_optimizers(self) -> Optimizer:
             return sgd(self.network)
 
     return LightningRegression()

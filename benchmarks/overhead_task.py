@@ -1,4 +1,4 @@
-"""What `overhead.py` lets each front end do, and how it takes the time of it.
+"""What each front end is let do, and how the time of it is taken.
 
 Reading a batch is the one part of a training step that no front end replaces, so the clocks are there. Before every few
 batches the front end is held, and the loop written by hand takes the same batches: whatever else goes on in the machine
@@ -7,16 +7,18 @@ goes on for both, and what one step differs by can be told to a microsecond on a
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-__all__ = ["CLOCKS", "Batch", "Task", "sgd"]
+__all__ = ["CLOCKS", "Batch", "HandWrittenLoop", "MixedLoop", "Task", "own_numbers", "sgd"]
 
 CLOCKS = ("wall", "cpu")
 STRETCH = 20
@@ -32,17 +34,30 @@ class Task(Dataset[Batch]):
     Args:
         epochs: How many; at least 2, since an epoch ends for the clocks where the next begins.
         steps: Batches an epoch.
-        autocast: Whether the loop by hand runs its forward pass in bfloat16.
+        make_loop: Gives the loop by hand for a network and its batches. It is called when the front end asks for its
+            first batch: what connects processes is there by then.
+        rank: This process's number; process ``r`` of ``n`` takes the batches ``r``, ``r + n`` and so on.
+        processes: How many there are.
     """
 
-    def __init__(self, epochs: int, steps: int, autocast: bool) -> None:
-        self.epochs, self.steps = epochs, steps
+    def __init__(
+        self,
+        epochs: int,
+        steps: int,
+        make_loop: Callable[[nn.Module, DataLoader[Any]], HandWrittenLoop],
+        rank: int = 0,
+        processes: int = 1,
+    ) -> None:
+        self.epochs, self.steps, self.rank, self.processes = epochs, steps, rank, processes
         generator = torch.Generator().manual_seed(1)
-        inputs = torch.randn(steps, BATCH_SIZE, FEATURES, generator=generator)
+        inputs = torch.randn(steps * processes, BATCH_SIZE, FEATURES, generator=generator)
         self._batches = list(zip(inputs, inputs.sum(2, keepdim=True).tanh(), strict=True))
-        self.loop = HandWrittenLoop(self.network(), self._batches, autocast)
+        self._make_loop, self._turn_every = make_loop, STRETCH * processes
+        self._loop: HandWrittenLoop | None = None
         self._turns: list[tuple[tuple[int, int], tuple[int, int]]] = []
         """When the loop began and ended each of its stretches, by each clock, in nanoseconds."""
+        self.expected = torch.empty(0)
+        """What the loop by hand has ended with: all numbers of its network, flat."""
 
     def network(self) -> nn.Module:
         """The same network each time."""
@@ -50,72 +65,125 @@ class Task(Dataset[Batch]):
         return nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.ReLU(), nn.Linear(FEATURES, 1))
 
     def loader(self) -> DataLoader[Any]:
-        """The batches, in the same order each time."""
+        """The batches of all processes, in the same order each time."""
         return DataLoader(self, batch_size=None)
 
     def __len__(self) -> int:
-        return self.steps
+        return self.steps * self.processes
 
     def __getitem__(self, position: int) -> Batch:
-        if position % STRETCH == 0:
-            self._take_turns(position)
+        if position % self._turn_every == self.rank:
+            self._take_turns(position == self.rank)
         return self._batches[position]
 
-    def _take_turns(self, position: int) -> None:
+    def _take_turns(self, is_first: bool) -> None:
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = self._make_loop(self.network(), self._own_loader())
         began = (time.perf_counter_ns(), time.process_time_ns())
-        if position == 0:
-            self.loop.start_epoch()
-        self.loop.take(STRETCH)
+        if is_first:
+            loop.start_epoch()
+        loop.take(STRETCH)
         self._turns.append((began, (time.perf_counter_ns(), time.process_time_ns())))
+        if len(self._turns) == self.epochs * self._stretches:
+            self.expected = own_numbers(loop.network, self.rank)
+            # Gone before the front end disconnects the processes, with all that it holds of what connects them.
+            loop.close()
+            del loop
+            self._loop = None
+            gc.collect()
+
+    def _own_loader(self) -> DataLoader[Any]:
+        batches: Any = self._batches
+        if self.processes == 1:
+            return DataLoader(batches, batch_size=None)
+        share = DistributedSampler[Any](batches, num_replicas=self.processes, rank=self.rank, shuffle=False)
+        return DataLoader(batches, batch_size=None, sampler=share)
+
+    @property
+    def _stretches(self) -> int:
+        """How many there are in an epoch."""
+        return -(-self.steps // STRETCH)
 
     def times(self) -> tuple[Tensor, Tensor]:
         """Microseconds a step of the front end and of the loop, each of shape ``(epochs - 1, clocks)``.
 
         An epoch reaches to the first batch of the next, and so has in it all that is done between the two.
         """
-        measured, stretches = self.epochs - 1, -(-self.steps // STRETCH)
-        turns = torch.tensor(self._turns, dtype=torch.float64) / 1000 / self.steps
+        front_end, loop = self._by_stretch()
+        return front_end.sum(1) / self.steps, loop.sum(1) / self.steps
+
+    def median_times(self) -> tuple[Tensor, Tensor]:
+        """As :meth:`times`, of each epoch's middle stretch by what the front end takes beyond the loop.
+
+        What another process of the machine costs in a few stretches is not in it, nor what is done between two epochs.
+        """
+        front_end, loop = (taken[:, : self.steps // STRETCH] / STRETCH for taken in self._by_stretch())
+        beside = loop.median(1).values
+        return beside + (front_end - loop).median(1).values, beside
+
+    def _by_stretch(self) -> tuple[Tensor, Tensor]:
+        """Microseconds of each stretch, of shape ``(epochs - 1, stretches, clocks)``."""
+        stretches = self._stretches
+        turns = torch.tensor(self._turns, dtype=torch.float64) / 1000
         if len(turns) != self.epochs * stretches:
             raise RuntimeError(f"the batches were read {len(turns) / stretches} times in {self.epochs} epochs")
         began, ended = turns.unbind(1)
-        front_end, loop = began[1:] - ended[:-1], ended - began
-
-        def by_epoch(times: Tensor) -> Tensor:
-            return times[: measured * stretches].reshape(measured, stretches, len(CLOCKS)).sum(1)
-
-        return by_epoch(front_end), by_epoch(loop)
+        shape = (self.epochs - 1, stretches, len(CLOCKS))
+        measured = shape[0] * stretches
+        return (began[1:] - ended[:-1])[:measured].reshape(shape), (ended - began)[:measured].reshape(shape)
 
 
 class HandWrittenLoop:
     """The loop that torch's own tutorial teaches, taken a few steps at a time.
 
     Args:
-        model: What is trained.
-        batches: One epoch of them.
-        autocast: Whether the forward pass runs in bfloat16, as torch's autocast has it; the loss is in float32.
+        network: What is trained.
+        loader: One epoch of batches, each time.
+        model: The network as it is called; itself, unless given.
+        optimizer: Of the network; :func:`sgd`, unless given.
     """
 
-    def __init__(self, model: nn.Module, batches: list[Batch], autocast: bool) -> None:
-        self.model, self.criterion, self.optimizer = model, nn.MSELoss(), sgd(model)
-        self.loader: DataLoader[Any] = DataLoader(cast(Any, batches), batch_size=None)
-        self.take = self._take_in_autocast if autocast else self._take
+    def __init__(
+        self,
+        network: nn.Module,
+        loader: DataLoader[Any],
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> None:
+        self.network, self.loader, self.criterion = network, loader, nn.MSELoss()
+        self.model = network if model is None else model
+        self.optimizer = sgd(network) if optimizer is None else optimizer
         self._epoch: Iterator[Any]
 
     def start_epoch(self) -> None:
         """Begin again with the first batch."""
         self._epoch = iter(self.loader)
 
-    def _take(self, steps: int) -> None:
+    def stretch(self, steps: int) -> Iterator[Any]:
+        """The next batches, so many."""
+        return itertools.islice(self._epoch, steps)
+
+    def take(self, steps: int) -> None:
+        """Train on the next batches."""
         model, criterion, optimizer = self.model, self.criterion, self.optimizer
-        for inputs, targets in itertools.islice(self._epoch, steps):
+        for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
             loss = criterion(model(inputs), targets)
             loss.backward()
             optimizer.step()
 
-    def _take_in_autocast(self, steps: int) -> None:
+    def close(self) -> None:
+        """End what runs beside the loop."""
+
+
+class MixedLoop(HandWrittenLoop):
+    """The forward pass in bfloat16, as torch's autocast has it; the loss in float32."""
+
+    def take(self, steps: int) -> None:
+        """Train on the next batches."""
         model, criterion, optimizer = self.model, self.criterion, self.optimizer
-        for inputs, targets in itertools.islice(self._epoch, steps):
+        for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 outputs = model(inputs)
@@ -124,6 +192,20 @@ class HandWrittenLoop:
             optimizer.step()
 
 
-def sgd(network: nn.Module) -> torch.optim.Optimizer:
+def own_numbers(network: nn.Module, rank: int = 0) -> Tensor:
+    """All that process ``rank``, this one, holds of the parameters, which an engine may have divided, flat."""
+    return torch.cat([_local(parameter, rank).detach().flatten().clone() for parameter in network.parameters()])
+
+
+def _local(parameter: Any, rank: int) -> Tensor:
+    """``DTensor`` and DeepSpeed's divided parameters have the part that is here under names of their own."""
+    if hasattr(parameter, "ds_tensor"):
+        part = parameter.ds_tensor
+        parameter = part[: max(0, parameter.ds_numel - rank * part.numel())]  # the last is padded with anything
+    local: Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    return local
+
+
+def sgd(network: nn.Module) -> Optimizer:
     """The optimizer of all."""
     return torch.optim.SGD(network.parameters(), lr=0.01)

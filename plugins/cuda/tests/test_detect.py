@@ -47,7 +47,7 @@ class TestAbsence:
             for _ in range(5)
         ]
         assert min(float(seconds) for seconds, *_ in runs) < 0.002
-        assert runs[0][1:] == ["__future__", "torch_hal_cuda", "torch_hal_cuda.detect"]
+        assert runs[0][1:] == ["__future__", "core", "core.lazy", "torch_hal_cuda", "torch_hal_cuda.detect"]
 
 
 class TestNVIDIA:

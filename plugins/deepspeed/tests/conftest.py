@@ -23,12 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if importlib.util.find_spec("deepspeed") is None:
         for item in items:
             if item.get_closest_marker("deepspeed"):
-                item.add_marker(
-                    pytest.mark.skip(reason="DeepSpeed is not installed: the session deepspeed installs it")
-                )
+                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed: the session engines installs it"))
 
 
-def run(out: Path, command: Sequence[object], code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(out: Path, command: Sequence[object], code: int = 0, seconds: float = 280) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, which must have that exit code; scripts write to ``out``."""
     out.mkdir(exist_ok=True)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(RANKS)}
@@ -39,7 +37,7 @@ def run(out: Path, command: Sequence[object], code: int = 0) -> subprocess.Compl
         cwd=SCRIPTS,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=seconds,
         check=False,
     )
     ended = f"exit code {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-6000:]}"
@@ -47,9 +45,9 @@ def run(out: Path, command: Sequence[object], code: int = 0) -> subprocess.Compl
     return result
 
 
-def run_script(out: Path, script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_script(out: Path, script: str, *arguments: object, seconds: float = 280) -> subprocess.CompletedProcess[str]:
     """Run a script of this folder."""
-    return run(out, [sys.executable, script, *arguments])
+    return run(out, [sys.executable, script, *arguments], seconds=seconds)
 
 
 def said(file: Path) -> dict[str, Any]:

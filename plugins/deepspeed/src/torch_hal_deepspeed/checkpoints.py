@@ -29,13 +29,20 @@ from torch_hal_deepspeed.library import part, quiet
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
 
-__all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
+__all__ = ["NOT_TO_DRIVE", "ON_DRIVE", "DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 
 T = TypeVar("T")
 
 NAME = "deepspeed"
 TAG = "engine"
 """The folder, in the checkpoint's directory, that the engine writes."""
+ON_DRIVE = "on a drive, and not in this checkpoint"
+"""Stands in a checkpoint for the optimizer's state where DeepSpeed keeps it on a drive."""
+NOT_TO_DRIVE = (
+    "with offload_optimizer='nvme' DeepSpeed puts neither weights nor an optimizer's state back on the drive, and a "
+    "checkpoint has the weights alone. Valid: to load the module before its optimizer is prepared; offload_optimizer="
+    "'cpu' for a run that is to be resumed."
+)
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer's states are of one form."""

@@ -19,7 +19,7 @@ from core.environments import ClusterEnvironment
 from core.errors import CheckpointError, ConfigurationError, quoted
 from core.precisions import Precision
 from core.strategies import ParallelStrategy, TrainingStepOptions
-from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
+from torch_hal_deepspeed.checkpoints import NOT_TO_DRIVE, ON_DRIVE, DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,
     check_config,
@@ -458,25 +458,40 @@ class DeepSpeedStrategy(ParallelStrategy):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> Any:
-        """What stands for the engine's state, which each process writes; without an optimizer the module's own."""
-        if self._engine is None or self._engine.optimizer is None or not self._is_own(module):
+        """What stands for the engine's state, which each process writes; the module's own where that has no weights.
+
+        It has none without an optimizer, or with one on a drive.
+        """
+        if self._engine is None or self._engine.optimizer is None or self._is_on_drive or not self._is_own(module):
             return self.whole_module_state(module)
         return EngineState(self._engine, self._engine.prefix(module))
 
     def optimizer_state(self, optimizer: Optimizer) -> Any:
-        """As :meth:`module_state`."""
-        return EngineState(self._own_engine())
+        """As :meth:`module_state`; of an optimizer on a drive, that it is there."""
+        return ON_DRIVE if self._is_on_drive else EngineState(self._own_engine())
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
         """Whole tensors on the host in process 0."""
         return whole_state(module) if self._engine is not None or is_divided(module) else module.state_dict()
+
+    @property
+    def _is_on_drive(self) -> bool:
+        """Whether the optimizer's state, and its copy of the parameters, are swapped out to a drive."""
+        offload: dict[str, Any] = self.config["zero_optimization"].get("offload_optimizer", {})
+        return offload.get("device") == "nvme"
 
     def _is_own(self, module: nn.Module) -> bool:
         own = {id(parameter) for parameter in self._model.parameters()} if self._model is not None else set()
         return any(id(parameter) in own for parameter in module.parameters())
 
     def load_module_state(self, module: nn.Module, state: Any) -> None:
-        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state."""
+        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state.
+
+        Raises:
+            CheckpointError: The module's optimizer is on a drive, where DeepSpeed does not reach its copy of them.
+        """
+        if self._is_on_drive and self._engine is not None and self._engine.optimizer is not None:
+            raise CheckpointError(NOT_TO_DRIVE)
         weights = state.weights() if isinstance(state, SavedEngine) else state
         if self._engine is not None and self._is_own(module):
             self._engine.load_weights(module, weights)
@@ -489,8 +504,10 @@ class DeepSpeedStrategy(ParallelStrategy):
         """Take back what the engine wrote, on any number of processes: all of its state, weights included.
 
         Raises:
-            CheckpointError: Another strategy wrote it.
+            CheckpointError: Another strategy wrote it, or the optimizer is or was on a drive.
         """
+        if self._is_on_drive or state == ON_DRIVE:
+            raise CheckpointError(f"optimizer {type(optimizer).__name__}: {NOT_TO_DRIVE}")
         if not isinstance(state, SavedEngine):
             raise CheckpointError(
                 f"optimizer {type(optimizer).__name__}: the state is not DeepSpeed's, whose engine takes its own "

@@ -1,0 +1,224 @@
+"""Bytes that each strategy holds in a process's memory, and sends a step: counted, and held against formulas.
+
+    python benchmarks/costs.py --write docs/strategies.md
+    python benchmarks/costs.py --only fsdp stage_3 --processes 2 4
+
+Runs with all engines installed (``nox -s engines``). Needs ``unshare`` (util-linux) and ``ip`` (iproute2), and root or
+user namespaces: each run has a network namespace of its own, whose loopback interface counts what its processes send.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from costs_rows import BYTES, FACTS, ITEMS, LENGTH, ROWS, Row
+from pages import write_between
+
+SECONDS = 300
+PORT = 29500
+"""In a namespace of its own every port is free."""
+CLOSE = 0.02
+"""How far a figure may be from its formula, as a part of ``P``: padding, headers of packets, a barrier."""
+BAR = 0.05
+"""What those of ``BARRED`` may hold beyond their n-th of DDP's, as a part of DDP's."""
+BARRED = ("fsdp", "fsdp_kept", "fsdp_cpu_offload", "stage_3", "stage_3_released")
+
+Counted = dict[str, float]
+"""``sent``, ``held``, ``host`` and ``beside``, in bytes."""
+Figures = dict[str, dict[int, Counted]]
+"""By row and number of processes."""
+
+
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
+def unshare() -> list[str]:
+    """Put before a command it runs that in a network namespace of its own; none of its processes outlives it."""
+    command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    return command if os.geteuid() == 0 else [*command, "--map-root-user"]
+
+
+def count(name: str, processes: int) -> Counted:
+    """Run one strategy in a network namespace of its own; returns what its processes counted."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "counted.json"
+        inside = [sys.executable, __file__, "--only", name, "--processes", str(processes), "--inside", str(out)]
+        try:
+            subprocess.run([*unshare(), *inside], check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(f"{name} on {processes} processes: exit code {error.returncode}\n{error.stderr}") from None
+        counted: Counted = json.loads(out.read_text())
+        return counted
+
+
+def run_inside(name: str, processes: int, out: Path) -> int:
+    """Start the processes of a run, in the namespace that this one is in already; returns their highest exit code."""
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    worker = [sys.executable, str(Path(__file__).with_name("costs_worker.py")), name, str(processes), str(out)]
+    common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    if ROWS[name].launcher:
+        commands = [[sys.executable, "-m", "horovod.runner.launch", "-np", str(processes), "--gloo", *worker]]
+        variables = [common]
+    else:
+        commands = [worker] * processes
+        variables = [common | _ranks(ROWS[name], rank, processes) for rank in range(processes)]
+    running = [
+        subprocess.Popen(command, env=os.environ | own) for command, own in zip(commands, variables, strict=True)
+    ]
+    try:
+        return max(abs(process.wait(SECONDS)) for process in running)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _ranks(row: Row, rank: int, processes: int) -> dict[str, str]:
+    local = processes // row.machines_of(processes)
+    variables = {
+        "RANK": rank,
+        "WORLD_SIZE": processes,
+        "LOCAL_RANK": rank % local,
+        "LOCAL_WORLD_SIZE": local,
+        "GROUP_RANK": rank // local,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": PORT,
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+
+def complaints(figures: Figures) -> list[str]:
+    """What is not as its formula, or above the bar."""
+    found = []
+    for name, by_number in figures.items():
+        row = ROWS[name]
+        more = 2 * FACTS.largest if row.borders else 0
+        for n, counted in by_number.items():
+            for what, words, figure, above in (
+                ("held", row.held, _all_held(counted) / BYTES, more),
+                ("sent", row.sent, counted["sent"] / BYTES, 0),
+            ):
+                said = figure if words.value is None else words.value(n)
+                close = CLOSE * max(1, said)
+                if not said - close <= figure <= said + close + above:
+                    found.append(f"{name}, {n} processes: {what} {figure:.3f} P, not {said:.3f} P")
+            if name in BARRED and _all_held(counted) > (1 / n + BAR) * 4 * BYTES:
+                found.append(f"{name}, {n} processes: holds more than 1/{n} and {BAR:.0%} of DDP's")
+    return found
+
+
+def _all_held(counted: Counted) -> float:
+    return counted["held"] + counted["host"]
+
+
+# -- what is written -------------------------------------------------------------------------------------------------
+
+
+def conditions() -> str:
+    """In what the figures were counted, as Markdown."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "deepspeed", "horovod"))
+    return (
+        f"A transformer of four layers with {BYTES / 4e6:.1f} million parameters in float32, P = {BYTES / 1e6:.1f} MB, "
+        f"{ITEMS} texts of {LENGTH} characters a process and step; gloo over the loopback interface, {versions}, "
+        f"Python {platform.python_version()}, CPU. Not run on GPUs."
+    )
+
+
+def memory_table(figures: Figures) -> str:
+    """What is held, as Markdown."""
+    numbers = sorted({n for by_number in figures.values() for n in by_number})
+    several = [n for n in numbers if n > 1]
+    lines = [
+        "| strategy | each process holds | " + " | ".join(f"n = {n}, MB" for n in numbers) + " | "
+        "" + " | ".join(f"n = {n}, of `ddp`'s" for n in several) + f" | beside it, n = {numbers[-1]}, MB |",
+        "|---|---|" + "---:|" * (len(numbers) + len(several)) + "---|",
+    ]
+    for name, by_number in figures.items():
+        cells = [ROWS[name].title, ROWS[name].held.text]
+        cells += [_megabytes(by_number[n]) if n in by_number else "" for n in numbers]
+        cells += [f"{_all_held(by_number[n]) / BYTES / 4:.1%}" if n in by_number else "" for n in several]
+        most = by_number[max(by_number)]["beside"] / 1e6
+        cells.append(f"{most:.1f} {ROWS[name].beside}" if most >= 1 else ROWS[name].beside)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([conditions(), "", *lines])
+
+
+def _megabytes(counted: Counted) -> str:
+    device, host = counted["held"] / 1e6, counted["host"] / 1e6
+    return f"{device:.1f} + {host:.1f}" if host else f"{device:.1f}"
+
+
+def traffic_table(figures: Figures) -> str:
+    """What is sent, as Markdown."""
+    numbers = sorted({n for by_number in figures.values() for n in by_number if n > 1})
+    heads = [head for n in numbers for head in (f"n = {n}, MB", "by formula", "of `ddp`'s")]
+    lines = [
+        f"| strategy | each process sends a step | {' | '.join(heads)} |",
+        "|---|---|" + "---:|" * len(heads),
+    ]
+    for name, by_number in figures.items():
+        cells = [ROWS[name].title, ROWS[name].sent.text]
+        for n in numbers:
+            cells += _sent_cells(ROWS[name], n, by_number[n]) if n in by_number else ["", "", ""]
+        if any(n in by_number for n in numbers):
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([conditions(), "", *lines])
+
+
+def _sent_cells(row: Row, n: int, counted: Counted) -> list[str]:
+    if row.sent.value is None:
+        return ["by the clock", "", ""]
+    plain = 2 * (n - 1) / n * BYTES
+    return [
+        f"{counted['sent'] / 1e6:.1f}",
+        f"{row.sent.value(n) * BYTES / 1e6:.1f}",
+        f"{counted['sent'] / plain:.0%}",
+    ]
+
+
+def main() -> None:
+    """Count, write what was asked for, and fail where a figure is not as its formula."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW")
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--figures", type=Path, help="a file for what is counted; runs that it has are not repeated")
+    parser.add_argument("--write", type=Path, metavar="PAGE")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.inside:
+        sys.exit(run_inside(arguments.only[0], arguments.processes[0], arguments.inside))
+    known = arguments.figures and arguments.figures.exists()
+    kept: dict[str, Counted] = json.loads(arguments.figures.read_text()) if known else {}
+    figures: Figures = {}
+    for name in arguments.only:
+        figures[name] = {}
+        for n in [1] if name == "single_device" else arguments.processes:
+            key = f"{name} {n}"
+            if key not in kept:
+                kept[key] = count(name, n)
+                print(key, {kind: f"{value / BYTES:.3f} P" for kind, value in kept[key].items()}, flush=True)
+            figures[name][n] = kept[key]
+            if arguments.figures:
+                arguments.figures.write_text(json.dumps(kept, indent=1))
+    tables = {"memory": memory_table(figures), "traffic": traffic_table(figures)}
+    print("\n\n".join(tables.values()))
+    if arguments.write:
+        for name, table in tables.items():
+            write_between(arguments.write, name, table)
+    if found := complaints(figures):
+        raise SystemExit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""What benchmarks of strategies train: handwritten digits with an MLP, and a text with a small transformer.
+
+Batches are global, that is of all processes together, and the same wherever and however often they are asked for, so
+that any number of processes can train on the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, ClassVar
+
+import torch
+from texts import paradise_lost
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils.data import TensorDataset
+
+import core
+
+__all__ = ["MLP", "TASKS", "Block", "Lesson", "Task", "Transformer"]
+
+Batch = tuple[Tensor, Tensor]
+
+CONTEXT = 64
+"""Characters that the transformer sees at once."""
+
+
+class MLP(nn.Module):
+    """Scores of ten digits for pictures, float32 of shape ``(items, 64)``.
+
+    Args:
+        width: Of the two hidden layers.
+    """
+
+    tensor_parallel_plan: ClassVar[dict[str, str]] = {"net.0": "colwise", "net.2": "rowwise"}
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        self.scores = nn.Linear(width, 10)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Scores, of shape ``(items, 10)``."""
+        scores: Tensor = self.scores(self.net(pictures))
+        return scores
+
+
+class Block(nn.Module):
+    """One layer of the transformer, of four heads; how many of them are here is told by the shapes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        # A bias of keys is the same for all that a query is compared with: its gradient is nothing but rounding.
+        self.query, self.value, self.out = (nn.Linear(width, width) for _ in range(3))
+        self.key = nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.head = width // 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From ``(items, length, width)`` to the same."""
+        inner = self.before(x)
+        query, key, value = (
+            part(inner).unflatten(-1, (-1, self.head)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        x = x + self.out(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+        y: Tensor = x + self.down(gelu(self.up(self.between(x))))
+        return y
+
+
+class Transformer(nn.Module):
+    """Scores of each next character, for texts of at most :data:`CONTEXT`, int64 of shape ``(items, length)``.
+
+    Args:
+        vocabulary: Of how many characters.
+        width: Of each layer; a multiple of 4.
+        layers: How many.
+    """
+
+    tensor_parallel_plan: ClassVar[dict[str, str]] = {
+        **{f"layers.*.{name}": "colwise" for name in ("query", "key", "value", "up")},
+        **{f"layers.*.{name}": "rowwise" for name in ("out", "down")},
+    }
+    _no_split_modules: ClassVar[list[str]] = ["Block"]
+
+    def __init__(self, vocabulary: int, width: int = 96, layers: int = 4) -> None:
+        super().__init__()
+        self.characters, self.places = nn.Embedding(vocabulary, width), nn.Embedding(CONTEXT, width)
+        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, text: Tensor) -> Tensor:
+        """Scores, of shape ``(items, length, vocabulary)``."""
+        x = self.characters(text) + self.places(torch.arange(text.shape[1], device=text.device))
+        for layer in self.layers:
+            x = layer(x)
+        scores: Tensor = self.scores(self.norm(x))
+        return scores
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its data, and how it is trained.
+
+    Attributes:
+        name: As tables call it.
+        make: Makes the model, from the global random numbers.
+        items: All items: inputs and targets, of one length.
+        batch_size: Items of a global batch.
+        steps: Of a whole training run.
+        optimizer: Makes the optimizer of given parameters. It is SGD with momentum, whose step is as large as the
+            gradient, so that rounding of a gradient stays rounding of a parameter. Adam divides by the size of each
+            gradient, and makes whole steps out of those that are nothing but rounding: with it no two engines would
+            come to the same parameters.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    items: Callable[[], Batch]
+    batch_size: int
+    steps: int
+    optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer]
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The model with the same numbers each time; the global generator is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.make()
+
+    def batch(self, step: int) -> Batch:
+        """The global batch of a step, from 0: whole batches only, in a new order each time around."""
+        inputs, targets = self.items()
+        around, position = divmod(step, len(inputs) // self.batch_size)
+        own = _order(len(inputs), around)[position * self.batch_size :][: self.batch_size]
+        return inputs[own], targets[own]
+
+    def share(self, step: int, shard: int, shards: int) -> Batch:
+        """The part of it that one of ``shards`` processes has; its loss weighs as much as any other's."""
+        inputs, targets = self.batch(step)
+        return inputs.chunk(shards)[shard], targets.chunk(shards)[shard]
+
+    def loss(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy over all that is predicted, as a scalar."""
+        return cross_entropy(model(inputs).flatten(0, -2), targets.flatten())
+
+    def data(self, items: int | None = None) -> TensorDataset:
+        """The first ``items`` pairs of input and target, for a DataLoader; all by default."""
+        inputs, targets = self.items()
+        return TensorDataset(inputs[:items], targets[:items])
+
+
+class Lesson(core.Module):
+    """A task for the Trainer.
+
+    Args:
+        task: Which.
+        dropout: Of the scores; with it, a run depends on the states of random number generators.
+        halve: Whether the learning rate is halved after each epoch.
+    """
+
+    def __init__(self, task: Task, dropout: float = 0.0, halve: bool = False) -> None:
+        super().__init__()
+        self.task, self.halve = task, halve
+        self.model = task.build()
+        self.dropout = nn.Dropout(dropout)
+        self.losses: list[Tensor] = []
+        """Of each training batch, of this process."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Scores."""
+        scores: Tensor = self.dropout(self.model(inputs))
+        return scores
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss."""
+        loss = self.task.loss(self, *batch)
+        self.losses.append(loss.detach())
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Logs the loss."""
+        self.log("loss", self.task.loss(self, *batch))
+
+    def configure_optimizers(self) -> Any:
+        """The task's optimizer, and its schedule."""
+        optimizer = self.task.optimizer(self.parameters())
+        factor = 0.5 if self.halve else 1.0
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, factor)]
+
+
+@cache
+def _order(items: int, around: int) -> Tensor:
+    return torch.randperm(items, generator=torch.Generator().manual_seed(around))
+
+
+@cache
+def _digits() -> Batch:
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return torch.tensor(found.data, dtype=torch.float32) / 16, torch.tensor(found.target)
+
+
+@cache
+def _text() -> str:
+    return paradise_lost()
+
+
+@cache
+def _characters() -> list[str]:
+    return sorted(set(_text()))
+
+
+@cache
+def _passages() -> Batch:
+    number = {character: index for index, character in enumerate(_characters())}
+    text = torch.tensor([number[character] for character in _text()])
+    passages = text.unfold(0, CONTEXT + 1, CONTEXT)
+    return passages[:, :-1].contiguous(), passages[:, 1:].contiguous()
+
+
+def _transformer() -> Transformer:
+    return Transformer(len(_characters()))
+
+
+def _sgd(lr: float) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
+    return partial(torch.optim.SGD, lr=lr, momentum=0.9)
+
+
+TASKS: dict[str, Task] = {
+    "digits": Task("digits", MLP, _digits, batch_size=64, steps=280, optimizer=_sgd(0.05)),
+    "text": Task("text", _transformer, _passages, batch_size=32, steps=200, optimizer=_sgd(0.3)),
+}
+"""By name: scikit-learn's digits with an MLP, and *Paradise Lost* with a transformer of four layers."""
