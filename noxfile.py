@@ -23,13 +23,10 @@ CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 MUTANTS = "tests/testing/test_mutants_of_parts.py"
-MINUTES_LONG = ("bagua", "fsdp")
-"""Plugins whose tests take minutes each, and are run by their names."""
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins that spread a model in ways of their own."""
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
-QUICK = [name for name in PLUGINS if name not in MINUTES_LONG]
 INSTALLED: set[Path] = set()
 """The folders that :func:`installed` has made in this run."""
 
@@ -74,10 +71,10 @@ def mutants(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def plugins(session: nox.Session) -> None:
-    """The tests of each plugin but the minutes-long, or of those named; no other plugin is installed beside core."""
+    """The tests of each plugin, or of those named; no other plugin is installed beside core."""
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
-    for name in [word for word in session.posargs if not word.startswith("-")] or QUICK:
+    for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
         run_plugin_tests(session, python, name, "-n", "4", *options)
 
 
