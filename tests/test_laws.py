@@ -41,6 +41,7 @@ READS_THE_ENVIRONMENT = {
     "strategies/parallel.py": "gives this process, now one of several, its variables",
     "testing/cluster_questions.py": "asks a cluster environment what it makes of variables, in a process of its own",
     "testing/fresh.py": "gives a process that the conformance kit starts its variables",
+    "testing/kit.py": "gives the process of a kit its variables",
     "testing/plugin.py": "the edge of pytest",
     "testing/processes.py": "gives processes that the conformance kit starts their variables",
     "testing/questions.py": "the edge of such a process: sees what a plugin's import changes in it",

@@ -12,6 +12,7 @@ from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from core.testing.backend import BackendUnderTest
+    from core.testing.kit import check_backends
     from core.testing.suites.accelerator import AcceleratorSuite
     from core.testing.suites.base import Suite
     from core.testing.suites.checkpoint_io import CheckpointIOSuite
@@ -29,6 +30,7 @@ __all__ = [
     "PrecisionSuite",
     "StrategySuite",
     "Suite",
+    "check_backends",
     "not_run",
     "skip_by_declaration",
     "tier",
@@ -45,6 +47,7 @@ __getattr__, __dir__ = lazy_names(
         "PrecisionSuite": "core.testing.suites.precision",
         "StrategySuite": "core.testing.suites.strategy",
         "Suite": "core.testing.suites.base",
+        "check_backends": "core.testing.kit",
         "not_run": "core.testing.tiers",
         "skip_by_declaration": "core.testing.tiers",
         "tier": "core.testing.tiers",

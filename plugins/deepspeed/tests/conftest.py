@@ -12,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+
+import core
 
 SCRIPTS = Path(__file__).parent / "scripts"
 RANKS = ("CORE_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "CROSS_", "DS_")
@@ -54,3 +58,10 @@ def said(file: Path) -> dict[str, Any]:
     """What a script wrote."""
     content: dict[str, Any] = json.loads(file.read_text())
     return content
+
+
+def prepared(runtime: core.Runtime) -> tuple[nn.Module, Any]:
+    """A small model and its optimizer."""
+    model = nn.Linear(4, 2)
+    prepared: tuple[nn.Module, Any] = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    return prepared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from torch_hal_deepspeed.library import part
 import core
 from core.errors import CheckpointError, CoreError
 from core.precisions import Precision
+
+from .conftest import prepared
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "stage": ({"stage": 4}, "stage=4. Valid: 0, 1, 2, 3"),
@@ -173,12 +174,6 @@ def test_float16_is_refused_where_deepspeed_has_none(precision: str, monkeypatch
     monkeypatch.setattr(part("accelerator.cpu_accelerator").CPU_Accelerator, "is_fp16_supported", lambda self: False)
     with pytest.raises(CoreError, match=f"precision='{precision}': DeepSpeed has no float16"):
         core.Runtime(accelerator="cpu", strategy="deepspeed", devices=2, precision=precision)
-
-
-def prepared(runtime: core.Runtime) -> tuple[nn.Module, Any]:
-    model = nn.Linear(4, 2)
-    prepared: tuple[nn.Module, Any] = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    return prepared
 
 
 def _second_module(runtime: core.Runtime) -> None:
@@ -346,164 +341,3 @@ def test_the_same_in_both_is_no_contradiction(tmp_path: Path) -> None:
     for _ in range(2):
         trainer = fit(config, tmp_path, accumulate_grad_batches=2, gradient_clip_val=0.5)
         assert trainer.global_step == 2
-
-
-@pytest.fixture
-def float16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine for which DeepSpeed has float16."""
-    monkeypatch.setattr(part("accelerator.cpu_accelerator").CPU_Accelerator, "is_fp16_supported", lambda self: True)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.usefixtures("float16")
-def test_a_scaled_loss_is_clipped_by_the_engine() -> None:
-    """Under 16-mixed a step of SGD is as long as its clipped gradient; the scale is the engine's own affair."""
-    strategy = DeepSpeedStrategy(stage=0)
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1, precision="16-mixed") as runtime:
-        own = nn.Linear(4, 2)
-        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
-        before = nn.utils.parameters_to_vector(own.parameters()).detach()
-        for _ in range(2):
-            runtime.backward(model(torch.ones(1, 4)).sum() / 100)
-            runtime.clip_grad_norm_(model.parameters(), 0.01)
-            optimizer.step()
-        change = nn.utils.parameters_to_vector(own.parameters()).detach() - before
-        assert float(change.norm()) == pytest.approx(2 * 0.01, rel=1e-3)
-
-
-WHOLE = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
-INPUTS = torch.ones(3, 4)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.parametrize(("stage", "divided"), [(0, False), (2, False), (3, False), (3, True)])
-def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
-    """Its outputs are the plain module's; an optimizer that comes afterwards is refused under stage 3."""
-    torch.manual_seed(0)
-    plain = nn.Linear(4, 2)
-    expected = plain(INPUTS).detach()
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
-        torch.manual_seed(0)
-        strategy: Any = runtime.strategy
-        with strategy.init_module() if divided else nullcontext():
-            own = nn.Linear(4, 2)
-        model = runtime.prepare(own)
-        for context in (torch.inference_mode, torch.no_grad):
-            with context():
-                assert torch.equal(model(INPUTS), expected)
-        optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
-        if stage < 3:
-            runtime.prepare(optimizer)
-        else:
-            with pytest.raises(CoreError, match="its module has run without it"):
-                runtime.prepare(optimizer)
-
-
-@pytest.mark.deepspeed
-def test_a_divided_module_without_trainable_parameters() -> None:
-    """It is gathered as it runs, like any other."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed_stage_3", devices=1) as runtime:
-        strategy: Any = runtime.strategy
-        with strategy.init_module():
-            own = nn.Linear(4, 2).requires_grad_(False)
-        model = runtime.prepare(own)
-        weights = strategy.whole_module_state(own)
-        with torch.no_grad():
-            assert torch.equal(model(INPUTS), nn.functional.linear(INPUTS, *map(weights.get, ("weight", "bias"))))
-
-
-@pytest.mark.deepspeed
-def test_a_module_divided_in_an_earlier_run() -> None:
-    """It runs in a later one with the weights that it was trained to, and is refused by name for training."""
-    words: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
-    own = nn.Linear(4, 2)
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **words) as runtime:
-        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
-        runtime.backward(model(INPUTS).sum())
-        optimizer.step()
-        weights = runtime.strategy.whole_module_state(own)
-    expected = nn.functional.linear(INPUTS, weights["weight"], weights["bias"])
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **words) as runtime, torch.no_grad():
-        assert torch.equal(runtime.prepare(own)(INPUTS), expected)
-    for stage, reason in ((3, "it was divided in an earlier run.*Valid: a new module"), (2, "divides no parameters")):
-        with core.Runtime(strategy=DeepSpeedStrategy(stage=stage), **words) as runtime:
-            optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
-            with pytest.raises(CoreError, match=f"module: .*{reason}"):
-                runtime.prepare(own, optimizer)
-
-
-@pytest.mark.deepspeed
-def test_a_run_in_autocast_leaves_nothing_of_it() -> None:
-    """DeepSpeed notes in a global that it computes in autocast, by which engines of later runs would go."""
-    for precision in ("bf16-mixed", "32-true"):
-        with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1, precision=precision) as runtime:
-            prepared(runtime)
-            assert part("runtime.torch_autocast").is_autocast_initialized() is (precision == "bf16-mixed")
-
-
-@pytest.mark.deepspeed
-@pytest.mark.usefixtures("float16")
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_scaled_loss_is_refused_under_zero(stage: int) -> None:
-    """There DeepSpeed's autocast to float16 takes no step after an overflow, and clips what is scaled."""
-    words: list[dict[str, Any]] = [
-        {"strategy": DeepSpeedStrategy(stage=stage), "precision": "16-mixed"},
-        {"strategy": DeepSpeedStrategy(stage=stage, config={"torch_autocast": {"enabled": True, "dtype": "float16"}})},
-    ]
-    for given in words:
-        with pytest.raises(CoreError, match=f"'16-mixed' with stage={stage}.*Valid: .*stage=0.*'16-true'"):
-            core.Runtime(accelerator="cpu", devices=2, **given)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.usefixtures("float16")
-@pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("clip", [None, 0.01])
-def test_a_scale_of_the_configs_is_undone(stage: int, clip: float | None) -> None:
-    """A step of 16-true is as long as without a scale, clipped or not."""
-    lengths = []
-    for scale in (1, 256):
-        strategy = DeepSpeedStrategy(stage=stage, config={"fp16": {"enabled": True, "loss_scale": scale}})
-        with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
-            own = nn.Linear(4, 2)
-            model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
-            before = {name: value.clone() for name, value in runtime.strategy.whole_module_state(own).items()}
-            runtime.backward(model(torch.ones(1, 4)).sum() / 10)
-            if clip is not None:
-                runtime.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            after = runtime.strategy.whole_module_state(own)
-            lengths.append(float(torch.cat([(after[name] - before[name]).flatten() for name in before]).norm()))
-    assert lengths == pytest.approx(2 * [clip or 0.1 * 10**0.5], rel=0.02)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.usefixtures("float16")
-@pytest.mark.parametrize("section", [{}, {"loss_scale": 0}, {"loss_scale": 256}])
-def test_a_scale_without_zero_is_refused(section: dict[str, Any]) -> None:
-    """There DeepSpeed divides gradients by it, and does not scale the loss."""
-    strategy = DeepSpeedStrategy(stage=0, config={"fp16": {"enabled": True, **section}})
-    with pytest.raises(CoreError, match=r"config\['fp16'\] with stage=0.*Valid: 'loss_scale': 1"):
-        core.Runtime(accelerator="cpu", devices=2, strategy=strategy)
-
-
-@pytest.mark.deepspeed
-def test_accumulation_in_the_config_of_an_own_loop_is_refused() -> None:
-    """An own loop says itself when it steps."""
-    strategy = DeepSpeedStrategy(config={"gradient_accumulation_steps": 4})
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
-        model, _ = prepared(runtime)
-        with pytest.raises(CoreError, match="gradient_accumulation_steps"):
-            runtime.backward(model(torch.ones(1, 4)).sum())
-
-
-@pytest.mark.deepspeed
-def test_the_prepared_module_has_each_parameter_once() -> None:
-    """Before and after there is an engine, the prepared module holds the user's own and nothing beside it."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
-        own = nn.Linear(4, 2)
-        model = runtime.prepare(own)
-        assert sorted(model.state_dict()) == ["inner.bias", "inner.weight"]
-        runtime.prepare(torch.optim.SGD(own.parameters(), lr=0.1))
-        assert sorted(model.state_dict()) == ["inner.bias", "inner.weight"]
-        assert runtime.unwrap_model(model) is own

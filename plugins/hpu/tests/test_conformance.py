@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from core.testing import check_backends
+
 from .conftest import needs_simulation
 
-pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
-
-_BACKENDS = ("accelerator:hpu", "strategy:hpu_single", "strategy:hpu_parallel")
 
 
 @needs_simulation
@@ -23,24 +19,17 @@ _BACKENDS = ("accelerator:hpu", "strategy:hpu_single", "strategy:hpu_parallel")
 def test_it_passes_the_kit(cards: Path, tmp_path: Path, modules: str) -> None:
     """The kit passes for every backend: skips are declared, and what Gaudi is otherwise in fails as expected."""
     number = len(modules.split(","))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin"]
-    hidden = ["--hide-devices", "HABANA_VISIBLE_MODULES=7"]
-    known = ["--expected-failures", str(Path(__file__).with_name("expected-failures.toml"))]
-    backends = [f"--backend={backend}" for backend in _BACKENDS]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(
-        [*command, "--pyargs", "core.testing.suite", *backends, f"--backend-devices={number}", *hidden, *known],
+    known = Path(__file__).with_name("expected-failures.toml")
+    check_backends(
+        "accelerator:hpu",
+        "strategy:hpu_single",
+        "strategy:hpu_parallel",
+        folder=tmp_path,
+        options=[
+            f"--backend-devices={number}",
+            "--hide-devices=HABANA_VISIBLE_MODULES=7",
+            f"--expected-failures={known}",
+        ],
         # The library loads itself, as it does in eager mode: the kit computes on the host before it asks for a card.
-        env={**environ, "HABANA_VISIBLE_MODULES": modules, "HPU_DEVICES": str(number), "PT_HPU_AUTOLOAD": "1"},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=580,
-        check=False,
+        environ={"HABANA_VISIBLE_MODULES": modules, "HPU_DEVICES": str(number), "PT_HPU_AUTOLOAD": "1"},
     )
-    assert done.returncode == 0, done.stdout
-    for backend in _BACKENDS:
-        (line,) = (line for line in done.stdout.splitlines() if line.startswith(f"conformance of {backend}"))
-        assert "passed" in line
-        assert "failed" not in line

@@ -15,7 +15,16 @@ from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.precisions import Precision
 from torch_hal_deepspeed.library import part
 
-__all__ = ["Config", "check_config", "check_scale", "complete", "precision_of", "read_config", "settle_zero"]
+__all__ = [
+    "Config",
+    "check_config",
+    "check_precision",
+    "complete",
+    "micro_batch_size",
+    "precision_of",
+    "read_config",
+    "settle_zero",
+]
 
 Config = dict[str, Any]
 
@@ -267,26 +276,54 @@ def precision_of(config: Config) -> str | None:
     return next(iter(found.values()), None)
 
 
-def check_scale(config: Config, precision: str) -> None:
-    """Refuse what DeepSpeed 0.19.8 computes wrongly of a loss that is scaled.
+def check_precision(config: Config, precision: Precision, device_type: str) -> None:
+    """Refuse a precision that contradicts the config, or of which DeepSpeed 0.19.8 makes nothing that is right.
 
     Raises:
-        ConfigurationError: Autocast to float16 with ZeRO, whose scaler is told of no overflow that ZeRO found, and
-            which clips by a norm that is still scaled; or float16 without ZeRO, where gradients are divided by a scale
-            that the loss is not multiplied by.
+        ConfigurationError: The config asks for another; float16 on devices where DeepSpeed has none; autocast to
+            float16 with ZeRO, whose scaler is told of no overflow that ZeRO found, and which clips by a norm that is
+            still scaled; float16 without ZeRO, where gradients are divided by a scale that the loss is not
+            multiplied by.
     """
+    asked, named = precision_of(config), precision.name
+    if asked not in (None, named):
+        raise ConfigurationError(f"precision={named!r} contradicts the config, which asks for {asked!r}.")
+    if precision.compute_dtype is torch.float16 and not part("accelerator").get_accelerator().is_fp16_supported():
+        raise ConfigurationError(
+            f"precision={named!r}: DeepSpeed has no float16 on this machine's {device_type!r} devices. Valid: "
+            "'bf16-mixed', 'bf16-true', '32-true'."
+        )
     stage = config["zero_optimization"]["stage"]
-    if precision == "16-mixed" and stage:
+    if named == "16-mixed" and stage:
         raise ConfigurationError(
             f"precision='16-mixed' with stage={stage}: under ZeRO DeepSpeed takes no step any more once a gradient "
             "overflowed, and clips gradients that are scaled. Valid: 'bf16-mixed', stage=0, or '16-true' with a scale "
             "by config['fp16']."
         )
-    if precision == "16-true" and not stage and config.get("fp16", {"loss_scale": 1}).get("loss_scale") != 1:
+    if named == "16-true" and not stage and config.get("fp16", {"loss_scale": 1}).get("loss_scale") != 1:
         raise ConfigurationError(
             "config['fp16'] with stage=0: without ZeRO DeepSpeed divides gradients by a scale that it does not "
             "multiply the loss by. Valid: 'loss_scale': 1 in it, or stage 1, 2 or 3."
         )
+
+
+def micro_batch_size(config: Config, processes: int) -> int | None:
+    """What the config says of batches, as the number of items that each process gets at once; ``None`` if nothing.
+
+    Raises:
+        ConfigurationError: What it says contradicts itself, or the number of processes.
+    """
+    micro: int | None = config.get("train_micro_batch_size_per_gpu")
+    whole, steps = config.get("train_batch_size"), config.get("gradient_accumulation_steps", 1)
+    if whole is None:
+        return micro
+    each, left = divmod(whole, processes * steps)
+    if left or micro not in (None, each):
+        raise ConfigurationError(
+            f"config['train_batch_size']={whole!r} contradicts {processes} process(es), gradient_accumulation_"
+            f"steps={steps} and train_micro_batch_size_per_gpu={micro!r}. Valid: their product."
+        )
+    return int(each)
 
 
 def complete(config: Config, precision: Precision) -> Config:

@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -23,8 +22,9 @@ from torch_hal_deepspeed.checkpoints import NOT_TO_DRIVE, ON_DRIVE, DeepSpeedChe
 from torch_hal_deepspeed.config import (
     Config,
     check_config,
-    check_scale,
+    check_precision,
     complete,
+    micro_batch_size,
     precision_of,
     read_config,
     settle_zero,
@@ -144,38 +144,13 @@ class DeepSpeedStrategy(ParallelStrategy):
             )
         import_deepspeed(device_type)
         check_config(self.config)
-        asked, named = precision_of(self.config), self.precision.name
-        if asked not in (None, named):
-            raise ConfigurationError(f"precision={named!r} contradicts the config, which asks for {asked!r}.")
-        if (
-            self.precision.compute_dtype is torch.float16
-            and not part("accelerator").get_accelerator().is_fp16_supported()
-        ):
-            raise ConfigurationError(
-                f"precision={named!r}: DeepSpeed has no float16 on this machine's {device_type!r} devices. Valid: "
-                "'bf16-mixed', 'bf16-true', '32-true'."
-            )
-        check_scale(self.config, named)
+        check_precision(self.config, self.precision, device_type)
         if not isinstance(self.checkpoint_io, DeepSpeedCheckpointIO):
             raise ConfigurationError(
                 f"checkpoint_io={type(self.checkpoint_io).__name__}: DeepSpeed's engine writes its own checkpoints. "
                 "Valid: 'auto'."
             )
-        self._check_batch_size()
-
-    def _check_batch_size(self) -> None:
-        """What the config says of batches, as the number of items that each process gets at once."""
-        micro = self.config.get("train_micro_batch_size_per_gpu")
-        whole, steps = self.config.get("train_batch_size"), self.config.get("gradient_accumulation_steps", 1)
-        processes = self.cluster_environment.world_size
-        if whole is not None:
-            if whole % (processes * steps) or micro not in (None, whole // (processes * steps)):
-                raise ConfigurationError(
-                    f"config['train_batch_size']={whole!r} contradicts {processes} process(es), gradient_accumulation_"
-                    f"steps={steps} and train_micro_batch_size_per_gpu={micro!r}. Valid: their product."
-                )
-            micro = whole // (processes * steps)
-        self._micro_batch_size: int | None = micro
+        self._micro_batch_size = micro_batch_size(self.config, self.cluster_environment.world_size)
 
     def init_dist_connection(self) -> None:
         """Join the process group, and let DeepSpeed use it."""
