@@ -75,7 +75,8 @@ def plugins(session: nox.Session) -> None:
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
     for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
-        run_plugin_tests(session, python, name, "-n", "4", *options)
+        # The heavy runs of a file are shared by its tests.
+        run_plugin_tests(session, python, name, "-n", "4", "--dist", "loadfile", *options)
 
 
 def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
@@ -177,7 +178,6 @@ def engines(session: nox.Session) -> None:
     python = engines_python(session)
     for name in session.posargs or ("deepspeed", "horovod"):
         with session.chdir(HERE / "plugins" / name):
-            # The heavy runs of a file are shared by its tests.
             session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile")
 
 
