@@ -26,7 +26,7 @@ def run_script(out: Path, script: str, *arguments: object, **variables: str) -> 
         cwd=out,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
         check=False,
     )
     assert result.returncode == 0, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr[-6000:]}"
