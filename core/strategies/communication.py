@@ -2,6 +2,8 @@
 
 # Not "from __future__ import annotations": DistributedDataParallel compares a hook's annotations with the classes.
 
+import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -23,6 +25,9 @@ COMMUNICATION_HOOKS = ("allreduce", "bf16_compress", "fp16_compress", "power_sgd
 """``allreduce``: the mean, as without a hook. ``bf16_compress``, ``fp16_compress``: the mean of 16-bit copies, half the
 bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019), one
 bucket after another; options are those of torch's ``PowerSGDState``."""
+
+CALLBACKS_SECONDS = 1.0
+"""How long a callback that has run may take to let go of what it holds."""
 
 
 def check_communication_hook(hook: str | CommunicationHook | None, options: Mapping[str, Any]) -> None:
@@ -91,10 +96,16 @@ def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, A
         raise ConfigurationError(f"communication_options={dict(options)!r}: {error}.") from error
 
     def one_after_another(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        group = dist.group.WORLD
+        held = sys.getrefcount(group)
         reduced: Future[Tensor] = power_sgd.powerSGD_hook(state, bucket)
         # A bucket's later collectives begin when its first is done. With two buckets on the way, processes would begin
         # them in orders of their own, and take one bucket's numbers for another's.
         reduced.wait()
+        # Its callbacks hold the group. If a thread of the group's own is the last to drop it, the process is aborted.
+        deadline = time.monotonic() + CALLBACKS_SECONDS
+        while sys.getrefcount(group) > held and time.monotonic() < deadline:
+            time.sleep(0)
         return reduced
 
     module.register_comm_hook(state, one_after_another)
