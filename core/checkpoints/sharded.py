@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardedCheckpointIO"]
 
-T = TypeVar("T")
 Place = tuple[Any, ...]
 
 _NAME = "sharded"

@@ -37,6 +37,8 @@ class LaunchedEnvironment(ClusterEnvironment):
 
     variables: RankVariables
     """Where the numbers are."""
+    advice: str = ""
+    """What else whoever sets the variables by hand must know, for messages."""
     ranks_count_through: bool = True
     """Whether the ranks of a machine are neighbours, machine after machine."""
 
@@ -121,5 +123,5 @@ class LaunchedEnvironment(ClusterEnvironment):
             raise ConfigurationError(
                 f"environment variables {names.rank}={rank}, {names.size}={size}, {names.local_rank}={local_rank}, "
                 f"{names.local_size}={local_size}, {names.node_rank or 'number of the machine'}={node_rank}: {fault}. "
-                f"Valid: as the launcher sets them: {self.command(local_size, self.num_nodes)}."
+                f"Valid: as the launcher sets them: {self.command(local_size, self.num_nodes)}{self.advice}."
             )

@@ -20,6 +20,7 @@ class TorchElasticEnvironment(LaunchedEnvironment):
     """
 
     name = "torchelastic"
+    advice = "; by hand, LOCAL_WORLD_SIZE too where there are several machines"
     variables = RankVariables("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
     @staticmethod

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 import torch
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NOT_TO_DRIVE", "ON_DRIVE", "DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 
-T = TypeVar("T")
 
 NAME = "deepspeed"
 TAG = "engine"
