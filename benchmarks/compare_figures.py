@@ -79,7 +79,7 @@ def figures_of(entry: Entry, folder: Path, before: Mapping[str, Figures]) -> Fig
             plain = before[PLAIN_ADAM if entry.adam else PLAIN].tasks[name]
             task.above = (task.final - plain.final) / (plain.first - plain.final)
             task.ranks = _between_ranks(loop)
-            task.resumed = _resumed(first, resumed) if entry.resumed != "refused" else None
+            task.resumed = _resumed(first, resumed)
             curve["fit"] = _losses(first)
         if first and entry.name != DDP and not entry.adam:
             ddp = before[DDP].curves[name]

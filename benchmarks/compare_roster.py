@@ -38,8 +38,7 @@ class Entry:
         bar: A key of :data:`ALLOWED`.
         is_ddp: Whether it promises DDP's losses and parameters: ``"bits"``, or ``"rounding"`` for :data:`TO_DDP`.
         equal_ranks: Whether all processes must end with the same bits.
-        resumed: What a resumed run must be to an uninterrupted one: ``"bits"``; ``"like"``, of which nothing is asked;
-            or ``"refused"`` by name.
+        resumed: What a resumed run must be to an uninterrupted one: ``"bits"``; nothing is asked of ``"like"``.
         machines: How many machines its two processes say they are on.
         horovodrun: Whether Horovod starts them.
         adam: Whether the optimizer is Adam: Bagua's own form of it, under ``qadam``.
@@ -115,7 +114,6 @@ ROSTER: tuple[Entry, ...] = (
     replace(
         _deepspeed("deepspeed_stage_3_offload_nvme", stage=3, nvme_path=".", **_NVME),
         needs="libaio",
-        resumed="refused",
     ),
     Entry("horovod", "horovod", is_ddp="rounding", horovodrun=True),
     _bagua("gradient_allreduce", bar="exact", is_ddp="bits"),

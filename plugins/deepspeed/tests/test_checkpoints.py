@@ -114,3 +114,10 @@ def test_a_divided_model_is_loaded_and_saved_without_an_optimizer(tmp_path: Path
     found = said(tmp_path / "said.json")
     for name in ("loaded", "before", "after"):
         assert found[name] == pytest.approx(found["trained"], rel=1e-6)
+
+
+def test_each_group_gets_its_own_options_back(tmp_path: Path) -> None:
+    """On another number of processes too, the learning rates of several groups stay apart."""
+    run_script(tmp_path, "groups.py", "save", 2, "2", "3")
+    run_script(tmp_path, "groups.py", "load", 1, "2", "3")
+    assert said(tmp_path / "rates.json") == {"2": [1e-3, 3e-3], "3": [1e-3, 3e-3]}

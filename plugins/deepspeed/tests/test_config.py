@@ -39,6 +39,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "offload without ZeRO": ({"stage": 0, "offload_optimizer": "cpu"}, "with stage=0"),
     "parameters of stage 2": ({"stage": 2, "offload_parameters": "cpu"}, "offload_parameters with stage=2"),
     "nvme of stage 2": ({"stage": 2, "offload_optimizer": "nvme"}, "'nvme' with stage=2"),
+    "fast_init": (
+        {"stage": 3, "config": {"zero_optimization": {"offload_optimizer": {"device": "nvme", "fast_init": True}}}},
+        "['fast_init']=True: the optimizer would begin with other weights",
+    ),
     "two precisions": ({"config": {"fp16": {"enabled": True}, "bf16": {"enabled": True}}}, "contradict each other"),
     "autocast's dtype": ({"config": {"torch_autocast": {"enabled": True, "dtype": "float64"}}}, "float64"),
     "precision contradicts": (
@@ -245,7 +249,7 @@ LIVE: dict[str, tuple[Callable[[core.Runtime], None], str]] = {
     "foreign optimizer": (_foreign_optimizer, "not of the prepared module Linear"),
     "stepped optimizer": (_stepped_optimizer, "it has stepped before"),
     "some clipped": (_some_clipped, "clips all gradients as one vector"),
-    "by value": (_by_value, "clips by norm"),
+    "by value": (_by_value, "algorithm='value': not how"),
     "by another norm": (_by_another_norm, "clips by the 2-norm"),
     "dropped gradients": (_dropped, "gradients that no step has taken"),
     "closure": (_closure, "step with a closure"),
@@ -303,7 +307,11 @@ TRAINERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"gradient_clip_val": 0.5},
         "gradient_clip_val=0.5 contradicts config['gradient_clipping']=1.0",
     ),
-    "clipping by value": ({}, {"gradient_clip_val": 0.5, "gradient_clip_algorithm": "value"}, "clips by norm"),
+    "clipping by value": (
+        {},
+        {"gradient_clip_val": 0.5, "gradient_clip_algorithm": "value"},
+        "gradient_clip_algorithm='value': not how",
+    ),
     "micro-batches": ({"train_micro_batch_size_per_gpu": 3}, {}, "gives each process 2 items a batch"),
     "batches": ({"train_batch_size": 8, "gradient_accumulation_steps": 2}, {"accumulate_grad_batches": 2}, "it is 4"),
 }

@@ -1,45 +1,80 @@
-"""An optimizer whose state is on a drive."""
+"""Parameters and an optimizer that are on a drive."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from core.errors import CheckpointError
+from .conftest import run, run_script
 
-from .conftest import run_script, said
-
-
-def strategy(**options: Any) -> Any:
-    from torch_hal_deepspeed import DeepSpeedStrategy
-
-    return DeepSpeedStrategy(stage=3, **options)
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]  # DeepSpeed's operator may have to be compiled first
 
 
-def test_its_state_is_not_taken_back() -> None:
-    """A checkpoint says that the state is not in it, and whoever would load it is told so, also without a drive."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    saved = strategy(offload_optimizer="nvme").optimizer_state(optimizer)
-    for loading in (strategy(offload_optimizer="nvme"), strategy()):
-        with pytest.raises(CheckpointError, match=r"optimizer SGD: .*'nvme'.* Valid: .*'cpu'"):
-            loading.load_optimizer_state(optimizer, saved)
-
-
-@pytest.mark.deepspeed
-@pytest.mark.timeout(900)  # its operator may have to be compiled first
-def test_a_checkpoint_has_the_weights(tmp_path: Path) -> None:
-    """Training swaps to the drive; other strategies evaluate what was saved alike; resuming is refused by name."""
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ``drive.py`` has left what came of a fit on the host, and of one on a drive that was killed and resumed."""
     from torch_hal_deepspeed.library import import_deepspeed, part
 
     import_deepspeed("cpu")
     if not part("ops.op_builder").AsyncIOBuilder().is_compatible(verbose=False):
         pytest.skip("DeepSpeed's operator async_io needs libaio and a C++ compiler")
-    run_script(tmp_path, "drive.py", seconds=800)
-    found = said(tmp_path / "drive.json")
-    assert found["swapped"] > 0
-    assert found["losses"][-1] < found["losses"][0]
-    assert found["elsewhere"] == pytest.approx(found["evaluated"], rel=1e-6)
-    assert "DeepSpeed puts neither weights nor an optimizer's state back on the drive" in found["refused"]
+    out = tmp_path_factory.mktemp("drive")
+    run_script(out, "drive.py", "whole")
+    for phase, code in (("killed", -9), ("resumed", 0), ("loop", 0), ("alone", 0)):
+        run(out, [sys.executable, "drive.py", phase], code, seconds=800)
+        shutil.rmtree(out / "zero_stage_3")  # the next begins with an empty drive
+    return out
+
+
+def kept(out: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(out / f"{name}.pt", weights_only=True)
+    return content
+
+
+def is_equal(one: Any, other: Any) -> bool:
+    """Bit for bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(is_equal, one, other))
+    return torch.equal(one, other) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def test_training_is_that_on_the_host(out: Path) -> None:
+    """With optimizer, gradients and parameters on a drive, an epoch comes to the same bits as with them in memory."""
+    host, drive = kept(out, "whole-0"), kept(out, "killed-0")
+    assert (host["swapped"], host["parameters on the drive"]) == (0, 0)
+    assert (drive["swapped"], drive["parameters on the drive"]) == (2, 4)
+    assert host["losses"][-1] < host["losses"][0]
+    for what in ("losses", "weights", "stepped", "steps", "rates"):
+        assert is_equal(host[what], drive[what]), what
+
+
+def test_a_killed_fit_is_resumed_in_new_processes(out: Path) -> None:
+    """From what was saved at the first epoch's end, it comes to the bits of the fit that nobody interrupted."""
+    whole, resumed = kept(out, "whole-1"), kept(out, "resumed-1")
+    assert not (out / "killed-1.pt").exists()
+    assert resumed["losses"] == whole["losses"][len(whole["losses"]) // 2 :]
+    for what in ("weights", "stepped", "steps", "rates"):
+        assert is_equal(whole[what], resumed[what]), what
+
+
+def test_another_number_of_processes_takes_it_up(out: Path) -> None:
+    """One process loads what two have saved: weights, the optimizer's state, its steps, and each group's options."""
+    saved, alone = kept(out, "loop"), kept(out, "alone")
+    assert min(saved["swapped"], alone["swapped"]) > 0
+    for what in ("weights", "stepped", "rates"):
+        assert is_equal(saved[what], alone[what]), what
+    assert set(alone["steps"]) == set(saved["steps"]) == {2.0}
+
+
+def test_consolidated_weights_are_the_models(out: Path) -> None:
+    """One file has all weights, of the part that is not trained too."""
+    file = out / "weights.pt"
+    run(out, [sys.executable, "-m", "torch_hal_deepspeed.consolidate", out / "checkpoints" / "0", file])
+    assert is_equal(torch.load(file, weights_only=True), kept(out, "whole-0")["weights"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -176,3 +177,17 @@ def test_the_prepared_module_has_each_parameter_once() -> None:
         runtime.prepare(torch.optim.SGD(own.parameters(), lr=0.1))
         assert sorted(model.state_dict()) == ["inner.bias", "inner.weight"]
         assert runtime.unwrap_model(model) is own
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_step_starts_no_program(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSpeed asks nobody how many processes a machine has: it is told, for as long as the run lasts."""
+    started: list[Any] = []
+    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        model, optimizer = prepared(runtime)
+        monkeypatch.setattr(part("utils.numa").subprocess, "Popen", lambda *words, **_: started.append(words))
+        runtime.backward(model(INPUTS).sum())
+        optimizer.step()
+    assert not started
+    assert "LOCAL_SIZE" not in os.environ

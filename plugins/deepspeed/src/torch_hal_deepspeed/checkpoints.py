@@ -24,24 +24,18 @@ from core.checkpoints.torch_io import SHARD, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError
 from core.nested import map_tensors
+from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.library import part, quiet
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
 
-__all__ = ["NOT_TO_DRIVE", "ON_DRIVE", "DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
+__all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 
 
 NAME = "deepspeed"
 TAG = "engine"
 """The folder, in the checkpoint's directory, that the engine writes."""
-ON_DRIVE = "on a drive, and not in this checkpoint"
-"""Stands in a checkpoint for the optimizer's state where DeepSpeed keeps it on a drive."""
-NOT_TO_DRIVE = (
-    "with offload_optimizer='nvme' DeepSpeed puts neither weights nor an optimizer's state back on the drive, and a "
-    "checkpoint has the weights alone. Valid: to load the module before its optimizer is prepared; offload_optimizer="
-    "'cpu' for a run that is to be resumed."
-)
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer's states are of one form."""
@@ -127,6 +121,7 @@ class SavedEngine:
         same = self.stage == engine.stage and self.processes == dist.get_world_size()
         with ExitStack() as stack:
             directory = self.directory if same or self.stage == 0 else stack.enter_context(self._universal())
+            in_each(lambda: stack.enter_context(drive.mapped(engine.engine)))
             engine.engine._config.load_universal_checkpoint = directory is not self.directory
             try:
                 with quiet():
@@ -251,11 +246,13 @@ def _write_engine(engine: Engine, staged: Path) -> None:
         except (OSError, RuntimeError) as error:
             failed.append(error)
 
-    writer.save = save
-    try:
-        engine.engine.save_checkpoint(str(staged), TAG, save_latest=False)
-    finally:
-        del writer.save
+    with ExitStack() as stack:
+        in_each(lambda: stack.enter_context(drive.mapped(engine.engine)))
+        writer.save = save
+        try:
+            engine.engine.save_checkpoint(str(staged), TAG, save_latest=False)
+        finally:
+            del writer.save
     in_each(lambda: _check_written(failed))
 
 

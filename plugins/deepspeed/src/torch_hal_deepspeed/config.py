@@ -192,6 +192,11 @@ def settle_zero(
         raise ConfigurationError(f"offload_optimizer with stage={zero['stage']}. Valid: with stage 1, 2 or 3.")
     if zero["stage"] < 3 and zero.get("offload_optimizer", {}).get("device") == "nvme":
         raise ConfigurationError(f"offload_optimizer='nvme' with stage={zero['stage']}. Valid: with stage=3.")
+    if zero.get("offload_optimizer", {}).get("fast_init"):
+        raise ConfigurationError(
+            "config['zero_optimization']['offload_optimizer']['fast_init']=True: the optimizer would begin with other "
+            "weights than the module's. Valid: False, or to leave it out."
+        )
 
 
 def _settle_offload(

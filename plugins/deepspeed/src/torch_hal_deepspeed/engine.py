@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
+from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import part, quiet
 from torch_hal_deepspeed.module import EngineModule
@@ -48,8 +49,11 @@ class Engine:
         """Which parameters the optimizer has, by identity; its groups hold others from now on."""
         self._clip: float = config.get("gradient_clipping", 0.0)
         self._clips_once = self._has_gradients = False
-        _limit_buckets(config, self.module)
+        _limit_buffers(config, self.module)
         with quiet():
+            if _are_on_drive(config) and not is_divided(self.module):
+                # By its config it takes the dtype; on a device without float16, DeepSpeed itself would take bfloat16.
+                part("").zero.Init(module=self.module, config_dict_or_path=config)
             self.engine: Any = part("").initialize(
                 model=self.module, optimizer=optimizer, config=config, dist_init_required=False
             )[0]
@@ -57,6 +61,7 @@ class Engine:
             _forget_first_step(self.engine.optimizer, optimizer)
         if self.stage == 3 and optimizer is not None:
             _drop_copies(self.engine.optimizer)
+            drive.take_charge(self.engine)
         model.attach(self.engine)
 
     # -- the step ------------------------------------------------------------------------------------------------
@@ -163,13 +168,28 @@ def _drop_copies(divided: Any) -> None:
             stepped.data = own
 
 
-def _limit_buckets(config: Config, module: nn.Module) -> None:
-    """No bucket larger than all gradients together, unless the config says how large."""
+def _are_on_drive(config: Config) -> bool:
+    """Whether parameters are offloaded to a drive."""
+    offload: dict[str, Any] = config["zero_optimization"].get("offload_param", {})
+    return offload.get("device") == "nvme"
+
+
+def _limit_buffers(config: Config, module: nn.Module) -> None:
+    """No bucket larger than all gradients, no buffer than a parameter's part, unless the config says how large."""
     if config["zero_optimization"]["stage"] == 0:
         return
     trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
-    total = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in trained)
+    total = sum(map(_numel, trained))
     config["zero_optimization"].setdefault("reduce_bucket_size", max(1, min(LARGEST_BUCKET, total)))
+    if _are_on_drive(config):
+        largest = max(map(_numel, module.parameters()), default=1)
+        config["zero_optimization"]["offload_param"].setdefault("buffer_size", -(-largest // dist.get_world_size()))
+
+
+def _numel(parameter: nn.Parameter) -> int:
+    """Of the whole parameter."""
+    numel: int = getattr(parameter, "ds_numel", parameter.numel())
+    return numel
 
 
 def whole_state(module: nn.Module) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,7 +18,7 @@ from core.environments import ClusterEnvironment
 from core.errors import CheckpointError, ConfigurationError, quoted
 from core.precisions import Precision
 from core.strategies import ParallelStrategy, TrainingStepOptions
-from torch_hal_deepspeed.checkpoints import NOT_TO_DRIVE, ON_DRIVE, DeepSpeedCheckpointIO, EngineState, SavedEngine
+from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,
     check_config,
@@ -77,6 +77,7 @@ class DeepSpeedStrategy(ParallelStrategy):
 
     name = "deepspeed"
     precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
+    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         """Join the process group, and let DeepSpeed use it."""
         import_deepspeed(self.root_device.type)  # before there is a group: what it imports takes it as default argument
         super().init_dist_connection()
-        leave = meet(self.local_rank, self.shared_memory_op)
+        leave = meet(self.local_rank, self.local_processes, self.shared_memory_op)
         if self._group is not None:
             self._group.release_at_leave(partial(self._release, leave))
 
@@ -372,7 +373,8 @@ class DeepSpeedStrategy(ParallelStrategy):
             ConfigurationError: The engine cannot clip so: by value, by another norm, or some of the parameters alone.
         """
         engine = self._own_engine()
-        self._check_clipping(algorithm, clip_value, "clip_value")
+        self.check_clip_algorithm(algorithm)
+        self._check_clipping(clip_value, "clip_value")
         if norm_type != 2.0:
             raise ConfigurationError(f"norm_type={norm_type!r}: DeepSpeed's engine clips by the 2-norm. Valid: 2.0.")
         if not engine.parameters <= {id(parameter) for parameter in parameters}:
@@ -383,15 +385,9 @@ class DeepSpeedStrategy(ParallelStrategy):
         engine.clip_next(clip_value)
         return None
 
-    def _check_clipping(self, algorithm: str, value: float | None, argument: str) -> None:
+    def _check_clipping(self, value: float | None, argument: str) -> None:
         own = self.config.get("gradient_clipping")
-        if value is None:
-            return
-        if algorithm != "norm":
-            raise ConfigurationError(
-                f"algorithm={algorithm!r} for clipping gradients: DeepSpeed's engine clips by norm. Valid: 'norm'."
-            )
-        if own is not None and own != value:
+        if value is not None and own not in (None, value):
             raise ConfigurationError(
                 f"{argument}={value!r} contradicts config['gradient_clipping']={own!r}. Valid: one of the two."
             )
@@ -411,7 +407,7 @@ class DeepSpeedStrategy(ParallelStrategy):
                 f"accumulate_grad_batches={accumulate} contradicts config['gradient_accumulation_steps']={steps!r}. "
                 "Valid: the same, or to leave it out of the config."
             )
-        self._check_clipping(options.clip_algorithm, options.clip_value, "gradient_clip_val")
+        self._check_clipping(options.clip_value, "gradient_clip_val")
         if options.clip_value is not None:
             engine.clip_always(options.clip_value)
         backward, apply = engine.backward, engine.step
@@ -435,38 +431,26 @@ class DeepSpeedStrategy(ParallelStrategy):
     def module_state(self, module: nn.Module) -> Any:
         """What stands for the engine's state, which each process writes; the module's own where that has no weights.
 
-        It has none without an optimizer, or with one on a drive.
+        It has none without an optimizer.
         """
-        if self._engine is None or self._engine.optimizer is None or self._is_on_drive or not self._is_own(module):
+        if self._engine is None or self._engine.optimizer is None or not self._is_own(module):
             return self.whole_module_state(module)
         return EngineState(self._engine, self._engine.prefix(module))
 
     def optimizer_state(self, optimizer: Optimizer) -> Any:
-        """As :meth:`module_state`; of an optimizer on a drive, that it is there."""
-        return ON_DRIVE if self._is_on_drive else EngineState(self._own_engine())
+        """As :meth:`module_state`."""
+        return EngineState(self._own_engine())
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
         """Whole tensors on the host in process 0."""
         return whole_state(module) if self._engine is not None or is_divided(module) else module.state_dict()
-
-    @property
-    def _is_on_drive(self) -> bool:
-        """Whether the optimizer's state, and its copy of the parameters, are swapped out to a drive."""
-        offload: dict[str, Any] = self.config["zero_optimization"].get("offload_optimizer", {})
-        return offload.get("device") == "nvme"
 
     def _is_own(self, module: nn.Module) -> bool:
         own = {id(parameter) for parameter in self._model.parameters()} if self._model is not None else set()
         return any(id(parameter) in own for parameter in module.parameters())
 
     def load_module_state(self, module: nn.Module, state: Any) -> None:
-        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state.
-
-        Raises:
-            CheckpointError: The module's optimizer is on a drive, where DeepSpeed does not reach its copy of them.
-        """
-        if self._is_on_drive and self._engine is not None and self._engine.optimizer is not None:
-            raise CheckpointError(NOT_TO_DRIVE)
+        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state."""
         weights = state.weights() if isinstance(state, SavedEngine) else state
         if self._engine is not None and self._is_own(module):
             self._engine.load_weights(module, weights)
@@ -479,10 +463,8 @@ class DeepSpeedStrategy(ParallelStrategy):
         """Take back what the engine wrote, on any number of processes: all of its state, weights included.
 
         Raises:
-            CheckpointError: Another strategy wrote it, or the optimizer is or was on a drive.
+            CheckpointError: Another strategy wrote it.
         """
-        if self._is_on_drive or state == ON_DRIVE:
-            raise CheckpointError(f"optimizer {type(optimizer).__name__}: {NOT_TO_DRIVE}")
         if not isinstance(state, SavedEngine):
             raise CheckpointError(
                 f"optimizer {type(optimizer).__name__}: the state is not DeepSpeed's, whose engine takes its own "
