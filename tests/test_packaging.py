@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -96,6 +97,9 @@ def test_metadata_says_what_it_is_and_needs(built: Built) -> None:
     names = {line.partition(">")[0] for line in required}
     assert names == {"torch", "pluggy", "attrs", "packaging", "importlib-metadata"}
     assert {"testing", "progress"} <= {*metadata.get_all("Provides-Extra", [])}
+    # Without numpy torch warns when it is imported, which the kit would take for the backend's doing.
+    testing = [line for line in metadata.get_all("Requires-Dist", []) if re.search(r"extra == .testing.", line)]
+    assert {line.partition(">")[0] for line in testing} == {"pytest", "numpy"}
 
 
 def test_listing_of_the_installed_wheel_is_the_readmes(python: Path, tmp_path: Path) -> None:

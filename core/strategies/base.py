@@ -75,12 +75,16 @@ class Strategy(ABC):
     """The largest world size it serves; ``None`` for any."""
     precisions: tuple[str, ...] | None = None
     """Names of the precisions it serves; ``None`` for any."""
+    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm", "value")
+    """How it can limit gradients; see :meth:`core.Precision.clip_gradients`."""
     one_process_per_node: ClassVar[bool] = False
     """Whether one process drives all the devices of a machine, rather than one each."""
     serves_own_loop: ClassVar[bool] = True
     """Whether :class:`core.Runtime` may use it; else it runs whole training steps of the Trainer only."""
     infers_together: ClassVar[bool] = False
     """Whether even a forward pass without gradients needs all processes, as where each holds a part of the module."""
+    trains_as_one: bool = True
+    """Whether the processes train as one does with their batches joined, and so have the same module after a step."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes meet in a ``torch.distributed`` process group."""
     launcher: str | None = None
@@ -284,6 +288,18 @@ class Strategy(ABC):
     ) -> Tensor | None:
         """Limit gradients of ``parameters``, unscaled before; see :meth:`core.Precision.clip_gradients`."""
         return self.precision.clip_gradients(parameters, clip_value, algorithm, norm_type)
+
+    def check_clip_algorithm(self, algorithm: str, argument: str = "algorithm") -> None:
+        """Refuse a word, given as ``argument``, that is none of :attr:`clip_algorithms`.
+
+        Raises:
+            ConfigurationError: As said.
+        """
+        if algorithm not in self.clip_algorithms:
+            raise ConfigurationError(
+                f"{argument}={algorithm!r}: not how strategy {self.name!r} clips gradients. Valid: "
+                f"{quoted(self.clip_algorithms)}."
+            )
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves gradients unreduced, for accumulation; ``module`` as it was set up."""

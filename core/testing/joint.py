@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from core import Module
+from core.discovery.loading import import_target
 
 __all__ = [
     "EPOCHS",
+    "OPTIMIZER",
     "SHARE",
     "STEPS",
     "Regression",
@@ -34,6 +36,8 @@ STEPS = 6
 """Batches of an epoch."""
 EPOCHS = 2
 FEATURES = 5
+OPTIMIZER = "core.testing.joint:momentum"
+"""What makes the optimizer, where a suite says nothing else."""
 
 
 def items(count: int) -> TensorDataset:
@@ -65,9 +69,15 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
-def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
-    """One with momentum, so that a step depends on those before it."""
+def momentum(net: nn.Module) -> torch.optim.Optimizer:
+    """An optimizer whose step depends on those before it."""
     return torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
+
+
+def optimizer_of(net: nn.Module, maker: str = OPTIMIZER) -> torch.optim.Optimizer:
+    """What ``maker``, ``"module:function"`` of a network, makes."""
+    made: torch.optim.Optimizer = import_target(maker)(net)
+    return made
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -76,11 +86,12 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Regression(Module):
-    """:func:`network` with its steps."""
+    """:func:`network` with its steps, and the optimizer that ``maker`` makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, maker: str = OPTIMIZER) -> None:
         super().__init__()
         self.net = network()
+        self.maker = maker
 
     def forward(self, inputs: Tensor) -> Any:
         """One number for each item."""
@@ -105,22 +116,28 @@ class Regression(Module):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """See :func:`optimizer_of`."""
-        return optimizer_of(self)
+        return optimizer_of(self, self.maker)
 
 
 def by_hand(
-    shards: int, *, accumulate: int = 1, clip_value: float | None = None, algorithm: str = "norm"
+    shards: int,
+    *,
+    maker: str = OPTIMIZER,
+    accumulate: int = 1,
+    clip_value: float | None = None,
+    algorithm: str = "norm",
 ) -> tuple[list[float], dict[str, Tensor]]:
     """What a plain loop on the CPU makes of the joined batches: the losses of each, and the network's state.
 
     Args:
         shards: Processes whose shares are joined.
+        maker: As in :func:`optimizer_of`.
         accumulate: Batches a step, joined as well.
         clip_value: The largest norm or value of gradients.
         algorithm: ``"norm"`` or ``"value"``.
     """
     net = network()
-    optimizer = optimizer_of(net)
+    optimizer = optimizer_of(net, maker)
     size = SHARE * shards
     inputs, targets = items(size * STEPS).tensors
     losses = []

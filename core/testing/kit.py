@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+from core.kinds import KINDS
+from core.specs import BackendSpec
 
 __all__ = ["check_backends"]
 
@@ -15,6 +18,7 @@ def check_backends(
     *backends: str,
     folder: Path,
     options: Sequence[str] = (),
+    specs: Sequence[BackendSpec] = (),
     environ: Mapping[str, str] | None = None,
     seconds: float = 580.0,
 ) -> str:
@@ -24,6 +28,8 @@ def check_backends(
         backends: As ``--backend`` takes them, such as ``"accelerator:acme"``.
         folder: An empty folder; the working directory.
         options: Further options of the kit, such as ``"--backend-devices=1"``.
+        specs: What is installed for this run alone, such as a name for a class of the package with ``init_args`` of its
+            own; plain data, their targets by name.
         environ: Variables beside the process's own, without those of the pytest that runs now.
         seconds: How long it may take.
 
@@ -35,10 +41,15 @@ def check_backends(
         subprocess.TimeoutExpired: It took longer.
     """
     kit = ["-p", "no:cacheprovider", "-p", "core.testing.plugin", "--pyargs", "core.testing.suite"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    variables.update(environ or {})
+    if specs:
+        _install(specs, folder / "installed")
+        path = [str(folder / "installed"), variables.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *kit, *(f"--backend={backend}" for backend in backends), *options],
-        env={**kept, **(environ or {})},
+        env=variables,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -54,3 +65,20 @@ def check_backends(
     if done.returncode != 0 or not passed:
         raise AssertionError(f"pytest ended with exit code {done.returncode}:\n{done.stdout}")
     return done.stdout
+
+
+def _install(specs: Iterable[BackendSpec], site: Path) -> None:
+    """Leave a distribution that provides ``specs`` in ``site``, as an installer does."""
+    metadata = site / "core_testing_specs-0.dist-info"
+    metadata.mkdir(parents=True)
+    requires = "Requires-Dist: torch-hal"
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: core-testing-specs\nVersion: 0\n{requires}\n\n")
+    declared, code = [], ["from types import MappingProxyType as mappingproxy", "from core.hookspecs import hookimpl"]
+    code.append("from core.specs import *")
+    for kind in KINDS.values():
+        of_kind = [spec for spec in specs if spec.kind == kind.name]
+        if of_kind:
+            declared += [f"[{kind.group}]", *(f"{spec.name} = core_testing_specs" for spec in of_kind)]
+            code.append(f"@hookimpl\ndef {kind.hook}():\n    return {of_kind!r}")
+    (metadata / "entry_points.txt").write_text("\n".join(declared) + "\n")
+    (site / "core_testing_specs.py").write_text("\n".join(code) + "\n")

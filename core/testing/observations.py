@@ -1,7 +1,7 @@
 """What the processes of a run observe for the suites to judge; functions of this module run in each of them.
 
 Arguments, and what is kept in the :class:`core.testing.worker.Journal`, are plain data. ``words`` are those of a front
-end.
+end, and ``optimizer``, which is what makes one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from core import Runtime, Trainer
-from core.callbacks import ModelCheckpoint
-from core.strategies.base import REDUCTIONS
+from core.callbacks import Callback, ModelCheckpoint
+from core.strategies.base import REDUCTIONS, Strategy
 from core.testing import joint
 from core.testing.problem import Losses
 from core.testing.worker import Journal
@@ -103,7 +103,11 @@ def _everything(runtime: Runtime, directory: str, words: Mapping[str, Any], eage
 def _trainer(words: Mapping[str, Any], **options: Any) -> Trainer:
     saves = any(isinstance(callback, ModelCheckpoint) for callback in options.get("callbacks", ()))
     quiet = {"enable_progress_bar": False, "enable_checkpointing": saves, "max_epochs": joint.EPOCHS}
-    return Trainer(**{**quiet, **words, **options})
+    return Trainer(**{**quiet, **_of_a_front_end(words), **options})
+
+
+def _of_a_front_end(words: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: word for name, word in words.items() if name != "optimizer"}
 
 
 def _who(runtime: Runtime) -> dict[str, Any]:
@@ -120,6 +124,10 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "shard": strategy.data_shard,
         "uses_process_group": strategy.uses_process_group,
         "serves_own_loop": strategy.serves_own_loop,
+        "infers_together": strategy.infers_together,
+        "clip_algorithms": strategy.clip_algorithms,
+        "trains_as_one": strategy.trains_as_one,
+        "brings_checkpoint_io": "checkpoint_io" in strategy.given,
         "is_initialized": dist.is_initialized(),
     }
 
@@ -220,15 +228,15 @@ _LOOPS: dict[str, dict[str, Any]] = {
 
 
 def _own_loop(words: Mapping[str, Any], directory: str, shards: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    with Runtime(**words) as runtime:
-        return runtime.launch(_loop, directory, shards, **options) or {}
+    with Runtime(**_of_a_front_end(words)) as runtime:
+        return runtime.launch(_loop, words["optimizer"], directory, shards, **options) or {}
 
 
 def _loop(
-    runtime: Runtime, directory: str, shards: int, accumulate: int = 1, algorithm: str | None = None
+    runtime: Runtime, maker: str, directory: str, shards: int, accumulate: int = 1, algorithm: str | None = None
 ) -> dict[str, Any]:
     net = joint.network()
-    net, optimizer, loader = runtime.prepare(net, joint.optimizer_of(net), joint.loader(shards))
+    net, optimizer, loader = runtime.prepare(net, joint.optimizer_of(net, maker), joint.loader(shards))
     losses = []
     for _ in range(joint.EPOCHS):
         for number, (inputs, targets) in enumerate(loader):
@@ -248,18 +256,19 @@ def _loop(
             losses.append(loss.detach())
     if directory:
         runtime.save({"net": net, "optimizer": optimizer, "step": len(losses)}, Path(directory, "from the loop"))
-    return {"losses": [loss.item() for loss in losses], "state": _state(runtime.unwrap_model(net))}
+    return {"losses": [loss.item() for loss in losses], "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
 def _without_sync(words: Mapping[str, Any]) -> dict[str, Any]:
     """Gradients of one backward pass under ``no_sync``, and what they are where this process is alone."""
-    with Runtime(**words) as runtime:
-        return runtime.launch(_backward_without_sync) or {}
+    with Runtime(**_of_a_front_end(words)) as runtime:
+        return runtime.launch(_backward_without_sync, words["optimizer"]) or {}
 
 
-def _backward_without_sync(runtime: Runtime) -> dict[str, Any]:
+def _backward_without_sync(runtime: Runtime, maker: str) -> dict[str, Any]:
     inputs, targets = (tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in joint.items(12).tensors)
-    net = runtime.prepare(joint.network())
+    net = joint.network()
+    net, _ = runtime.prepare(net, joint.optimizer_of(net, maker))
     with runtime.no_sync(net):
         runtime.backward(joint.loss_of(net(inputs.to(runtime.device)), targets.to(runtime.device)))
     alone = joint.network()
@@ -273,8 +282,27 @@ def _gradients(net: nn.Module) -> list[float]:
     return [value for gradient in gradients if gradient is not None for value in gradient.cpu().flatten().tolist()]
 
 
-def _state(net: nn.Module) -> dict[str, Any]:
-    return {name: value.cpu().tolist() for name, value in net.state_dict().items()}
+def _state(strategy: Strategy, net: nn.Module) -> dict[str, Any]:
+    """The state of ``net`` in this process; where each has a part of it, what process 0 puts together of them."""
+    if not strategy.infers_together:
+        return _plain(net.state_dict())
+    whole = strategy.whole_module_state(net)
+    return strategy.broadcast(_plain(whole) if strategy.is_global_zero else {})
+
+
+def _plain(state: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {name: value.cpu().tolist() for name, value in state.items()}
+
+
+class _Parts(Callback):
+    """Puts the parts of a module together, which processes have of it, before they leave one another."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, Any] | None = None
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        if trainer.strategy.infers_together:
+            self.state = _state(trainer.strategy, module.net)
 
 
 # -- the Trainer ---------------------------------------------------------------------------------------------------
@@ -290,6 +318,7 @@ def _training(journal: Journal, words: Mapping[str, Any], directory: str, shards
         options: dict[str, Any] = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
         journal.observe(f"fit, clipping by {algorithm}", partial(fit, **options))
     for precision in precisions:
+        journal.observe(f"{precision} is taken", _make, words, precision)
         journal.observe(f"fit in {precision}", partial(fit, precision=precision))
     journal.observe("fit uneven", _fit, words, lambda: DataLoader(joint.items(ITEMS), batch_size=2, shuffle=True))
     journal.observe("fit a stream", _fit, words, lambda: DataLoader(joint.Stream(ITEMS), batch_size=2))
@@ -297,6 +326,10 @@ def _training(journal: Journal, words: Mapping[str, Any], directory: str, shards
     journal.observe("validate", _validate, words)
     resumable = ModelCheckpoint(os.path.join(directory, "resumable"), filename="epoch-{epoch}")
     journal.observe("uninterrupted", partial(_fit, words, partial(_shuffled, shards), callbacks=[resumable]))
+
+
+def _make(words: Mapping[str, Any], precision: str) -> None:
+    _trainer(words, precision=precision)
 
 
 def _shuffled(shards: int) -> DataLoader[Any]:
@@ -312,10 +345,11 @@ def _fit(
     **options: Any,
 ) -> dict[str, Any]:
     torch.manual_seed(11)
-    losses, module = Losses(), joint.Regression()
-    trainer = _trainer(words, callbacks=[losses, *(callbacks or [])], **options)
+    losses, parts, module = Losses(), _Parts(), joint.Regression(words["optimizer"])
+    trainer = _trainer(words, callbacks=[losses, parts, *(callbacks or [])], **options)
     trainer.fit(module, loader(), ckpt_path=ckpt_path)
-    return {"losses": losses.values, "state": _state(module.net), "steps": trainer.global_step}
+    state = _plain(module.net.state_dict()) if parts.state is None else parts.state
+    return {"losses": losses.values, "state": state, "steps": trainer.global_step}
 
 
 def _predict(words: Mapping[str, Any]) -> list[list[float]]:
@@ -341,6 +375,22 @@ def _resumed(runtime: Runtime, directory: str, words: Mapping[str, Any], ckpt_pa
     journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
     runtime.teardown()
     journal.observe("resumed", partial(_fit, words, partial(_shuffled, shards), ckpt_path=ckpt_path))
+
+
+def read(directory: str, words: Mapping[str, Any], path: str) -> None:
+    """Read the checkpoint that the own loop wrote."""
+    _trainer(words).runtime.launch(_read, directory, words["optimizer"], path)
+
+
+def _read(runtime: Runtime, directory: str, maker: str, path: str) -> None:
+    Journal(directory, runtime.process_index).observe("read", _load, runtime, maker, path)
+
+
+def _load(runtime: Runtime, maker: str, path: str) -> dict[str, Any]:
+    net = joint.network()
+    net, optimizer = runtime.prepare(net, joint.optimizer_of(net, maker))
+    rest = runtime.load(path, {"net": net, "optimizer": optimizer})
+    return {"rest": rest, "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
 def started(directory: str, words: Mapping[str, Any]) -> None:

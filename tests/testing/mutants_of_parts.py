@@ -34,6 +34,16 @@ TRAINING_TOGETHER = [
     _strategy("skipstherest", "test_prediction_gives_each_item_once[several]", "gives rank 0 the items"),
     _strategy("skipstherest", "test_evaluation_counts_each_item_once[several]", "the mean of all items"),
     _strategy("forgetsmomentum", "test_resuming_is_exact[one]", "rank 0 goes on with losses"),
+    _strategy("putshalvestogether", "test_training_equals_the_joined_batch[several]", "'0.weight' of rank 0 is off by"),
+    _strategy(
+        "hasitsownweights",
+        "test_accumulation_equals_the_big_batch[several-fit]",
+        "no_sync is not for me",
+    ),
+    _strategy(
+        "refusesinotherwords", "test_training_in[several-bf16-mixed]", "raises ValueError.*that names 'bf16-mixed'"
+    ),
+    _strategy("readsitsown", "test_its_checkpoint_is_read_by_one_process[several]", "'0.weight', read from its check"),
     _strategy("clipstwice", "test_clipping_equals_torch[one-fit-norm]", "clipping by norm: the loss of batch"),
 ]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from core import Runtime, Trainer
+from core.errors import ConfigurationError
 from core.runtime.optimizers import PreparedOptimizer
 from core.strategies import SingleDeviceStrategy
 
@@ -162,3 +163,23 @@ def test_the_end_of_a_step_makes_the_loss() -> None:
         trainer = Trainer(accelerator="cpu", max_epochs=1, enable_progress_bar=False, enable_checkpointing=False)
         trainer.fit(module, loader())
     torch.testing.assert_close(trained[1].state_dict(), trained[0].state_dict())
+
+
+class ClipsByNorm(Noting):
+    """Limits gradients in one of the two ways."""
+
+    clip_algorithms = ("norm",)
+
+
+def test_a_way_of_clipping_that_a_strategy_has_not_is_refused() -> None:
+    """As the Trainer is made, which is before any process starts, and in a loop of one's own where it is asked for."""
+    said = "algorithm='value': .*Valid: 'norm'"
+    with pytest.raises(ConfigurationError, match=said):
+        Trainer(strategy=ClipsByNorm(), gradient_clip_val=0.5, gradient_clip_algorithm="value")
+    Trainer(strategy=ClipsByNorm(), gradient_clip_algorithm="value")  # which clips nothing
+    with Runtime(strategy=ClipsByNorm()) as runtime:
+        module = runtime.prepare(nn.Linear(2, 1))
+        runtime.backward(module(torch.ones(1, 2)).sum())
+        runtime.clip_grad_norm_(module.parameters(), 0.5)
+        with pytest.raises(ConfigurationError, match=said):
+            runtime.clip_grad_value_(module.parameters(), 0.5)

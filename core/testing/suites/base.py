@@ -106,6 +106,12 @@ def reference(backend: BackendUnderTest) -> dict[str, Any]:
     """What a process of its own needs to make this backend; leaves the test where it cannot."""
     spec = backend.spec
     target = target_name(spec.target)
-    if "<locals>" in target or not all(isinstance(value, _PLAIN) for value in spec.init_args.values()):
+    if "<locals>" in target or not _is_plain(dict(spec.init_args)):
         not_run(f"{target} was registered in code, and cannot be made in another process")
     return {"target": target, "init_args": dict(spec.init_args), "name": spec.name}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value) and all(map(_is_plain, value.values()))
+    return isinstance(value, _PLAIN) or (isinstance(value, list) and all(map(_is_plain, value)))

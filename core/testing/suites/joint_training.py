@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from core.testing import joint, observations
 from core.testing.problem import largest_difference
 from core.testing.suites.several import Runs, RunTests
 from core.testing.suites.training import TOLERANCES
-from core.testing.tiers import skip_by_declaration
+from core.testing.tiers import LACKED, skip_by_declaration
 
 __all__ = ["JointTrainingTests"]
 
@@ -30,13 +30,17 @@ class JointTrainingTests(RunTests):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def test_training_equals_the_joined_batch(self, runs: Runs, tolerances: Mapping[str, float]) -> None:
+    def test_training_equals_the_joined_batch(
+        self, request: pytest.FixtureRequest, runs: Runs, tolerances: Mapping[str, float]
+    ) -> None:
         """The losses of each step, and the trained module, are those of a plain loop on the CPU over joined batches."""
-        _check_training(runs, "fit", joint.by_hand(runs.shards), tolerances["32-true"])
+        _check_training(request, runs, "fit", runs.by_hand(), tolerances["32-true"])
 
-    def test_an_own_loop_equals_the_joined_batch(self, own_loop: Runs, tolerances: Mapping[str, float]) -> None:
+    def test_an_own_loop_equals_the_joined_batch(
+        self, request: pytest.FixtureRequest, own_loop: Runs, tolerances: Mapping[str, float]
+    ) -> None:
         """A hand-written loop over what a Runtime prepared trains as a plain loop on the CPU over joined batches."""
-        _check_training(own_loop, "own loop", joint.by_hand(own_loop.shards), tolerances["32-true"])
+        _check_training(request, own_loop, "own loop", own_loop.by_hand(), tolerances["32-true"])
 
     @pytest.mark.parametrize("loop", ["fit", "own loop"])
     def test_accumulation_equals_the_big_batch(
@@ -44,8 +48,8 @@ class JointTrainingTests(RunTests):
     ) -> None:
         """Two batches accumulated for a step, the first without sync, are one of twice the size."""
         _check_loop(request, loop)
-        expected = joint.by_hand(runs.shards, accumulate=2)
-        _check_training(runs, f"{loop}, accumulating", expected, tolerances["32-true"])
+        expected = runs.by_hand(accumulate=2)
+        _check_training(request, runs, f"{loop}, accumulating", expected, tolerances["32-true"])
 
     @pytest.mark.parametrize("algorithm", observations.CLIPS)
     @pytest.mark.parametrize("loop", ["fit", "own loop"])
@@ -54,12 +58,18 @@ class JointTrainingTests(RunTests):
     ) -> None:
         """Gradients are clipped after they are reduced, as torch clips those of the joined batch."""
         _check_loop(request, loop)
-        expected = joint.by_hand(runs.shards, clip_value=observations.CLIPS[algorithm], algorithm=algorithm)
-        _check_training(runs, f"{loop}, clipping by {algorithm}", expected, tolerances["32-true"])
+        name = f"{loop}, clipping by {algorithm}"
+        if algorithm not in runs.who["clip_algorithms"]:
+            _leave_refused(runs, name, algorithm)
+        expected = runs.by_hand(clip_value=observations.CLIPS[algorithm], algorithm=algorithm)
+        _check_training(request, runs, name, expected, tolerances["32-true"])
 
-    def test_every_process_has_the_same_module(self, runs: Runs) -> None:
+    def test_every_process_has_the_same_module(self, request: pytest.FixtureRequest, runs: Runs) -> None:
         """After training, the module is the same in each process, bit for bit."""
+        if runs.who["infers_together"]:
+            skip_by_declaration("infers_together is True: each process has a part of the module")
         first, *others = runs.everything.values("fit")
+        _expect_one(request, runs)
         for rank, other in enumerate(others, start=1):
             for name, value in first["state"].items():
                 assert other["state"][name] == value, f"after training, {name!r} of rank {rank} is not that of rank 0"
@@ -74,7 +84,10 @@ class JointTrainingTests(RunTests):
 
     def test_no_sync_leaves_gradients_unreduced(self, own_loop: Runs, tolerances: Mapping[str, float]) -> None:
         """After a backward pass under ``no_sync`` a process has the gradients of its own items alone."""
-        for rank, found in enumerate(own_loop.everything.values("without sync")):
+        without_sync = own_loop.everything.values("without sync")
+        if own_loop.who["infers_together"]:
+            skip_by_declaration("infers_together is True: each process has a part of the module, and of its gradients")
+        for rank, found in enumerate(without_sync):
             assert len(found["found"]) == len(found["alone"]), f"rank {rank} has no gradients under no_sync"
             error = largest_difference(found["found"], found["alone"])
             assert error <= tolerances["32-true"], (
@@ -85,6 +98,7 @@ class JointTrainingTests(RunTests):
     @pytest.mark.parametrize("precision", [name for name in TOLERANCES if name != "32-true"])
     def test_training_in(
         self,
+        request: pytest.FixtureRequest,
         runs: Runs,
         run_precisions: list[str],
         lacks: Mapping[str, str],
@@ -95,8 +109,12 @@ class JointTrainingTests(RunTests):
         if precision not in run_precisions:
             lacked = "; ".join(f"lacks {word}: {reason}" for word, reason in lacks.items())
             skip_by_declaration(f"it serves {', '.join(['32-true', *run_precisions])}. {lacked}")
+        taken = f"{precision} is taken"
+        if any(found.raised for found in runs.everything.observed(taken)):
+            _leave_refused(runs, taken, precision)
         losses = _joined(runs.everything.values(f"fit in {precision}"))
-        error = largest_difference(losses, joint.by_hand(runs.shards)[0])
+        _expect_one(request, runs)
+        error = largest_difference(losses, runs.by_hand()[0])
         allowed = max(tolerances[precision] / 20, tolerances["32-true"])  # these losses are smaller
         assert error <= allowed, f"losses with precision={precision!r} are off by {error:.3g}. Expected: {allowed:g}"
 
@@ -124,7 +142,7 @@ class JointTrainingTests(RunTests):
             )
 
     @pytest.mark.parametrize("items", ["uneven", "a stream"])
-    def test_items_that_do_not_divide(self, runs: Runs, items: str) -> None:
+    def test_items_that_do_not_divide(self, request: pytest.FixtureRequest, runs: Runs, items: str) -> None:
         """Training on items whose number processes do not divide ends, with as many steps in each process."""
         found = runs.everything.values(f"fit {items}")
         steps = {one["steps"] for one in found}
@@ -133,20 +151,34 @@ class JointTrainingTests(RunTests):
         assert steps == {expected}, (
             f"{observations.ITEMS} items in batches of 2 give {steps} steps. Expected: {expected}"
         )
+        _expect_one(request, runs)
         states = [one["state"] for one in found]
         assert all(state == states[0] for state in states), "after uneven items, modules differ between processes"
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
-    def test_its_checkpoint_is_read_by_one_process(self, own_loop: Runs) -> None:
-        """What the processes saved together, a single process on the CPU reads, bit for bit."""
+    def test_its_checkpoint_is_read_by_one_process(self, own_loop: Runs, counts: Mapping[str, int | str]) -> None:
+        """What the processes saved together, one process reads, bit for bit.
+
+        That is a single one on the CPU; where the strategy brings a CheckpointIO of its own, one of that strategy's.
+        """
         expected = own_loop.everything.values("own loop")[0]["state"]
         path = own_loop.everything.directory / "from the loop"
-        net = joint.network()
-        with Runtime(accelerator="cpu", strategy="single_device", devices=1) as runtime:
-            rest = runtime.load(path, {"net": net, "optimizer": joint.optimizer_of(net)})
+        if own_loop.who["brings_checkpoint_io"]:
+            one = counts["one"]
+            alone = {"devices": one} if isinstance(one, int) else {}
+            start = {} if alone else own_loop.start
+            reading = own_loop.run("read", {**own_loop.words, **alone}, str(path), **start).values("read")[0]
+            rest, found = reading["rest"], reading["state"]
+        else:
+            net = joint.network()
+            with Runtime(accelerator="cpu", strategy="single_device", devices=1) as runtime:
+                optimizer = joint.optimizer_of(net, own_loop.words["optimizer"])
+                rest = runtime.load(path, {"net": net, "optimizer": optimizer})
+            found = {name: value.tolist() for name, value in net.state_dict().items()}
         assert rest == {"step": joint.STEPS * joint.EPOCHS}, f"the checkpoint has {rest} besides"
-        _check_bits(net.state_dict(), expected, "read from its checkpoint")
+        for name, value in expected.items():
+            assert found[name] == value, f"{name!r}, read from its checkpoint, is not what it was, bit for bit"
 
     def test_a_checkpoint_that_cannot_be_written(self, runs: Runs) -> None:
         """Where a checkpoint cannot be written, it is a CheckpointError in every process."""
@@ -172,12 +204,34 @@ def _check_loop(request: pytest.FixtureRequest, loop: str) -> None:
         request.getfixturevalue("own_loop")
 
 
+def _leave_refused(runs: Runs, name: str, word: str) -> NoReturn:
+    """Leave the test of what every process refuses by ``word``."""
+    for rank, found in enumerate(runs.everything.observed(name)):
+        is_refused = "ConfigurationError" in found.kinds and word in found.text
+        assert is_refused, (
+            f"{name}: rank {rank} {f'raises {found.raised}' if found.raised else 'takes it'}. Expected: a "
+            f"ConfigurationError that names {word!r}, as in other processes or as is declared"
+        )
+    skip_by_declaration(runs.everything.observed(name)[0].text)
+
+
+def _expect_one(request: pytest.FixtureRequest, runs: Runs) -> None:
+    """From here on a difference is declared where the strategy does not train as one process does."""
+    if runs.world_size > 1 and not runs.who["trains_as_one"]:
+        request.node.stash[LACKED] = "trains_as_one is False: each process has weights of its own"
+
+
 def _check_training(
-    runs: Runs, name: str, expected: tuple[list[float], Mapping[str, Tensor]], tolerance: float
+    request: pytest.FixtureRequest,
+    runs: Runs,
+    name: str,
+    expected: tuple[list[float], Mapping[str, Tensor]],
+    tolerance: float,
 ) -> None:
     found = runs.everything.values(name)
     losses = _joined(found)
     assert len(losses) == len(expected[0]), f"{name}: {len(losses)} losses. Expected: {len(expected[0])}"
+    _expect_one(request, runs)
     for step, (loss, other) in enumerate(zip(losses, expected[0], strict=True)):
         assert abs(loss - other) <= tolerance, (
             f"{name}: the loss of batch {step} is {loss:.7g}, the mean of {len(found)} process(es). Expected: "
@@ -194,8 +248,3 @@ def _check_training(
 def _joined(found: list[Any]) -> list[float]:
     """The mean of the processes' losses, by batch."""
     return [sum(losses) / len(losses) for losses in zip(*(one["losses"] for one in found), strict=True)]
-
-
-def _check_bits(found: Mapping[str, Tensor], expected: Mapping[str, Any], what: str) -> None:
-    for name, value in expected.items():
-        assert found[name].tolist() == value, f"{name!r}, {what}, is not what it was, bit for bit"

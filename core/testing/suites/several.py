@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import attrs
 import pytest
+from torch import Tensor
 
 from core import Request, resolve
 from core.errors import CoreError
+from core.testing import joint
 from core.testing.backend import BackendUnderTest
 from core.testing.processes import Outcome, run
 from core.testing.suites.training import TOLERANCES
@@ -34,6 +36,7 @@ class Runs:
     """The runs of a front end's words, each of them made once a session."""
 
     words: Mapping[str, Any]
+    """Those of the front end, and ``optimizer``; see :mod:`core.testing.observations`."""
     eager: bool
     """Whether the devices run single operations on tensors."""
     precisions: list[str]
@@ -59,9 +62,19 @@ class Runs:
         return len(self.everything.ranks)
 
     @property
+    def who(self) -> Mapping[str, Any]:
+        """What that run's process 0 says of itself and of the strategy."""
+        said: Mapping[str, Any] = self.everything.values("who")[0]
+        return said
+
+    @property
     def shards(self) -> int:
         """In how many parts that run split the data."""
-        return int(self.everything.values("who")[0]["shards"])
+        return int(self.who["shards"])
+
+    def by_hand(self, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
+        """What must come out of a training: :func:`core.testing.joint.by_hand`."""
+        return joint.by_hand(self.shards, maker=self.words["optimizer"], **options)
 
     def run(self, function: str, *arguments: Any, **start: Any) -> Outcome:
         """A run of that function of :mod:`core.testing.observations`; further arguments as of :func:`run`."""
@@ -83,6 +96,11 @@ class RunTests:
     def words(self) -> Mapping[str, Any]:
         """The words of a front end but for ``devices``."""
         raise NotImplementedError
+
+    @pytest.fixture
+    def optimizer(self) -> str:
+        """What makes the optimizer of a network, ``"module:function"``; for what takes none but its own."""
+        return joint.OPTIMIZER
 
     @pytest.fixture
     def counts(self) -> Mapping[str, int | str]:
@@ -132,6 +150,7 @@ class RunTests:
         pytestconfig: pytest.Config,
         tmp_path_factory: pytest.TempPathFactory,
         words: Mapping[str, Any],
+        optimizer: str,
         counts: Mapping[str, int | str],
         run_precisions: list[str],
         starts_itself: bool,
@@ -153,7 +172,7 @@ class RunTests:
             if not starts_itself and count > 1:
                 start = {"start_command": start_command(count)} if start_command else {"started_here": count}
             done = pytestconfig.stash.setdefault(_DONE, {})
-            run_words = {**words, "devices": count}
+            run_words = {**words, "devices": count, "optimizer": optimizer}
             return Runs(run_words, "eager" not in lacks, run_precisions, start, tmp_path_factory, done)
 
         return make
@@ -163,7 +182,7 @@ class RunTests:
         """The runs of the test's size, of a strategy and devices that serve a loop of one's own."""
         if not runs.eager:
             skip_by_declaration(f"lacks eager: {lacks['eager']}")
-        if not runs.everything.values("who")[0]["serves_own_loop"]:
+        if not runs.who["serves_own_loop"]:
             skip_by_declaration("serves_own_loop is False: it runs whole training steps only")
         return runs
 

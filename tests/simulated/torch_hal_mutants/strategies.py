@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
 
+from core.checkpoints import TorchCheckpointIO
 from core.nested import map_tensors
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 from core.strategies.base import Strategy
@@ -98,6 +101,33 @@ class ClipsTwice(_Forking):
         return super().clip_gradients(module, optimizer, clip_value / 2, algorithm)
 
 
+class PutsHalvesTogether(_Forking):
+    """Has the whole module in each process, as if it had a part of it, and what it says is the whole is none."""
+
+    infers_together = True
+
+    def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
+        return {name: value / 2 for name, value in super().whole_module_state(module).items()}
+
+
+class HasItsOwnWeights(TrainsAlone):
+    """Declares that its processes do not train as one, and stops within an accumulation."""
+
+    trains_as_one = False
+
+    def no_sync(self, module: nn.Module) -> Any:
+        raise RuntimeError("no_sync is not for me")
+
+
+class RefusesInOtherWords(_Forking):
+    """A precision that it does not take is none of the errors that users are promised."""
+
+    def connect(self, **parts: Any) -> None:
+        if parts["precision"].name == "bf16-mixed":
+            raise ValueError("bf16-mixed")
+        super().connect(**parts)
+
+
 # -- life --------------------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +183,17 @@ class Everyone(_Forking):
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+class ReadsItsOwn(_Forking):
+    """Brings a CheckpointIO, and on one process reads less precisely than it wrote."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = MappingProxyType({"checkpoint_io": TorchCheckpointIO()})
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        super().load_module_state(module, {name: value.bfloat16().float() for name, value in state.items()})
 
 
 class Rounding(SingleDeviceStrategy):

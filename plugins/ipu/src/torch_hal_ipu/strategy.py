@@ -49,6 +49,7 @@ class IPUStrategy(SingleDeviceStrategy):
     name = "ipu"
     accelerators: ClassVar[tuple[str, ...] | None] = ("ipu",)
     precisions = ("32-true", "16-true")
+    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
     one_process_per_node: ClassVar[bool] = True
     serves_own_loop: ClassVar[bool] = False
 
@@ -133,7 +134,7 @@ class IPUStrategy(SingleDeviceStrategy):
         """
         optimizer = self._optimizers[options.optimizer]
         if options.clip_value is not None:
-            _limit_gradients(optimizer.native, options.clip_value, options.clip_algorithm)
+            _limit_gradients(optimizer.native, options.clip_value)
 
         share = 1.0
         """Of the batches that a step adds up, how many there are: less than all where an epoch ends."""
@@ -259,11 +260,10 @@ class _Inference(nn.Module):
         return self._executable(batch)
 
 
-def _limit_gradients(optimizer: Any, value: float, algorithm: str) -> None:
-    if algorithm != "norm" or not hasattr(optimizer, "max_grad_norm"):
+def _limit_gradients(optimizer: Any, value: float) -> None:
+    if not hasattr(optimizer, "max_grad_norm"):
         raise ConfigurationError(
-            f"gradient_clip_val={value!r}, gradient_clip_algorithm={algorithm!r} with {type(optimizer).__name__}: a "
-            "compiled step limits gradients by max_grad_norm of poptorch's optimizer alone. Valid: 'norm' with SGD, "
-            "Adam or AdamW, or no limit."
+            f"gradient_clip_val={value!r} with {type(optimizer).__name__}: a compiled step limits gradients by "
+            "max_grad_norm of poptorch's optimizer alone. Valid: 'norm' with SGD, Adam or AdamW, or no limit."
         )
     optimizer.max_grad_norm = value

@@ -1,0 +1,51 @@
+"""The conformance kit of core on the strategies of this package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.specs import StrategySpec
+from core.testing import check_backends
+
+TARGET = "torch_hal_fsdp.strategy:FSDPStrategy"
+
+
+def _named(name: str, min_processes: int = 1, **options: Any) -> StrategySpec:
+    return StrategySpec(
+        name=name, target=TARGET, description="of these tests", min_processes=min_processes, init_args=options
+    )
+
+
+PLAN = {"0": "colwise", "2": "rowwise"}
+"""Of the kit's network."""
+SPECS = [
+    _named("planned", tensor_parallel_size="node", tensor_parallel_plan=PLAN),
+    _named("replicated", min_processes=2, replicas=2),
+    _named("full", state_dict_type="full"),
+]
+"""What the names on one machine of two processes do not come to: the model has no plan, and one machine one replica."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "options", "least"),
+    [
+        ("fsdp", (), 150),
+        pytest.param("fsdp_cpu_offload", (), 150, marks=pytest.mark.slow),
+        pytest.param("fsdp_hybrid", (), 150, marks=pytest.mark.slow),
+        pytest.param("fsdp_tensor_parallel", ("--tiers=T0,T1",), 26, marks=pytest.mark.slow),
+        pytest.param("planned", ("--tiers=T2,T3",), 120, marks=pytest.mark.slow),
+        pytest.param("replicated", ("--tiers=T3",), 60, marks=pytest.mark.slow),
+        pytest.param("full", ("--tiers=T2,T3",), 120, marks=pytest.mark.slow),
+    ],
+)
+def test_it_passes_the_kit(name: str, options: tuple[str, ...], least: int, tmp_path: Path) -> None:
+    """All that is not declared otherwise works, on one process and on two; nothing is expected to fail."""
+    said = check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS)
+    line = re.search(r"^conformance of .*: (\d+) passed", said, re.MULTILINE)
+    assert line, said
+    assert int(line[1]) >= least, said
