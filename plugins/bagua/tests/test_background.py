@@ -29,6 +29,12 @@ def test_twenty_runs_end(tmp_path: Path) -> None:
         assert printed == "all runs ended\n"
 
 
+def test_a_script_that_just_ends(tmp_path: Path) -> None:
+    """Without teardown the averaging ends before the interpreter does, which it would else abort."""
+    for printed in run_group(tmp_path, "background.py", "open_ended", processes=2):
+        assert printed == "through\n"
+
+
 def test_an_error_ends_all(tmp_path: Path) -> None:
     """An error in one process ends both in bounded time, and is the one that is shown."""
     begin = time.monotonic()

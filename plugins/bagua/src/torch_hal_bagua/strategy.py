@@ -25,7 +25,7 @@ from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.precisions.base import Precision
 from core.strategies import DDPStrategy
 from torch_hal_bagua.algorithms import create_algorithm
-from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica
+from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica, WeightAlgorithm
 from torch_hal_bagua.communication import Communicator, Layout
 from torch_hal_bagua.state import STATE_KEY, gather_states, process_state, restore_replica
 from torch_hal_bagua.threads import CommunicationThreads
@@ -93,9 +93,10 @@ class BaguaStrategy(DDPStrategy):
             **wrapper_arguments,
         )
         self.precisions = self.algorithm.precisions  # each algorithm has its own
+        self.trains_as_one = not isinstance(self.algorithm, WeightAlgorithm)
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
-        self._optimizers: dict[Replica, Optimizer] = {}
+        self._replicas_of: dict[Optimizer, list[Replica]] = {}
         self._hooks = ExitStack()
         self._restored: dict[Replica, dict[str, Any]] = {}
         """What was read back since the last step of training."""
@@ -114,6 +115,8 @@ class BaguaStrategy(DDPStrategy):
     def setup_environment(self) -> None:
         """As in the base class, and the algorithm's own process groups and thread."""
         super().setup_environment()
+        if self._group is not None:
+            self._group.end_at_leave(self._end)
         layout = self._layout()
         communicators = [Communicator(layout, self.algorithm.hierarchical) for _ in range(1 + self.algorithm.threads)]
         self._threads = CommunicationThreads(self.root_device, communicators[1:])
@@ -124,18 +127,24 @@ class BaguaStrategy(DDPStrategy):
     def teardown(self, failed: bool = False) -> None:
         """End the algorithm's threads, by agreement with the other processes, and leave; see the base class."""
         try:
+            self._end(failed)
+        finally:
+            super().teardown(failed)
+
+    def _end(self, failed: bool) -> None:
+        """End the algorithm's part of the run; idempotent."""
+        try:
             self._hooks.close()
             for replica in self._replicas.values():
                 replica.close(failed)
         finally:
             self._replicas.clear()
-            self._optimizers.clear()
+            self._replicas_of.clear()
             self._restored.clear()
             threads, self._threads = self._threads, None
             if threads is not None:
                 threads.close(failed)
             self.algorithm.disconnect()
-            super().teardown(failed)
 
     # -- modules, optimizers and the step ------------------------------------------------------------------------
 
@@ -156,7 +165,7 @@ class BaguaStrategy(DDPStrategy):
             _broadcast_from_rank_0(module)
         replica = self.algorithm.replica(module, self.model)
         if replica is not None:
-            self._follow(module, replica)
+            self._replicas[module] = replica
 
     def _reduce(self, bucket: GradBucket) -> Future[Tensor]:
         assert self._threads is not None
@@ -164,20 +173,6 @@ class BaguaStrategy(DDPStrategy):
         reduced = self._threads.submit(partial(self.algorithm.reduce, ready), ready.values)
         # Raised in a callback, an error reaches the backward pass; set on the future itself, it would be a value there.
         return reduced.then(lambda done: done.value())
-
-    def _follow(self, module: nn.Module, replica: Replica) -> None:
-        self._replicas[module] = replica
-
-        def before(*_: Any) -> None:
-            if replica in self._optimizers:
-                replica.before_forward(torch.is_grad_enabled())
-
-        def after(*_: Any) -> None:
-            if replica in self._optimizers:
-                replica.after_forward(torch.is_grad_enabled())
-
-        self._hooks.callback(module.register_forward_pre_hook(before).remove)
-        self._hooks.callback(module.register_forward_hook(after, always_call=True).remove)
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """As in the base class, with rank 0's state in every process.
@@ -199,17 +194,30 @@ class BaguaStrategy(DDPStrategy):
             owned = {id(parameter) for parameter in replica.module.parameters()}
             if all(id(p) not in owned for group in optimizer.param_groups for p in group["params"]):
                 continue
-            if self._optimizers.get(replica, optimizer) is not optimizer:
+            owner = next((one for one, replicas in self._replicas_of.items() if replica in replicas), None)
+            if owner is None:
+                self._replicas_of.setdefault(optimizer, []).append(replica)
+                self._call_around_forward(replica)
+                replica.start()
+            elif owner is not optimizer:
                 raise ConfigurationError(
                     f"algorithm={self.algorithm.name!r}: two optimizers share a module, whose weights are exchanged "
                     "once a step. Valid: one optimizer for each module, with parameter groups where need be."
                 )
-            if replica not in self._optimizers:
-                self._optimizers[replica] = optimizer
-                replica.start()
 
-    def _replicas_of(self, optimizer: Optimizer) -> list[Replica]:
-        return [replica for replica, owner in self._optimizers.items() if owner is optimizer]
+    def _call_around_forward(self, replica: Replica) -> None:
+        """Any hook makes each call of a module slower: only those that do something."""
+
+        def before(*_: Any) -> None:
+            replica.before_forward(torch.is_grad_enabled())
+
+        def after(*_: Any) -> None:
+            replica.after_forward(torch.is_grad_enabled())
+
+        if replica.acts_in("before_forward"):
+            self._hooks.callback(replica.module.register_forward_pre_hook(before).remove)
+        if replica.acts_in("after_forward"):
+            self._hooks.callback(replica.module.register_forward_hook(after, always_call=True).remove)
 
     def steps_plainly(self) -> bool:
         """As in the base class; not where the algorithm acts around the step."""
@@ -221,7 +229,7 @@ class BaguaStrategy(DDPStrategy):
         Raises:
             ConfigurationError: A closure is given, and weights would change between its calls.
         """
-        replicas = self._replicas_of(optimizer)
+        replicas = self._replicas_of.get(optimizer, [])
         if replicas and closure is not None:
             raise ConfigurationError(
                 f"algorithm={self.algorithm.name!r} with an optimizer closure: weights are exchanged once a step, and "
@@ -267,7 +275,7 @@ class BaguaStrategy(DDPStrategy):
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         """As in the base class; where the processes' weights differ, with what each of them needs to go on."""
         state = super().optimizer_state(optimizer)
-        replicas = self._replicas_of(optimizer)
+        replicas = self._replicas_of.get(optimizer, [])
         if not replicas:
             return state
         own = process_state(None if self.is_global_zero else state, replicas)  # rank 0's is there already
@@ -281,7 +289,7 @@ class BaguaStrategy(DDPStrategy):
         """
         plain = {key: value for key, value in state.items() if key != STATE_KEY}
         saved: Mapping[str, Any] | None = state.get(STATE_KEY)
-        replicas = self._replicas_of(optimizer)
+        replicas = self._replicas_of.get(optimizer, [])
         if saved is None or saved["algorithm"] != self.algorithm.name:
             super().load_optimizer_state(optimizer, plain)
             for replica in replicas:

@@ -168,6 +168,24 @@ def killed() -> None:
             optimizer.step()
 
 
+def open_ended() -> None:
+    """A script that just ends, while all average as often as they can."""
+    runtime = _runtime(sync_interval_ms=1)
+    net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(40)))
+    model, optimizer = runtime.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    for _ in range(3):
+        for _ in range(5):
+            runtime.backward(model(torch.randn(4, 64)).square().mean())
+            optimizer.step()
+        runtime.strategy.algorithm.abort()  # type: ignore[attr-defined]
+        runtime.strategy.algorithm.resume()  # type: ignore[attr-defined]
+        runtime.gather(net[0].weight)
+    print("through")
+
+
 if __name__ == "__main__":
-    {"race": race, "abort": abort, "life": life, "error": error, "killed": killed}[sys.argv[1]]()
-    assert not dist.is_initialized()
+    if sys.argv[1] == "open_ended":
+        open_ended()
+    else:
+        {"race": race, "abort": abort, "life": life, "error": error, "killed": killed}[sys.argv[1]]()
+        assert not dist.is_initialized()

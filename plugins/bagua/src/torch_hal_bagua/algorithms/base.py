@@ -59,6 +59,10 @@ class Replica:
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
+    def acts_in(self, hook: str) -> bool:
+        """Whether the method of that name, called around each forward pass, does anything."""
+        return getattr(type(self), hook) is not getattr(Replica, hook)
+
     def start(self) -> None:
         """Called once in every process, when there is an optimizer for the module."""
 

@@ -84,10 +84,10 @@ class _RingReplica(Replica):
         self._interval = interval
         self._steps = 0
         self._known: list[_Known] = []
-        """Of each bucket, if this process is in the ring; empty before the first forward pass."""
+        """Of each bucket, if this process is in the ring; empty before the first step."""
 
-    def before_forward(self, is_training: bool) -> None:
-        if is_training and self._communicator.has_peers and not self._known:
+    def before_step(self) -> None:
+        if self._communicator.has_peers and not self._known:
             # Not trained yet, the weights are the same in every process.
             self._known = [_Known.equal(bucket.read()) for bucket in self._buckets]
 
