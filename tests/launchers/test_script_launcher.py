@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -185,3 +186,20 @@ def test_a_lifeline_is_for_one_process_only() -> None:
     assert environ == {"OTHER": "kept"}
     assert not attach_lifeline(environ)
     assert time.monotonic() - before < 1
+
+
+def test_a_launcher_that_is_gone_before_its_process_looks() -> None:
+    """A process whose launcher died while it was still importing ends, rather than wait for the others."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    waits = "import time, core.strategies.launchers; time.sleep(60)"
+    done = subprocess.run(
+        [sys.executable, "-c", waits],
+        env={**os.environ, "CORE_LIFELINE": str(gone.pid)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGTERM
+    assert f"process {gone.pid}, which started it, is gone" in done.stderr

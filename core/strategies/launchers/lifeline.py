@@ -24,15 +24,28 @@ def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
     """End this process when the launcher's goes, in whatever way; called with ``os.environ``, as early as can be.
 
     The variable is taken out of ``environ``. It is heeded only in the process that it was meant for: a program which
-    that one starts inherits its variables, but has another parent. Calling it again does nothing.
+    that one starts inherits its variables, but has another parent. Where the launcher is gone already nobody can tell
+    the two apart, and either ends. Calling it again does nothing.
 
     Returns:
         Whether this process is now tied to its parent.
     """
     parent = environ.pop(LIFELINE, "")
-    if not parent.isdecimal() or os.getppid() != int(parent):
+    if not parent.isdecimal() or (os.getppid() != int(parent) and _is_alive(int(parent))):
         return False
     watch_parent(int(parent))
+    return True
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":
+        return True  # asking there would be a signal
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
     return True
 
 
