@@ -15,7 +15,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor"]
+nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor", "engines"]
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -28,7 +28,7 @@ ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
 INSTALLED: set[Path] = set()
-"""The folders that :func:`installed` has made in this run."""
+"""The folders and environments that were made, or brought up to date, in this run."""
 
 
 def group(*names: str) -> tuple[str, ...]:
@@ -39,10 +39,13 @@ def group(*names: str) -> tuple[str, ...]:
 def torch_python(session: nox.Session) -> str:
     """The interpreter of the environment with torch, this project (editable) and what its sessions need."""
     python = str(TORCH_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    if TORCH_ENVIRONMENT in INSTALLED:
+        return python
     if not Path(python).exists():
         session.run(sys.executable, "-m", "venv", str(TORCH_ENVIRONMENT))
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *group("test", "types"))
+    INSTALLED.add(TORCH_ENVIRONMENT)
     return python
 
 
@@ -104,14 +107,16 @@ def installed(session: nox.Session, python: str, name: str, *projects: str) -> P
 def types(session: nox.Session) -> None:
     """Strict type checks of the package, the plugins, the tests and everything else in Python."""
     python = torch_python(session)
-    session.run(python, "-m", "mypy", *session.posargs)
+    # One cache for all: what they import, torch above all, is read once.
+    mypy = (python, "-m", "mypy", "--cache-dir", str(HERE / ".mypy_cache"))
+    session.run(*mypy, *session.posargs)
     vendor = [HERE / "tests" / "vendor" / name for name in (*SIMULATED, "torch-hal-acme")]
     for project in (*vendor, *(HERE / "plugins" / name for name in PLUGINS)):
         # Each has modules called tests of its own.
         with session.chdir(project):
             options = ("--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases")
             sources = os.pathsep.join(str(path / "src") for path in dict.fromkeys((project, *vendor)))
-            session.run(python, "-m", "mypy", *options, "src", "tests", env={"MYPYPATH": sources})
+            session.run(*mypy, *options, "src", "tests", env={"MYPYPATH": sources})
 
 
 @nox.session
@@ -157,6 +162,8 @@ def engines_python(session: nox.Session) -> str:
 
     Horovod is compiled once: its wheel is kept where the system has its caches.
     """
+    if not (shutil.which("make") and shutil.which("c++")):
+        session.skip("Horovod is compiled, which takes make and a C++ compiler")
     folder = HERE / ".nox" / "engines"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     words = ["--wheels", str(caches / "torch-hal" / "horovod"), *(["--mpi"] if shutil.which("mpicc") else [])]
@@ -178,7 +185,7 @@ def engines(session: nox.Session) -> None:
     python = engines_python(session)
     for name in session.posargs or ("deepspeed", "horovod"):
         with session.chdir(HERE / "plugins" / name):
-            session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile")
+            session.run(python, "-m", "pytest", "-n", "4", "--dist", "loadfile")
 
 
 @nox.session(venv_backend="none")
