@@ -29,7 +29,7 @@ _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 def _name(instance: Any, attribute: attrs.Attribute[str], value: object) -> None:
     if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable() or value == "auto":
         raise ValueError(
-            f"{attribute.name}={value!r} of a {type(instance).__name__}: expected a non-empty printable name, other "
+            f"{attribute.name}={value!r} of {type(instance).__name__}: expected a non-empty printable name, other "
             "than 'auto'"
         )
 

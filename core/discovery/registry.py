@@ -8,12 +8,12 @@ from typing import Any
 
 from core import registration
 from core.discovery.activation import Activation, activate
-from core.discovery.loading import load, target_name
+from core.discovery.loading import import_target, load, target_name
 from core.discovery.scan import Row
 from core.discovery.states import Survey, survey
 from core.errors import BackendError, UnknownNameError, nearest, quoted
 from core.kinds import KINDS
-from core.specs import BackendSpec
+from core.specs import AcceleratorSpec, BackendSpec
 
 __all__ = ["Registry"]
 
@@ -133,6 +133,15 @@ class Registry:
             BackendError: The target cannot be imported, or is no class derived from its kind's base.
         """
         return load(spec, self.origin(spec))
+
+    def served(self, spec: AcceleratorSpec) -> list[str]:
+        """The further names that ``spec`` can serve now; those that a backend has are left to it.
+
+        Raises:
+            Exception: Whatever the spec's function raises.
+        """
+        owned = {row.name for row in self.rows(spec.kind)}
+        return [name for name in import_target(spec.serves)() if name not in owned] if spec.serves else []
 
     # -- installed and registered ------------------------------------------------------------------------------------
 

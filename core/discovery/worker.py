@@ -139,23 +139,24 @@ def _backend(registry: Registry, job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         spec = registry.spec(row)
         if spec is not None:
-            _ASK.get(row.kind, _ask_nothing)(spec, row)
+            _ASK.get(row.kind, _ask_nothing)(registry, spec, row)
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
         failure = _failure(error)
         row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
     return {"rows": [row.to_dict()]}
 
 
-def _ask_nothing(spec: Any, row: Row) -> None:
+def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:
+    del registry
     load_target(spec)
     row.state = "available"
 
 
-def _ask_accelerator(spec: Any, row: Row) -> None:
+def _ask_accelerator(registry: Registry, spec: Any, row: Row) -> None:
     count = _counted(spec.detect) if spec.detect else None
     accelerator = load_target(spec)
     if spec.serves:
-        names = list(import_target(spec.serves)())
+        names = registry.served(spec)
         row.reason = f"serves {', '.join(names)}" if names else "serves no device here"
         count = sum(_count(accelerator(name=name, **spec.init_args)) for name in names)
     elif count is None:
@@ -169,14 +170,15 @@ def _count(accelerator: Any) -> int:
     return operator.index(accelerator.auto_device_count()) if accelerator.is_available() else 0
 
 
-def _ask_environment(spec: Any, row: Row) -> None:
+def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
+    del registry
     environment = load_target(spec)
     started = (import_target(spec.detect) if spec.detect else environment.detect)(dict(os.environ))
     row.state = "available" if started else "unavailable"
     row.reason = "this process was started by it" if started else "this process was not started by it"
 
 
-_ASK: dict[str, Callable[[Any, Row], None]] = {
+_ASK: dict[str, Callable[[Registry, Any, Row], None]] = {
     "accelerator": _ask_accelerator,
     "cluster_environment": _ask_environment,
 }

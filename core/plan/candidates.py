@@ -9,7 +9,7 @@ from typing import cast
 import attrs
 
 from core.accelerators.base import Accelerator
-from core.discovery.loading import describe, import_target
+from core.discovery.loading import describe
 from core.discovery.probe import detect
 from core.discovery.registry import Registry
 from core.discovery.scan import Row
@@ -100,11 +100,7 @@ def _claimants(word: Word, registry: Registry) -> tuple[list[AcceleratorSpec], l
 
 
 def _expanded(specs: Sequence[AcceleratorSpec], registry: Registry) -> tuple[list[AcceleratorSpec], list[PassedOver]]:
-    """The candidates by rank, where one that serves further names is once each of them; and those that serve none now.
-
-    Names that an installed backend owns are left to it.
-    """
-    owned = {row.name for row in registry.rows("accelerator")}
+    """The candidates by rank, one that serves further names once as each of them; and those that serve none now."""
     expanded: list[AcceleratorSpec] = []
     idle: list[PassedOver] = []
     for spec in sorted(specs, key=lambda spec: (-spec.priority, spec.name)):
@@ -114,8 +110,7 @@ def _expanded(specs: Sequence[AcceleratorSpec], registry: Registry) -> tuple[lis
         try:
             served = [
                 attrs.evolve(spec, name=name, aliases=(), serves=None, init_args={**spec.init_args, "name": name})
-                for name in import_target(spec.serves)()
-                if name not in owned
+                for name in registry.served(spec)
             ]
         except (Exception, SystemExit) as error:  # noqa: BLE001  a vendor's function may raise anything; shown
             idle.append(_warned(PassedOver(spec.name, f"cannot tell what it serves: {describe(error)}")))

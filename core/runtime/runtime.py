@@ -287,6 +287,8 @@ class Runtime:
         Returns:
             The norm before clipping, a scalar.
         """
+        if not max_norm >= 0:
+            raise ConfigurationError(f"max_norm={max_norm!r}. Valid: a number from 0 on.")
         return self._clip(parameters, max_norm, "norm", norm_type)
 
     def clip_grad_value_(self, parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
@@ -296,6 +298,7 @@ class Runtime:
     def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
         chosen: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         strategy = self.strategy
+        strategy.check_clip_algorithm(algorithm)
         if strategy.precision.scales_loss:
             given = {id(parameter) for parameter in chosen}
             for optimizer in self._optimizers:
@@ -312,8 +315,10 @@ class Runtime:
 
         Raises:
             ConfigurationError: Shapes or dtypes differ between processes.
+            WrongTypeError: ``data`` is a number, a text or the like.
         """
         strategy = self.strategy
+        _refuse_single("gather", data)
 
         def gather(tensor: Tensor) -> Tensor:
             gathered = strategy.all_gather(tensor.detach())
@@ -326,9 +331,11 @@ class Runtime:
 
         Raises:
             ConfigurationError: ``reduction`` is none of ``mean``, ``sum``, ``min``, ``max``, ``product``.
+            WrongTypeError: ``data`` is a number, a text or the like.
         """
         strategy = self.strategy
         strategy.check_reduction(reduction)
+        _refuse_single("reduce", data)
         return map_tensors(lambda tensor: strategy.reduce(tensor.detach(), reduction), data)
 
     def broadcast(self, data: Any, from_process: int = 0) -> Any:
@@ -369,9 +376,12 @@ class Runtime:
             path: Where.
 
         Raises:
+            WrongTypeError: ``state`` is no mapping.
             ConfigurationError: A part is named ``core``, where the checkpoint says what wrote it.
             CheckpointError: It could not be written.
         """
+        if not isinstance(state, Mapping):
+            raise WrongTypeError(f"state: given {type(state).__name__}. Valid: a mapping, as in {{'model': model}}.")
         if "core" in state:
             raise ConfigurationError("state: 'core' is the name of the checkpoint's own part. Valid: any other name.")
         saved = {name: self._state_of(value) for name, value in state.items()}
@@ -418,6 +428,15 @@ class Runtime:
         return (
             f"<Runtime: {plan.strategy.name} on {', '.join(plan.devices)}, {plan.precision.name}, "
             f"{'live' if self._is_live else 'not launched'}>"
+        )
+
+
+def _refuse_single(name: str, data: Any) -> None:
+    """Refuse a number and the like: handed back as it is, it would pass for what all processes have together."""
+    if isinstance(data, int | float | complex | str | bytes) or hasattr(data, "__array_interface__"):
+        raise WrongTypeError(
+            f"{name}: given {data!r} of type {type(data).__name__}. Valid: a tensor, such as torch.tensor(...) of it, "
+            "or a structure of tensors."
         )
 
 

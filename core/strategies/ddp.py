@@ -113,8 +113,15 @@ class DDPStrategy(ParallelStrategy):
         return self.unwrap_module(module)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Backward within leaves gradients unreduced."""
-        return module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+        """Backward within leaves gradients unreduced; a static graph's first reduces them, for torch to learn it."""
+        if not isinstance(module, DistributedDataParallel) or _learns_graph(module):
+            return nullcontext()
+        return module.no_sync()
+
+
+def _learns_graph(module: DistributedDataParallel) -> bool:
+    """Whether the next backward pass shows ``module`` its static graph: torch asserts that it reduces gradients."""
+    return module.static_graph and not module._static_graph_delay_allreduce_enqueued
 
 
 def release_from_group(module: DistributedDataParallel) -> None:

@@ -18,7 +18,7 @@ from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED, LocalEnvironment
-from core.errors import CheckpointError, ConfigurationError, CoreError, quoted
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
 from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies import process_group
@@ -75,6 +75,8 @@ class ParallelStrategy(Strategy):
         super().__init__(accelerator, cluster_environment, checkpoint_io, precision_plugin)
         if start_method not in START_METHODS:
             raise ConfigurationError(f"start_method={start_method!r}: unknown. Valid: {quoted(START_METHODS)}.")
+        if not isinstance(timeout, timedelta):
+            raise WrongTypeError(f"timeout={timeout!r}. Valid: a datetime.timedelta, such as timedelta(minutes=30).")
         self.launcher = start_method
         self.process_group_backend = process_group_backend
         self.timeout = timeout
@@ -260,7 +262,7 @@ class ParallelStrategy(Strategy):
         if self.is_global_zero:
             try:
                 super().save_checkpoint(checkpoint, path, storage_options)
-            except (CoreError, OSError) as caught:
+            except Exception as caught:  # noqa: BLE001  a CheckpointIO of the user's may raise anything
                 error = caught
         said = self.broadcast(None if error is None else f"{type(error).__name__}: {error}")
         if error is not None:

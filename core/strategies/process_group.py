@@ -124,6 +124,7 @@ def join(
         raise _lost_store(error) from error
     if not met:
         raise LaunchError(f"rank(s) {missing} of {world_size} did not come within {timeout} to form a process group.")
+    hook = sys.excepthook
     try:
         dist.init_process_group(
             backend, store=run, rank=rank, world_size=world_size, timeout=timeout, **_to_connect(device)
@@ -133,6 +134,8 @@ def join(
             f"process_group_backend={backend!r}: torch.distributed cannot form a group of {world_size} processes "
             f"with it: {error}"
         ) from error
+    if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
+        sys.excepthook = hook  # an earlier group's: one more would put "[rank0]: " before each line once more
     return JoinedGroup(run, rank, world_size, check)
 
 
@@ -148,9 +151,17 @@ class JoinedGroup:
         self._world_size = world_size
         self._check = check
         self._process = os.getpid()
+        self._ends: list[Callable[[bool], None]] = []
         self._releases: list[Callable[[], None]] = []
         self._left = False
         atexit.register(self._leave_at_exit)
+
+    def end_at_leave(self, end: Callable[[bool], None]) -> None:
+        """Let :meth:`leave` begin with ``end(failed)``, which ends what communicates beside the script, as threads do.
+
+        So it ends before an interpreter does whose script just ends: a thread in a collective would abort that.
+        """
+        self._ends.append(end)
 
     def release_at_leave(self, release: Callable[[], None]) -> None:
         """Let :meth:`leave` call ``release``, which cuts what holds the process group from it.
@@ -182,11 +193,14 @@ class JoinedGroup:
             note_failure(error)
         together = False
         try:
+            for end in self._ends:
+                end(failed)
             together = not failed and self._gather_to_leave()
         finally:
             for release in self._releases:
                 release()
             self._releases.clear()
+            self._ends.clear()
             if together:
                 _destroy()
             else:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.trainer.checkpointing import ModelCheckpoint
 from core.trainer.hooks import Callback
 from core.trainer.module import Module
 from core.trainer.progress import ProgressBar
 
-__all__ = ["all_callbacks", "all_loggers", "check_clip_value", "check_count", "check_loader", "check_module"]
+__all__ = [
+    "all_callbacks",
+    "all_loggers",
+    "check_clip_value",
+    "check_count",
+    "check_flag",
+    "check_loader",
+    "check_module",
+    "check_path",
+    "check_predicts",
+]
 
 
 def check_count(name: str, value: Any, low: int, optional: bool = False) -> None:
@@ -24,6 +35,18 @@ def check_count(name: str, value: Any, low: int, optional: bool = False) -> None
         raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: {valid}.")
 
 
+def check_flag(name: str, value: Any, optional: bool = False) -> None:
+    """Refuse what is neither true nor false, nor ``None`` where that is ``optional``."""
+    if not isinstance(value, bool) and not (optional and value is None):
+        raise WrongTypeError(f"{name}={value!r}. Valid: True, False{', None' if optional else ''}.")
+
+
+def check_path(name: str, value: Any) -> None:
+    """Refuse what is neither a path nor ``None``."""
+    if value is not None and not isinstance(value, str | os.PathLike):
+        raise WrongTypeError(f"{name}={value!r}: given no path. Valid: a path, or None.")
+
+
 def check_clip_value(value: Any) -> None:
     """Refuse what is neither a number above 0 nor ``None``."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
@@ -31,12 +54,21 @@ def check_clip_value(value: Any) -> None:
 
 
 def check_module(module: Any, *steps: str) -> None:
-    """Refuse what is no Module, or one that does not define ``steps``."""
+    """Refuse what is no Module, or one that does not define ``steps``, or defines what nobody calls."""
     if not isinstance(module, Module):
         raise WrongTypeError(f"module: given {type(module).__name__}. Valid: a core.Module.")
+    _check_hooks("module", module, Module)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
         raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")
+
+
+def check_predicts(module: Any) -> None:
+    """Refuse what is no Module, or one that defines neither ``predict_step`` nor ``forward``, which that calls."""
+    check_module(module)
+    forward = getattr(module.forward, "__func__", module.forward)
+    if type(module).predict_step is Module.predict_step and forward is Module.forward:
+        raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
 
 
 def check_loader(name: str, loader: Any) -> None:
@@ -65,7 +97,7 @@ def all_callbacks(given: Any, enable_progress_bar: bool | None, enable_checkpoin
 
     Raises:
         WrongTypeError: One of them is none.
-        ConfigurationError: One is given that is also ruled out, or cannot be had.
+        ConfigurationError: One is given that is also ruled out, cannot be had, or defines a hook that there is not.
     """
     callbacks = _as_list(given)
     for callback in callbacks:
@@ -73,6 +105,7 @@ def all_callbacks(given: Any, enable_progress_bar: bool | None, enable_checkpoin
             raise WrongTypeError(
                 f"callbacks: given {callback!r}. Valid: objects of classes derived from core.Callback."
             )
+        _check_hooks("callbacks", callback, Callback)
     kinds: tuple[tuple[type[Callback], str, bool | None], ...] = (
         (ProgressBar, "enable_progress_bar", enable_progress_bar),
         (ModelCheckpoint, "enable_checkpointing", enable_checkpointing),
@@ -86,6 +119,19 @@ def all_callbacks(given: Any, enable_progress_bar: bool | None, enable_checkpoin
         if not is_there and (ProgressBar.is_available() if wanted is None else wanted):
             callbacks.append(kind())
     return sorted(callbacks, key=lambda callback: isinstance(callback, ModelCheckpoint))
+
+
+def _check_hooks(name: str, given: Any, base: type[Any]) -> None:
+    """Refuse a method that looks like a hook and is none of ``base``'s, since nobody would ever call it."""
+    hooks, methods = (
+        [word for word in dir(kind) if word.startswith("on_") and callable(getattr(kind, word))]
+        for kind in (base, type(given))
+    )
+    for word in sorted(set(methods) - set(hooks)):
+        raise ConfigurationError(
+            f"{name}: {type(given).__name__} defines {word!r}, which is no hook. Valid: {quoted(hooks)}; a method that "
+            f"is to be none must not begin with 'on_'.{nearest(word, hooks)}"
+        )
 
 
 def _as_list(given: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.hooks import Callback
 
 __all__ = ["ModelCheckpoint"]
@@ -22,6 +22,7 @@ class ModelCheckpoint(Callback):
 
     Raises:
         ConfigurationError: A number is not a whole one from 1, or the name cannot be filled in.
+        WrongTypeError: ``dirpath`` is no path.
     """
 
     def __init__(
@@ -34,6 +35,8 @@ class ModelCheckpoint(Callback):
         for name, value in (("every_n_epochs", every_n_epochs), ("keep_last", 1 if keep_last is None else keep_last)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: a whole number from 1.")
+        if dirpath is not None and not isinstance(dirpath, str | os.PathLike):
+            raise WrongTypeError(f"dirpath={dirpath!r}: given no path. Valid: a path, or None.")
         _check_filename(filename)
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 from torch import Tensor
 
 from core.errors import ConfigurationError, WrongTypeError
@@ -71,11 +72,17 @@ class FitLoop:
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model, module = self.model, self.module
         ends_step = type(module).training_step_end is not Module.training_step_end
+        shards = self.trainer.runtime.strategy.data_shards
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
             if ends_step:
                 output = module.training_step_end(output)
+            if output is None and shards > 1:  # the others would wait for its gradients, or go on with other ones
+                raise ConfigurationError(
+                    f"training_step: returned None for batch {batch_idx}, and gradients are averaged over {shards} "
+                    "processes. Valid: a loss, such as 0 times what the module gives; None where one process trains."
+                )
             return output if output is None or isinstance(output, Tensor) else _loss_in(output)
 
         return forward
@@ -134,6 +141,14 @@ class FitLoop:
         trainer.take_metrics(self.log)
         for hook in bind_callbacks("on_train_epoch_end", trainer, module, trainer.callbacks):
             hook()
+        self._agree_to_stop()
+
+    def _agree_to_stop(self) -> None:
+        """One process that stops stops all: the others would wait for it in the next epoch's first step."""
+        strategy = self.trainer.runtime.strategy
+        if strategy.world_size > 1:
+            wish = torch.tensor(float(self.trainer.should_stop), device=strategy.root_device)
+            self.trainer.should_stop = bool(strategy.reduce(wish, "max"))
 
     def _run_batches(self) -> bool:
         """Train on the epoch's batches; returns whether on all of them."""

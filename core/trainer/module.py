@@ -27,7 +27,8 @@ class Module(nn.Module, ModuleHooks):
         """One training batch.
 
         Returns:
-            The loss, a scalar tensor; a mapping with it under ``"loss"``; or ``None`` to skip the batch.
+            The loss, a scalar tensor; a mapping with it under ``"loss"``; or, where one process trains, ``None`` to
+            skip the batch.
         """
         raise NotImplementedError
 
@@ -131,12 +132,12 @@ class Module(nn.Module, ModuleHooks):
 
     @property
     def current_epoch(self) -> int:
-        """The running epoch, from 0."""
+        """The running epoch, from 0; 0 where no Trainer is running this module."""
         return self._trainer.current_epoch if self._trainer is not None else 0
 
     @property
     def global_step(self) -> int:
-        """Optimizer steps taken so far."""
+        """Optimizer steps taken so far; 0 where no Trainer is running this module."""
         return self._trainer.global_step if self._trainer is not None else 0
 
     def all_gather(self, data: Any) -> Any:

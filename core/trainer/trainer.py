@@ -12,6 +12,7 @@ from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, quoted
+from core.plan import Plan
 from core.precisions.base import Precision
 from core.precisions.clipping import ALGORITHMS
 from core.runtime import Runtime
@@ -21,8 +22,11 @@ from core.trainer.arguments import (
     all_loggers,
     check_clip_value,
     check_count,
+    check_flag,
     check_loader,
     check_module,
+    check_path,
+    check_predicts,
 )
 from core.trainer.checkpointing import ModelCheckpoint
 from core.trainer.evaluate import STEPS, EvaluationLoop
@@ -47,6 +51,10 @@ class _TrainerRuntime(Runtime):
     """A Runtime whose loop is the Trainer's."""
 
     _runs_own_loop = False
+
+    def check_clip_algorithm(self, algorithm: str) -> None:
+        """Refuse how gradients are to be limited where the strategy cannot do it, before processes start."""
+        self._strategy.check_clip_algorithm(algorithm, "gradient_clip_algorithm")
 
 
 class Trainer:
@@ -129,11 +137,14 @@ class Trainer:
         check_count("limit_predict_batches", limit_predict_batches, low=1, optional=True)
         check_count("log_every_n_steps", log_every_n_steps, low=1)
         check_clip_value(gradient_clip_val)
+        check_flag("enable_checkpointing", enable_checkpointing)
+        check_flag("enable_progress_bar", enable_progress_bar, optional=True)
+        check_path("default_root_dir", default_root_dir)
         if gradient_clip_algorithm not in ALGORITHMS:
             raise ConfigurationError(
                 f"gradient_clip_algorithm={gradient_clip_algorithm!r}: unknown. Valid: {quoted(ALGORITHMS)}."
             )
-        self.runtime: Runtime = _TrainerRuntime(
+        runtime = _TrainerRuntime(
             accelerator=accelerator,
             strategy=strategy,
             devices=devices,
@@ -142,6 +153,9 @@ class Trainer:
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
+        if gradient_clip_val is not None:
+            runtime.check_clip_algorithm(gradient_clip_algorithm)
+        self.runtime: Runtime = runtime
         self.max_epochs = 1000 if max_epochs is None and max_steps is None else max_epochs
         self.max_steps = max_steps
         self.accumulate_grad_batches = accumulate_grad_batches
@@ -242,7 +256,7 @@ class Trainer:
         save_state(self._fit_loop, path)
 
     @property
-    def plan(self) -> Any:
+    def plan(self) -> Plan:
         """What runs, on what, and why."""
         return self.runtime.plan
 
@@ -306,7 +320,10 @@ class Trainer:
     def _evaluate(
         self, stage: str, module: Module, loader: Any, ckpt_path: str | os.PathLike[str] | None
     ) -> tuple[dict[str, float], list[Any]]:
-        check_module(module, *([] if stage == "predict" else [STEPS[stage]]))
+        if stage == "predict":
+            check_predicts(module)
+        else:
+            check_module(module, STEPS[stage])
         check_loader("dataloaders", loader)
         path = self._resolve(ckpt_path)
         result: tuple[dict[str, float], list[Any]] = self._run(_evaluate, stage, module, loader, path)

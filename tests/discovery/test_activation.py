@@ -69,7 +69,7 @@ def test_hands_over_specs(body: str, plugin: Plugin) -> None:
         (HOOK + "raise RuntimeError('no driver')\n", "its core_accelerators raises RuntimeError: no driver"),
         (HOOK + "yield acme()\n    raise SystemExit(3)\n", "its core_accelerators raises SystemExit: 3"),
         (HOOK + "return [acme(target2=1)]\n", "unexpected keyword argument 'target2'"),
-        (HOOK + "return [acme(name=' ')]\n", "its core_accelerators raises ValueError: name=' ' of a AcceleratorSpec"),
+        (HOOK + "return [acme(name=' ')]\n", "its core_accelerators raises ValueError: name=' ' of AcceleratorSpec"),
         (HOOK + "return [acme(detect='count')]\n", "expected 'package.module:attribute'"),
         (HOOK + "pass\n", "its core_accelerators hands over None. Valid: a list of AcceleratorSpec objects"),
         (HOOK + "return 'acme'\n", "hands over an object of type str"),

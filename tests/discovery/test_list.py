@@ -239,6 +239,44 @@ def core_accelerators():
 """
 
 
+SERVING_HOOK = """\
+from core.hookspecs import hookimpl
+from core.specs import AcceleratorSpec
+
+@hookimpl
+def core_accelerators():
+    return [AcceleratorSpec(name="serving", target="torch_hal_serving.work:Serving", serves="torch_hal_serving:served")]
+
+def served():
+    return ["cpu", "pear"]
+"""
+SERVING = """\
+from core.accelerators import CPUAccelerator
+
+class Serving(CPUAccelerator):
+    def __init__(self, name):
+        self.name = name
+
+    def auto_device_count(self):
+        return 2 if self.name == "pear" else 5
+"""
+
+
+def test_probe_leaves_names_to_those_who_have_them(tmp_path: Path) -> None:
+    """An accelerator that serves further names has the devices of those alone that nobody else has, as in a run."""
+    lay_down(
+        tmp_path,
+        {
+            "torch_hal_serving/__init__.py": SERVING_HOOK,
+            "torch_hal_serving/work.py": SERVING,
+            **files_of("torch-hal-serving", "1.0", "[core.accelerators]\nserving = torch_hal_serving\n"),
+        },
+    )
+    listed = json.loads(run_list("--probe", "--json", "--kind", "accelerator", environ=environment(tmp_path)).stdout)
+    (row,) = (row for row in listed["backends"] if row["name"] == "serving")
+    assert (row["state"], row["reason"], row["devices"]) == ("available", "serves pear", 2)
+
+
 def test_plugin_whose_import_kills_the_process(tmp_path: Path) -> None:
     """A plugin that is fatal to import fails with all its backends; those that come after it are asked all the same."""
     entry_points = "[core.accelerators]\nfatal = torch_hal_fatal\n[core.strategies]\nfatal_too = torch_hal_fatal\n"

@@ -25,6 +25,12 @@ def test_one_process_fails(how: str, victim: int, expect: int, tmp_path: Path) -
     assert processes_with(tmp_path) == []
 
 
+def test_a_batch_that_a_process_skips(tmp_path: Path) -> None:
+    """The others have nothing to average its gradients with: refused, where parameters would drift apart."""
+    result = run_script(tmp_path, "skipping.py", expect=1)
+    assert "ConfigurationError: training_step: returned None for batch 1, and gradients are averaged" in result.stderr
+
+
 def test_another_size_in_the_same_script_is_refused(tmp_path: Path) -> None:
     """A script that was started again for two processes cannot go on as one: the error says what can be done."""
     result = run_script(tmp_path, "other_size.py", expect=1)

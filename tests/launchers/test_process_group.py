@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import time
+from contextlib import redirect_stderr
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from core.errors import BackendError, ConfigurationError, LaunchError
+from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
+from core.strategies import DDPStrategy
 from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
@@ -55,6 +59,20 @@ def train_and_leave(environ: dict[str, str]) -> int:
         assert torch.isfinite(model(torch.randn(8, 4))).all()
     assert set(model.module.state_dict()) == {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
     return gloo_threads()
+
+
+def join_three_times(environ: dict[str, str]) -> str:
+    for _ in range(3):
+        join_as(environ).leave()
+    shown = io.StringIO()
+    with redirect_stderr(shown):
+        sys.excepthook(ValueError, ValueError("planted"), None)
+    return shown.getvalue()
+
+
+def test_an_error_names_its_rank_once() -> None:
+    """However many runs came before: torch puts the rank before each line of a traceback, once for each group."""
+    assert launch(join_three_times) == "[rank0]: ValueError: planted\n"
 
 
 def test_leaving_ends_the_groups_threads() -> None:
@@ -106,6 +124,12 @@ def test_a_rank_that_does_not_come_is_named() -> None:
     """The error says which rank was missed, after the time limit."""
     with pytest.raises(LaunchError, match=r"rank\(s\) \[1\] of 2 did not come within 0:00:00.3"):
         join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=2, timeout=timedelta(seconds=0.3))
+
+
+def test_a_time_limit_is_a_timedelta() -> None:
+    """A bare number, whose unit nobody could tell, is refused when the strategy is made."""
+    with pytest.raises(WrongTypeError, match=r"timeout=60\. Valid: a datetime\.timedelta"):
+        DDPStrategy(timeout=60)  # type: ignore[arg-type]
 
 
 def test_waiting_ends_when_there_is_nobody_to_wait_for() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 
 from .problem import runtime
 
@@ -77,6 +78,17 @@ def test_nested_structures_keep_their_form() -> None:
         assert type(result["b"]) is Pair
         assert (result["a"][1], result["b"].right, result["c"]) == ("text", None, (1, 2.5))
         assert torch.equal(result["a"][0], torch.ones(2))
+
+
+@pytest.mark.parametrize("data", [2, 0.5, True, "text", np.float32(0.5), np.ones(2)])
+def test_what_is_no_tensor_is_refused_by_itself(data: Any) -> None:
+    """Handed back, this process's ``loss.item()`` would pass for what all have together."""
+    for name in ("gather", "reduce"):
+        with pytest.raises(WrongTypeError, match=f"{name}: given .* of type {type(data).__name__}. Valid: a tensor"):
+            getattr(runtime(), name)(data)
+    emptiness: list[Any] = [None, []]
+    for nothing in emptiness:
+        assert runtime().gather(nothing) is runtime().reduce(nothing) is nothing
 
 
 def test_nothing_gathered_or_reduced_holds_on_to_gradients() -> None:

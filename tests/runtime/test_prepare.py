@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
-from core.errors import WrongTypeError
+from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.modules import PreparedModule
 from core.runtime.optimizers import PreparedOptimizer
 from core.strategies import SingleDeviceStrategy
@@ -32,6 +32,14 @@ def test_on_one_device_in_32_bit_everything_is_the_users_own() -> None:
     prepared = runtime().prepare(*given)
     assert type(prepared) is tuple
     assert all(one is other for one, other in zip(prepared, given, strict=True))
+
+
+def test_a_module_on_meta_is_refused() -> None:
+    """By the name of what has no numbers; a strategy that divides modules may give it some."""
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(ConfigurationError, match=r"module: '0.weight' of Sequential is on 'meta', without numbers"):
+        runtime().prepare(module)
 
 
 @pytest.mark.parametrize("position", range(5))

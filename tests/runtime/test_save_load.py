@@ -105,6 +105,13 @@ def test_the_name_that_is_taken(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_what_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    """A model by itself, as ``torch.save`` would take it, is told what to do."""
+    with pytest.raises(WrongTypeError, match=r"state: given Linear\. Valid: a mapping, as in {.model.: model}"):
+        runtime().save(nn.Linear(1, 1), tmp_path / "c")  # type: ignore[arg-type]
+    assert not (tmp_path / "c").exists()
+
+
 def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
     """An object that is neither plain nor has a state dict is named by its place."""
     with pytest.raises(CheckpointError, match=r"checkpoint\['path'\] is a pathlib"):

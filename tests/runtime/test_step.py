@@ -114,6 +114,15 @@ def test_the_norm_is_that_before_clipping_and_unscaled() -> None:
     assert norms["16-mixed"] == pytest.approx(norms["32-true"], rel=1e-2)
 
 
+def test_a_limit_below_zero_is_refused() -> None:
+    """Under the name of the argument that it was given as."""
+    one, parameter = runtime(), nn.Parameter(torch.ones(1))
+    with pytest.raises(ConfigurationError, match=r"max_norm=-1\.0\. Valid: a number from 0 on"):
+        one.clip_grad_norm_(parameter, -1.0)
+    with pytest.raises(ConfigurationError, match=r"clip_value=-1\.0\. Valid: a number from 0 on"):
+        one.clip_grad_value_(parameter, -1.0)
+
+
 def test_the_strategy_unscales() -> None:
     """It is asked before gradients are clipped, for each optimizer that has some of them, in the order of preparing."""
     asked: list[Any] = []

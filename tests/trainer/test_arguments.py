@@ -44,6 +44,9 @@ class HalfLogger:
         ("logger", HalfLogger, WrongTypeError, "objects with log_metrics"),
         ("callbacks", [object()], WrongTypeError, "classes derived from core.Callback"),
         ("callbacks", ProgressBar, WrongTypeError, "classes derived from core.Callback"),
+        ("enable_progress_bar", "no", WrongTypeError, "True, False, None"),
+        ("enable_checkpointing", None, WrongTypeError, r"True, False\."),
+        ("default_root_dir", 3, WrongTypeError, "a path, or None"),
         ("precision", "8-mixed", UnknownNameError, "'bf16-mixed'"),
         ("strategy", "dpp", UnknownNameError, "'ddp'"),
     ],
@@ -113,6 +116,33 @@ def test_steps_that_are_missing(module: type[Module], stage: str, missing: str) 
     loaders = (loader(), loader()) if module is OnlyTrains else (loader(),)
     with pytest.raises(ConfigurationError, match=f"module: {module.__name__} does not define {missing}"):
         getattr(quiet(), stage)(module(), *loaders)
+
+
+class ValidatingModule(Regression):
+    def on_validation_end(self) -> None:
+        """A hook of another library's."""
+
+
+class HastyCallback(Callback):
+    def on_epoch_end(self, trainer: Any, module: Any) -> None:
+        """A hook that there is not, and one that is not meant as such."""
+
+    on_gpu = False
+
+
+def test_a_hook_that_there_is_not() -> None:
+    """Nobody would call it, so it is refused, with the hooks that there are and the nearest."""
+    with pytest.raises(ConfigurationError, match=r"module: ValidatingModule defines 'on_validation_end'.*'on_fit_end'"):
+        quiet().validate(ValidatingModule(), loader())
+    near = r"callbacks: HastyCallback defines 'on_epoch_end', which is no hook.*Did you mean 'on_train_epoch_end'"
+    with pytest.raises(ConfigurationError, match=near):
+        quiet(callbacks=HastyCallback())
+
+
+def test_a_module_that_cannot_predict() -> None:
+    """Without ``predict_step`` it takes ``forward``, and one of the two has to be there."""
+    with pytest.raises(ConfigurationError, match="module: Bare defines neither 'predict_step' nor 'forward'"):
+        quiet().predict(Bare(), loader())
 
 
 class Scheduleless:

@@ -302,9 +302,10 @@ def test_what_is_no_checkpoint_of_a_trainer(stage: str, tmp_path: Path) -> None:
         ({"filename": "a/{epoch}"}, "filename='a/{epoch}'"),
         ({"filename": ""}, "filename=''"),
         ({"filename": 3}, "filename=3"),
+        ({"dirpath": 3}, "dirpath=3: given no path"),
     ],
 )
 def test_words_that_would_fail_after_the_first_epoch(options: dict[str, Any], message: str) -> None:
     """Refused when they are given."""
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises((ConfigurationError, WrongTypeError), match=message):
         ModelCheckpoint(**options)

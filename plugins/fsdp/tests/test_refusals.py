@@ -47,6 +47,11 @@ def test_words(options: dict[str, Any], words: str) -> None:
         {"tensor_parallel_plan": ["a"]},
         {"tensor_parallel_plan": {"a": 1}},
         {"init_fn": "zeros"},
+        {"reshard_after_forward": "always"},
+        {"reshard_after_forward": 2.0},
+        {"cpu_offload": "no"},
+        {"reduce_each_batch": 1},
+        {"compile_blocks": "default"},
     ],
 )
 def test_types(options: dict[str, Any]) -> None:

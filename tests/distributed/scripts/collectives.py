@@ -1,10 +1,20 @@
 """Collectives of the Runtime on two processes, each against its formula."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from core import Runtime
-from core.errors import ConfigurationError
+from core.checkpoints import TorchCheckpointIO
+from core.errors import CheckpointError, ConfigurationError
+
+
+class FullDisk(TorchCheckpointIO):
+    """Fails as what a user writes with may: with an error of its own."""
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        raise RuntimeError("no space")
 
 
 def check(runtime: Runtime) -> None:
@@ -42,6 +52,9 @@ def check(runtime: Runtime) -> None:
         with pytest.raises(ConfigurationError, match="differ between processes"):
             runtime.gather(odd)
 
+    with pytest.raises((RuntimeError, CheckpointError)[rank], match="no space"):
+        runtime.save({"vector": vector}, "checkpoint")
+
     order = []
     with runtime.main_process_first():
         order.append(rank)
@@ -51,4 +64,4 @@ def check(runtime: Runtime) -> None:
 
 
 if __name__ == "__main__":
-    Runtime(accelerator="cpu", strategy="ddp", devices=2).launch(check)
+    Runtime(accelerator="cpu", strategy="ddp", devices=2, checkpoint_io=FullDisk()).launch(check)

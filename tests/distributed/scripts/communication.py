@@ -1,6 +1,7 @@
 """What each communication hook makes of two processes' gradients, against its formula; and a divided state."""
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,11 @@ def inputs(rank: int, step: int = 0) -> Tensor:
     return torch.randn(8, 8, generator=torch.Generator().manual_seed(2 * step + rank))
 
 
-def alone(rank: int) -> list[Tensor]:
-    """One process's own gradients of the first step, in plain torch."""
+def alone(rank: int, step: int = 0) -> list[Tensor]:
+    """One process's own gradients of a step from the same parameters, in plain torch."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-    return list(torch.autograd.grad(module(inputs(rank)).square().mean(), list(module.parameters())))
+    return list(torch.autograd.grad(module(inputs(rank, step)).square().mean(), list(module.parameters())))
 
 
 def same(found: list[Tensor], expected: list[Tensor]) -> bool:
@@ -71,6 +72,23 @@ def check_hooks(rank: int) -> None:
     assert distance < sum(float(gradient.norm()) for gradient in exact)
     with pytest.raises(ConfigurationError, match=r"communication_options.*rank_of_matrix"):
         gradients(communication_hook="power_sgd", communication_options={"rank_of_matrix": 1})
+
+
+def check_accumulation_on_a_static_graph() -> None:
+    """Torch learns the graph from a pass that reduces: accumulating from the first step on comes to the same mean."""
+    with Runtime(accelerator="cpu", strategy=DDPStrategy(static_graph=True), devices=2) as runtime:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        model = runtime.prepare(module)
+        for _ in range(2):
+            module.zero_grad()
+            for step in range(3):
+                with runtime.no_sync(model) if step < 2 else nullcontext():
+                    runtime.backward(model(inputs(runtime.process_index, step)).square().mean())
+        found = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+    passes = [alone(rank, step) for rank in (0, 1) for step in range(3)]
+    for one, others in zip(found, zip(*passes, strict=True), strict=True):
+        assert torch.allclose(one, torch.stack(others).sum(0) / 2, rtol=1e-5, atol=1e-7)
 
 
 def check_power_sgd_in_buckets() -> None:
@@ -131,6 +149,7 @@ if __name__ == "__main__":
         first.barrier()
         process = first.process_index
     check_hooks(process)
+    check_accumulation_on_a_static_graph()
     check_power_sgd_in_buckets()
     check_sharded(Path(os.environ["OUT"]) / "checkpoint")
     print(f"process {process} is through")

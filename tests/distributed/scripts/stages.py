@@ -9,7 +9,7 @@ from problem import BATCH, model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Module, Trainer, seed_everything
+from core import Callback, Module, Trainer, seed_everything
 
 
 class Regression(Module):
@@ -36,6 +36,11 @@ class Regression(Module):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
+class LastProcessStops(Callback):
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        trainer.should_stop = trainer.runtime.process_index == 1
+
+
 def main() -> None:
     strategy, devices = sys.argv[1:]
     seed_everything(0)
@@ -49,13 +54,15 @@ def main() -> None:
         accelerator="cpu",
         strategy=strategy,
         devices=devices,
-        max_epochs=1,
+        max_epochs=9,
+        callbacks=LastProcessStops(),
         enable_progress_bar=False,
         default_root_dir=os.environ["OUT"],
     )
     trainer.fit(module, DataLoader(loader.dataset, batch_size=BATCH, shuffle=True), loader)
     results = {
         "fit": sorted(trainer.callback_metrics),
+        "epochs": trainer.current_epoch,
         "validate": trainer.validate(module, loader),
         "test": trainer.test(module, loader),
         "predict": torch.cat(trainer.predict(module, loader)).tolist(),

@@ -127,7 +127,15 @@ class FSDPStrategy(ParallelStrategy):
             raise ConfigurationError(
                 f"replicas={replicas!r} contradicts tensor_parallel_size={tensor_parallel_size!r}. Valid: one of them."
             )
-        if isinstance(reshard_after_forward, int) and reshard_after_forward is not True and reshard_after_forward < 0:
+        for argument, given, kinds, valid in (
+            ("reshard_after_forward", reshard_after_forward, (int, type(None)), "True, False, None, or a whole number"),
+            ("compile_blocks", compile_blocks, (bool, Mapping), "True, False, or torch.compile's options as a mapping"),
+            ("cpu_offload", cpu_offload, (bool,), "True, False"),
+            ("reduce_each_batch", reduce_each_batch, (bool,), "True, False"),
+        ):
+            if not isinstance(given, kinds):
+                raise WrongTypeError(f"{argument}={given!r}. Valid: {valid}.")
+        if reshard_after_forward is not None and reshard_after_forward < 0:
             raise ConfigurationError(
                 f"reshard_after_forward={reshard_after_forward!r}. Valid: True, False, None, or a number from 2."
             )
