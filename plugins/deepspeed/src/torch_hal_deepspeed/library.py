@@ -54,11 +54,12 @@ def part(name: str) -> Any:
     return importlib.import_module(f"deepspeed.{name}" if name else "deepspeed")
 
 
-def meet(local_rank: int, shared_memory_op: bool) -> Callable[[], None]:
+def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[], None]:
     """Let DeepSpeed use the process group that this process has joined.
 
     Args:
         local_rank: This process's number on its machine.
+        local_size: How many processes there are on it.
         shared_memory_op: Whether it may compile its operator for collectives over shared memory on the CPU.
 
     Returns:
@@ -69,8 +70,10 @@ def meet(local_rank: int, shared_memory_op: bool) -> Callable[[], None]:
     # torch's, about names of collectives that DeepSpeed calls: thousands of lines that no user can do anything about.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, r"torch\.distributed")
     part("comm").init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
-    # What it asks of a launcher, which a run of one process has none of.
+    # What it asks of a launcher: of torchrun's it has no LOCAL_SIZE, and a run of one process has none. Without that,
+    # stage 3 on the CPU starts a program in each step, to count NUMA nodes.
     own = {"RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size(), "LOCAL_RANK": local_rank}
+    own["LOCAL_SIZE"] = local_size
     added = {name: str(value) for name, value in own.items() if name not in os.environ}
     os.environ.update(added)
 

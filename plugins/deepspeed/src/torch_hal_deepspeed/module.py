@@ -40,6 +40,7 @@ class EngineModule(nn.Module):
     def attach(self, engine: Any) -> None:
         """Call ``engine`` from now on; ``None`` for the module itself."""
         self.__dict__["_call"] = self.inner if engine is None else engine  # not registered as a part of this
+        self._is_attached = engine is not None
         self.__dict__.pop("forward", None)
         if engine is not None and self._start is None and self._batch_size is None:
             self.__dict__["forward"] = engine  # no call has anything to decide
@@ -48,7 +49,7 @@ class EngineModule(nn.Module):
         """The engine's."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
-        if self._start is not None and self._call is self.inner:
+        if self._start is not None and not self._is_attached:
             with torch.inference_mode(False):
                 self._start()
         if self._start is not None and torch.is_inference_mode_enabled():
