@@ -15,7 +15,7 @@ import nox
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor", "engines"]
+nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor", "horovod"]
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -79,7 +79,7 @@ def plugins(session: nox.Session) -> None:
     options = [word for word in session.posargs if word.startswith("-")]
     for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
         # The heavy runs of a file are shared by its tests.
-        run_plugin_tests(session, python, name, "-n", "4", "--dist", "loadfile", *options)
+        run_plugin_tests(session, python, name, "-n", "3", "--dist", "loadfile", *options)
 
 
 def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
@@ -157,8 +157,8 @@ def detection(session: nox.Session) -> None:
     session.run(python, "benchmarks/detection.py", *session.posargs, env=env)
 
 
-def engines_python(session: nox.Session) -> str:
-    """The interpreter of an environment with every engine that runs on a CPU, and the packages of plugins on them.
+def horovod_python(session: nox.Session) -> str:
+    """The interpreter of an environment with Horovod, its plugin and what that one's tests need.
 
     Horovod is compiled once: its wheel is kept where the system has its caches.
     """
@@ -168,7 +168,12 @@ def engines_python(session: nox.Session) -> str:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     words = ["--wheels", str(caches / "torch-hal" / "horovod"), *(["--mpi"] if shutil.which("mpicc") else [])]
     session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS, *words)
-    python = str(folder / "bin" / "python")
+    return str(folder / "bin" / "python")
+
+
+def engines_python(session: nox.Session) -> str:
+    """As :func:`horovod_python`, with every engine that runs on a CPU, and the packages of plugins on them."""
+    python = horovod_python(session)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     deepspeed = nox.project.load_toml(HERE / "plugins" / "deepspeed" / "pyproject.toml")
     needed = nox.project.dependency_groups(deepspeed, "test")
@@ -180,12 +185,19 @@ def engines_python(session: nox.Session) -> str:
 
 
 @nox.session(venv_backend="none")
-def engines(session: nox.Session) -> None:
-    """The plugins on DeepSpeed and on Horovod, on these engines themselves."""
+def horovod(session: nox.Session) -> None:
+    """The plugin on Horovod itself."""
+    python = horovod_python(session)
+    with session.chdir(HERE / "plugins" / "horovod"):
+        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def deepspeed(session: nox.Session) -> None:
+    """The plugin on DeepSpeed itself."""
     python = engines_python(session)
-    for name in session.posargs or ("deepspeed", "horovod"):
-        with session.chdir(HERE / "plugins" / name):
-            session.run(python, "-m", "pytest", "-n", "4", "--dist", "loadfile")
+    with session.chdir(HERE / "plugins" / "deepspeed"):
+        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -3,8 +3,9 @@
     python benchmarks/costs.py --write docs/strategies.md
     python benchmarks/costs.py --only fsdp stage_3 --processes 2 4
 
-Runs with all engines installed (``nox -s engines``). Needs ``unshare`` (util-linux) and ``ip`` (iproute2), and root or
-user namespaces: each run has a network namespace of its own, whose loopback interface counts what its processes send.
+Runs with all engines installed, as ``nox -s deepspeed`` does. Needs ``unshare`` (util-linux) and ``ip`` (iproute2), and
+root or user namespaces: each run has a network namespace of its own, whose loopback interface counts what its processes
+send.
 """
 
 from __future__ import annotations

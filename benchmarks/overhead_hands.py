@@ -130,6 +130,9 @@ class DeepSpeedLoop(Loop):
 
 def deepspeed(network: nn.Module, loader: Loader, stage: int) -> Loop:
     """``deepspeed.initialize``."""
+    import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False  # nor does the strategy compile it
+    # As DeepSpeed's own launcher has it: stage 3 on the CPU else starts a program in each step, to count NUMA nodes.
+    os.environ["LOCAL_SIZE"] = str(dist.get_world_size())
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_clipping": 0.0,

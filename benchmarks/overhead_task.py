@@ -20,9 +20,12 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 __all__ = ["CLOCKS", "Batch", "HandWrittenLoop", "MixedLoop", "Task", "own_numbers", "sgd"]
 
-CLOCKS = ("wall", "cpu")
-STRETCH = 20
-"""Steps between two turns."""
+CLOCKS = ("wall", "cpu", "thread")
+"""Time that passes, time that processors worked for the process, and time that one worked for the thread of the loop.
+
+What a front end does beside the engine, it does on the thread that runs the loop; the backward pass of what is on the
+CPU runs there too. Not counted there: waiting, and what an engine's own threads do meanwhile, spinning included.
+"""
 FEATURES = 32
 BATCH_SIZE = 16
 Batch = tuple[Tensor, Tensor]
@@ -38,6 +41,7 @@ class Task(Dataset[Batch]):
             first batch: what connects processes is there by then.
         rank: This process's number; process ``r`` of ``n`` takes the batches ``r``, ``r + n`` and so on.
         processes: How many there are.
+        stretch: Steps between two turns.
     """
 
     def __init__(
@@ -47,14 +51,15 @@ class Task(Dataset[Batch]):
         make_loop: Callable[[nn.Module, DataLoader[Any]], HandWrittenLoop],
         rank: int = 0,
         processes: int = 1,
+        stretch: int = 20,
     ) -> None:
         self.epochs, self.steps, self.rank, self.processes = epochs, steps, rank, processes
         generator = torch.Generator().manual_seed(1)
         inputs = torch.randn(steps * processes, BATCH_SIZE, FEATURES, generator=generator)
         self._batches = list(zip(inputs, inputs.sum(2, keepdim=True).tanh(), strict=True))
-        self._make_loop, self._turn_every = make_loop, STRETCH * processes
+        self._make_loop, self._stretch, self._turn_every = make_loop, stretch, stretch * processes
         self._loop: HandWrittenLoop | None = None
-        self._turns: list[tuple[tuple[int, int], tuple[int, int]]] = []
+        self._turns: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         """When the loop began and ended each of its stretches, by each clock, in nanoseconds."""
         self.expected = torch.empty(0)
         """What the loop by hand has ended with: all numbers of its network, flat."""
@@ -80,11 +85,11 @@ class Task(Dataset[Batch]):
         loop = self._loop
         if loop is None:
             loop = self._loop = self._make_loop(self.network(), self._own_loader())
-        began = (time.perf_counter_ns(), time.process_time_ns())
+        began = _now()
         if is_first:
             loop.start_epoch()
-        loop.take(STRETCH)
-        self._turns.append((began, (time.perf_counter_ns(), time.process_time_ns())))
+        loop.take(self._stretch)
+        self._turns.append((began, _now()))
         if len(self._turns) == self.epochs * self._stretches:
             self.expected = own_numbers(loop.network, self.rank)
             # Gone before the front end disconnects the processes, with all that it holds of what connects them.
@@ -103,35 +108,51 @@ class Task(Dataset[Batch]):
     @property
     def _stretches(self) -> int:
         """How many there are in an epoch."""
-        return -(-self.steps // STRETCH)
+        return -(-self.steps // self._stretch)
 
     def times(self) -> tuple[Tensor, Tensor]:
         """Microseconds a step of the front end and of the loop, each of shape ``(epochs - 1, clocks)``.
 
         An epoch reaches to the first batch of the next, and so has in it all that is done between the two.
         """
-        front_end, loop = self._by_stretch()
-        return front_end.sum(1) / self.steps, loop.sum(1) / self.steps
+        front_end, loop = (self._epochs_of(taken).sum(1) / self.steps for taken in self._by_stretch())
+        return front_end, loop
 
     def median_times(self) -> tuple[Tensor, Tensor]:
         """As :meth:`times`, of each epoch's middle stretch by what the front end takes beyond the loop.
 
-        What another process of the machine costs in a few stretches is not in it, nor what is done between two epochs.
+        A stretch is compared with the loop's before it and with the loop's after it: what slows down or recovers while
+        the two take turns weighs on neither. What another process of the machine costs in a few stretches is not in it,
+        nor what is done between two epochs.
         """
-        front_end, loop = (taken[:, : self.steps // STRETCH] / STRETCH for taken in self._by_stretch())
-        beside = loop.median(1).values
-        return beside + (front_end - loop).median(1).values, beside
+        front_end, loop = self._by_stretch()
+        before, after, beside = (
+            self._epochs_of(taken)[:, : self.steps // self._stretch] / self._stretch
+            for taken in (front_end - loop[:-1], front_end - loop[1:], loop)
+        )
+        by_hand = beside.quantile(0.5, dim=1)
+        return by_hand + torch.cat([before, after], dim=1).quantile(0.5, dim=1), by_hand
+
+    def _epochs_of(self, taken: Tensor) -> Tensor:
+        """What is given by stretch of a run, by stretch of each epoch but the last, which is cut short."""
+        measured, stretches = self.epochs - 1, self._stretches
+        return taken[: measured * stretches].reshape(measured, stretches, len(CLOCKS))
 
     def _by_stretch(self) -> tuple[Tensor, Tensor]:
-        """Microseconds of each stretch, of shape ``(epochs - 1, stretches, clocks)``."""
-        stretches = self._stretches
+        """Microseconds of the front end's stretches and the loop's, each of shape ``(stretches, clocks)``.
+
+        The front end's, each of which begins where one of the loop's ends, are one fewer.
+        """
         turns = torch.tensor(self._turns, dtype=torch.float64) / 1000
-        if len(turns) != self.epochs * stretches:
-            raise RuntimeError(f"the batches were read {len(turns) / stretches} times in {self.epochs} epochs")
+        if len(turns) != self.epochs * self._stretches:
+            raise RuntimeError(f"the batches were read {len(turns) / self._stretches} times in {self.epochs} epochs")
         began, ended = turns.unbind(1)
-        shape = (self.epochs - 1, stretches, len(CLOCKS))
-        measured = shape[0] * stretches
-        return (began[1:] - ended[:-1])[:measured].reshape(shape), (ended - began)[:measured].reshape(shape)
+        return began[1:] - ended[:-1], ended - began
+
+
+def _now() -> tuple[int, ...]:
+    """What each clock says, in nanoseconds."""
+    return time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns()
 
 
 class HandWrittenLoop:

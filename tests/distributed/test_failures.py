@@ -18,7 +18,7 @@ def test_one_process_fails(how: str, victim: int, expect: int, tmp_path: Path) -
     """An exception, ``sys.exit`` or SIGKILL in one process of an own loop ends both, and leaves none behind."""
     begin = time.monotonic()
     result = run_script(tmp_path, "failing.py", how, str(victim), expect=expect)
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 100
     assert result.stdout.count("is through") == (0 if expect else 2)
     if how == "raise":
         assert "ValueError: planted" in result.stderr

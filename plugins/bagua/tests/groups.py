@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 SCRIPTS = Path(__file__).parent / "scripts"
-TIMEOUT = 60
+TIMEOUT = 150
+"""Seconds that a run may take: a machine may have much else to do."""
 
 
 def run_group(
@@ -48,6 +51,7 @@ def run_group(
                 "MASTER_PORT": store.port,
                 "TORCHELASTIC_USE_AGENT_STORE": True,
                 "OMP_NUM_THREADS": 1,
+                "PYTHONFAULTHANDLER": 1,
             }
             started.append(
                 subprocess.Popen(
@@ -58,13 +62,24 @@ def run_group(
                     stderr=subprocess.STDOUT,
                 )
             )
+    deadline = time.monotonic() + TIMEOUT
     try:
-        codes = [process.wait(TIMEOUT) for process in started]
+        codes = [process.wait(max(0, deadline - time.monotonic())) for process in started]
+    except subprocess.TimeoutExpired:
+        for process in started:
+            process.send_signal(signal.SIGABRT)  # shows where each of its threads is
+            process.wait()
+        said = "\n".join(_printed(out, script, processes))
+        raise AssertionError(f"not over after {TIMEOUT} seconds\n{said}") from None
     finally:
         for process in started:
             process.kill()
             process.wait()
-    printed = [(out / f"{script}.{rank}.out").read_text()[-3000:] for rank in range(processes)]
+    printed = _printed(out, script, processes)
     if expect is not None:
         assert codes == [expect] * processes, f"exit codes {codes}\n" + "\n".join(printed)
     return printed
+
+
+def _printed(out: Path, script: str, processes: int) -> list[str]:
+    return [(out / f"{script}.{rank}.out").read_text()[-3000:] for rank in range(processes)]

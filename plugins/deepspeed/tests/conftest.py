@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if importlib.util.find_spec("deepspeed") is None:
         for item in items:
             if item.get_closest_marker("deepspeed"):
-                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed: the session engines installs it"))
+                item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed, as by nox -s deepspeed"))
 
 
 def run(out: Path, command: Sequence[object], code: int = 0, seconds: float = 280) -> subprocess.CompletedProcess[str]:

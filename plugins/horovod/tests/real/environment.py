@@ -29,6 +29,7 @@ NEEDED = (
     *("cffi>=1.4", "cloudpickle", "numpy>=1.24", "psutil", "pyyaml"),
     # Of core, and of the tests.
     *("attrs>=23.2", "pluggy>=1.7", "editables>=0.5", "hatchling>=1.27", "pytest>=8.2", "pytest-timeout>=2.3"),
+    "pytest-xdist>=3.6",
 )
 BUILD = {
     "HOROVOD_WITH_PYTORCH": "1",
