@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal_deepspeed import DeepSpeedStrategy
+from torch_hal_deepspeed.checkpoints import convert_to_universal
 
+import core
 from core.checkpoints import is_committed, latest, read_manifest
+from core.errors import CheckpointError
 
 from .conftest import STAGES, run, run_script, said
 
@@ -60,6 +64,18 @@ def test_stages_of_another_form_are_refused(saved: Path) -> None:
     """The optimizer's state of stage 2 is refused by stage 3, by name."""
     ended = run(saved, [sys.executable, "saves.py", "load", 1, "2as:3"], code=1)
     assert "written with stage=2, and this run has stage=3" in ended.stderr
+
+
+def test_momentum_goes_to_as_many_processes_only(tmp_path: Path) -> None:
+    """Of an optimizer that DeepSpeed's converter does not know, that is said, and not where it broke off."""
+    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=1), devices=1) as runtime:
+        own = torch.nn.Linear(4, 2)
+        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9))
+        runtime.backward(model(torch.ones(1, 4)).sum())
+        optimizer.step()
+        runtime.save({"model": model, "optimizer": optimizer}, tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=r"Adam's kind alone.*Valid: as many processes as wrote it"):
+        convert_to_universal(tmp_path / "saved" / "engine", tmp_path / "universal")
 
 
 def test_nothing_is_left_beside_the_checkpoints(saved: Path, loaded: dict[int, dict[str, Any]]) -> None:

@@ -155,7 +155,7 @@ def convert_to_universal(source: Path, target: Path) -> None:
     """Let DeepSpeed's converter write ``target``, in a process of its own.
 
     Raises:
-        CheckpointError: It failed.
+        CheckpointError: It failed, as where the optimizer is of another kind than Adam.
     """
     options = ["--input_folder", str(source), "--output_folder", str(target), "--inject_missing_state"]
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *options, "--num_extract_workers", "1"]
@@ -163,6 +163,12 @@ def convert_to_universal(source: Path, target: Path) -> None:
     ended = subprocess.run(
         [*command, "--num_merge_workers", "1"], env=environ, capture_output=True, text=True, check=False
     )
+    if "KeyError: 'exp_avg" in ended.stderr:
+        raise CheckpointError(
+            f"{source.parent}: for another number of processes DeepSpeed converts the state of optimizers of Adam's "
+            "kind alone, 'exp_avg' and 'exp_avg_sq'. Valid: as many processes as wrote it, with the same stage; or to "
+            "load the module alone."
+        )
     if ended.returncode:
         raise CheckpointError(
             f"{source.parent}: DeepSpeed's converter to the universal form failed ({ended.returncode}): "
