@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import ConfigurationError
 from core.trainer.hooks import Callback
+from core.trainer.words import check_count, check_path
 
 __all__ = ["ModelCheckpoint"]
 
@@ -32,11 +33,9 @@ class ModelCheckpoint(Callback):
         every_n_epochs: int = 1,
         keep_last: int | None = None,
     ) -> None:
-        for name, value in (("every_n_epochs", every_n_epochs), ("keep_last", 1 if keep_last is None else keep_last)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name}={value!r}: not a number of them. Valid: a whole number from 1.")
-        if dirpath is not None and not isinstance(dirpath, str | os.PathLike):
-            raise WrongTypeError(f"dirpath={dirpath!r}: given no path. Valid: a path, or None.")
+        check_count("every_n_epochs", every_n_epochs, 1)
+        check_count("keep_last", keep_last, 1, optional=True)
+        check_path("dirpath", dirpath)
         _check_filename(filename)
         self.dirpath = None if dirpath is None else os.fspath(dirpath)
         self.filename = filename

@@ -17,17 +17,7 @@ from core.precisions.base import Precision
 from core.precisions.clipping import ALGORITHMS
 from core.runtime import Runtime
 from core.strategies.base import Strategy
-from core.trainer.arguments import (
-    all_callbacks,
-    all_loggers,
-    check_clip_value,
-    check_count,
-    check_flag,
-    check_loader,
-    check_module,
-    check_path,
-    check_predicts,
-)
+from core.trainer.arguments import all_callbacks, all_loggers, check_loader, check_module, check_predicts
 from core.trainer.checkpointing import ModelCheckpoint
 from core.trainer.evaluate import STEPS, EvaluationLoop
 from core.trainer.fit import FitLoop
@@ -36,6 +26,7 @@ from core.trainer.hooks import Callback, bind_callbacks
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module, StepModule
 from core.trainer.state import find_checkpoint, load_module, save_state
+from core.trainer.words import check_clip_value, check_count, check_flag, check_path
 
 __all__ = ["Logger", "Trainer"]
 
