@@ -140,8 +140,8 @@ def _hybrid(n: int) -> float:
 
 WHOLE = Words("4 P", lambda n: 4)
 DIVIDED = Words("4 P / n", lambda n: 4 / n)
-STAGE_1 = Words("2 P + 3 P / n", lambda n: 2 + 3 / n)
-STAGE_2 = Words("P + 4 P / n, and gradients at borders", lambda n: 1 + 4 / n)
+STAGE_1 = Words("2 P + 2 P / n", lambda n: 2 + 2 / n)
+STAGE_2 = Words("P + 3 P / n, and gradients at borders", lambda n: 1 + 3 / n)
 STAGE_3 = Words("4 P / n, and small parameters", lambda n: 4 / n + (FACTS.small if n > 1 else 0))
 ALLREDUCE = Words("2 P (n-1)/n", lambda n: 2 * _others(n))
 HALF = Words("P (n-1)/n", _others)

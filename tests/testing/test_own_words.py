@@ -130,3 +130,9 @@ def test_a_backend_that_fails_is_an_error(tmp_path: Path) -> None:
     spec = StrategySpec(name="nameless", target="core.strategies:DDPStrategy")
     with pytest.raises(AssertionError, match="description='' of strategy:nameless"):
         check_backends("strategy:nameless", folder=tmp_path, options=["--tiers=T0"], specs=[spec])
+
+
+def test_too_few_passed_tests_are_an_error(tmp_path: Path) -> None:
+    """``check_backends`` raises where fewer than ``least`` pass, although none fails."""
+    with pytest.raises(AssertionError, match="strategy:ddp: 9 tests passed, of at least 10"):
+        check_backends("strategy:ddp", folder=tmp_path, options=["--tiers=T0"], least=10)

@@ -96,6 +96,16 @@ def test_it_is_committed_like_any_checkpoint(saved: Path, stage: str) -> None:
     assert latest(saved) == saved / "saved-3"
 
 
+@pytest.mark.parametrize("stage", ["1", "2"])
+def test_each_process_writes_its_part_alone(saved: Path, stage: str) -> None:
+    """Of the parameters that its optimizer steps, each file of a process holds these, and no other process's."""
+    files = sorted((saved / f"saved-{stage}" / "engine").glob("*optim_states.pt"))
+    assert len(files) == 2
+    for file in files:
+        for part in torch.load(file, weights_only=False)["optimizer_state_dict"]["single_partition_of_fp32_groups"]:
+            assert 0 < part.untyped_storage().nbytes() == part.nbytes
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_consolidated_weights_are_the_models(saved: Path, loaded: dict[int, dict[str, Any]], stage: str) -> None:
     """One file, read by torch alone: the user's names, whole tensors in float32, with the loss that was evaluated."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,5 @@ def test_it_passes_the_kit(name: str, least: int, tmp_path: Path) -> None:
     known = tmp_path / "expected-failures.toml"
     text = (HERE / "expected-failures.toml").read_text("utf-8")
     known.write_text("".join(line for line in text.splitlines(True) if f":{name}::" in line), "utf-8")
-    said = check_backends(
-        f"strategy:{name}", folder=tmp_path, options=[f"--expected-failures={known}"], specs=SPECS, seconds=590
-    )
-    line = re.search(r"^conformance of .*: (\d+) passed", said, re.MULTILINE)
-    assert line, said
-    assert int(line[1]) >= least, said
+    options = [f"--expected-failures={known}"]
+    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, least=least, seconds=590)

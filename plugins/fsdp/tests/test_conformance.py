@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,4 @@ SPECS = [
 )
 def test_it_passes_the_kit(name: str, options: tuple[str, ...], least: int, tmp_path: Path) -> None:
     """All that is not declared otherwise works, on one process and on two; nothing is expected to fail."""
-    said = check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS)
-    line = re.search(r"^conformance of .*: (\d+) passed", said, re.MULTILINE)
-    assert line, said
-    assert int(line[1]) >= least, said
+    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, least=least)

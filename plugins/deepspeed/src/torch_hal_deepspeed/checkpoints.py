@@ -36,6 +36,8 @@ __all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 NAME = "deepspeed"
 TAG = "engine"
 """The folder, in the checkpoint's directory, that the engine writes."""
+PARTS = "single_partition_of_fp32_groups"
+"""DeepSpeed's name for what the optimizer of stages 1 and 2 steps."""
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer's states are of one form."""
@@ -248,7 +250,7 @@ def _write_engine(engine: Engine, staged: Path) -> None:
 
     def save(state_dict: Any, path: str) -> None:
         try:
-            type(writer).save(writer, state_dict, path)
+            type(writer).save(writer, _with_own_storage(state_dict), path)
         except (OSError, RuntimeError) as error:
             failed.append(error)
 
@@ -260,6 +262,17 @@ def _write_engine(engine: Engine, staged: Path) -> None:
         finally:
             del writer.save
     in_each(lambda: _check_written(failed))
+
+
+def _with_own_storage(state_dict: Any) -> Any:
+    """``state_dict``; what the optimizer steps is copied where it is a view of all parameters: else all are written."""
+    optimizer = state_dict.get("optimizer_state_dict")
+    if optimizer is None or PARTS not in optimizer:
+        return state_dict
+    parts = [
+        part if part.nbytes == part.untyped_storage().nbytes() else part.detach().clone() for part in optimizer[PARTS]
+    ]
+    return {**state_dict, "optimizer_state_dict": {**optimizer, PARTS: parts}}
 
 
 def _check_written(failed: list[Exception]) -> None:

@@ -59,8 +59,9 @@ class Engine:
             )[0]
         if self.stage == 0 and optimizer is not None:
             _forget_first_step(self.engine.optimizer, optimizer)
+        if self.stage > 0 and optimizer is not None:
+            _drop_copies(self.engine.optimizer, self.stage)
         if self.stage == 3 and optimizer is not None:
-            _drop_copies(self.engine.optimizer)
             drive.take_charge(self.engine)
         model.attach(self.engine)
 
@@ -156,16 +157,25 @@ def _forget_first_step(wrapper: Any, optimizer: Optimizer) -> None:
             target.data.copy_(source.data)
 
 
-def _drop_copies(divided: Any) -> None:
-    """Let the optimizer of stage 3 step this process's parameters themselves, where its copies of them are equal.
+def _drop_copies(divided: Any, stage: int) -> None:
+    """Let ZeRO's optimizer step this process's part of the parameters itself, where its copy of it is equal.
 
-    DeepSpeed makes copies for the sake of parameters of 16 bits, and others too: it compares a device with a string.
+    DeepSpeed makes copies for the sake of parameters of 16 bits, and of others too.
     """
-    if divided.offload_optimizer or divided.offload_param:
+    if stage < 3:
+        groups = zip(divided.parallel_partitioned_bit16_groups, divided.real_dp_process_group, strict=True)
+        own_parts = [parts[dist.get_rank(group)] for parts, group in groups]
+        copies, is_offloaded = divided.single_partition_of_fp32_groups, divided.cpu_offload
+    else:
+        own_parts, copies = divided.fp16_partitioned_groups_flat, divided.fp32_partitioned_groups_flat
+        is_offloaded = divided.offload_optimizer or divided.offload_param
+    if is_offloaded:
         return
-    for own, stepped in zip(divided.fp16_partitioned_groups_flat, divided.fp32_partitioned_groups_flat, strict=True):
+    for own, stepped in zip(own_parts, copies, strict=True):
         if own.dtype is stepped.dtype and own.device == stepped.device:
             stepped.data = own
+    if stage < 3:
+        divided._link_all_hp_params()  # parameters know where their copies are
 
 
 def _are_on_drive(config: Config) -> bool:
