@@ -1,7 +1,11 @@
-"""What of a fit goes into a checkpoint, and how it comes back: the resumed run is bit for bit the uninterrupted one."""
+"""What of a fit goes into a checkpoint, and how it comes back.
+
+On as many processes as wrote it the resumed run is bit for bit the uninterrupted one.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +22,8 @@ from core.trainer.module import Module
 
 if TYPE_CHECKING:
     from core.trainer.fit import FitLoop
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["find_checkpoint", "load_module", "load_state", "restore_process", "save_state"]
 
@@ -50,26 +56,33 @@ def save_state(loop: FitLoop, path: str | os.PathLike[str]) -> None:
 def load_state(loop: FitLoop, path: str) -> dict[str, Any]:
     """Put ``loop`` where it was when the checkpoint was written; every process calls it.
 
+    Where ``n`` processes wrote it and this run has another number, process ``r`` takes the random numbers of their
+    process ``r % n``.
+
     Returns:
         What :func:`restore_process` takes, once nothing but the next epoch is to come.
 
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, not a Trainer's, written within an epoch, of
-            another number of processes or of another module, optimizer or scheduler.
+            another module, optimizer or scheduler, or of another number of processes where the strategy can take back
+            its own number alone.
     """
     trainer, module, optimization = loop.trainer, loop.module, loop.optimization
     strategy = trainer.runtime.strategy
     checkpoint = _read(strategy, path, *_PARTS)
     processes = checkpoint["processes"]
-    if len(processes) != strategy.world_size:
-        raise CheckpointError(
-            f"ckpt_path={path!r}: written by {len(processes)} process(es), and this run has "
-            f"{strategy.world_size}. Valid: the same number, for a resumed run to be exact."
-        )
     if checkpoint["is_mid_epoch"]:
         raise CheckpointError(
             f"ckpt_path={path!r}: written after some of the batches of epoch {checkpoint['epoch']}. Valid: one written "
             "at an epoch's end, for a resumed run to be exact."
+        )
+    if len(processes) != strategy.world_size and strategy.is_global_zero:
+        logger.warning(
+            "ckpt_path=%r: written by %d process(es), and this run has %d, which share the batches otherwise: it goes "
+            "on, but not bit for bit as the first run would",
+            path,
+            len(processes),
+            strategy.world_size,
         )
     _load_module(strategy, module, checkpoint, path)
     with unfit("optimizer", path):
@@ -86,7 +99,7 @@ def load_state(loop: FitLoop, path: str) -> dict[str, Any]:
     trainer.current_epoch, trainer.global_step = checkpoint["epoch"], checkpoint["global_step"]
     for hook in bind_module_hook("on_load_checkpoint", module):
         hook(checkpoint)
-    state: dict[str, Any] = processes[strategy.global_rank]
+    state: dict[str, Any] = processes[strategy.global_rank % len(processes)]
     if len(state["generators"]) != len(_generators(loop)):
         raise CheckpointError(
             f"ckpt_path={path!r}: written with {len(state['generators'])} generators in the loaders, and these have "

@@ -260,18 +260,6 @@ def test_checkpoints_of_something_else(module: Any, options: dict[str, Any], mes
         quiet(max_epochs=2).fit(module(), loader(**options), ckpt_path=path)
 
 
-def test_a_checkpoint_of_another_number_of_processes(tmp_path: Path) -> None:
-    """Refused by fit, with both numbers; its parameters serve evaluation."""
-    saving(tmp_path, max_epochs=1).fit(Regression(), loader())
-    path, io = tmp_path / "checkpoints" / "epoch=0-step=7", TorchCheckpointIO()
-    content = io.load_checkpoint(path)
-    content["processes"] = content["processes"] * 2
-    io.save_checkpoint(content, path)
-    with pytest.raises(CheckpointError, match=r"written by 2 process\(es\), and this run has 1"):
-        quiet(max_epochs=2).fit(Regression(), loader(), ckpt_path=path)
-    assert quiet().validate(Regression(), loader(), ckpt_path=path)
-
-
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
 def test_what_is_no_checkpoint_of_a_trainer(stage: str, tmp_path: Path) -> None:
     """Absent paths, other files, other checkpoints and no paths at all are refused by name in every stage."""

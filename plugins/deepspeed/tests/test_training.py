@@ -138,6 +138,17 @@ def test_a_resumed_fit_is_the_uninterrupted_one(fits: Path, stage: str) -> None:
         assert (resumed["loss"], resumed["steps"]) == (whole["loss"], whole["steps"])
 
 
+def test_a_fit_goes_on_with_another_number_of_processes(fits: Path) -> None:
+    """What two processes fitted in an epoch, one fits in the second, with the losses of DDP that does the same."""
+    run_script(fits, "trains.py", "resumed", 1, "ddp", *STAGES, "offload")
+    found = said(fits / "resumed-1-0.json")
+    assert len(found["ddp"]["seen"]) > 4
+    for stage in (*STAGES, "offload"):
+        assert found[stage]["seen"] == pytest.approx(found["ddp"]["seen"], rel=EXACT)
+        assert found[stage]["loss"] == pytest.approx(found["ddp"]["loss"], rel=EXACT)
+        assert found[stage]["steps"] == found["ddp"]["steps"]
+
+
 def test_modules_are_evaluated_as_under_ddp(tmp_path: Path) -> None:
     """Validating and predicting, of a module that no optimizer knows and of one that a fit has left, are DDP's."""
     run_script(tmp_path, "trains.py", "evaluated", 2, "ddp", "0", "2", "3")

@@ -68,6 +68,13 @@ def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(saved: Path, first: di
     assert resumed["step"] == whole["step"]
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_fit_goes_on_with_another_number_of_processes(saved: Path, processes: int, tmp_path: Path) -> None:
+    """What two processes fitted in an epoch, others fit in the second, as DDP does that is resumed alike."""
+    resumed = run_script(tmp_path, "trainers.py", processes, "resume", saved)
+    assert_alike(resumed["resumed"], resumed["resumed ddp"])
+
+
 def test_saved_on_two_is_read_by_any_number(first: dict[str, Any], loaded: dict[str, Any]) -> None:
     """Evaluation is equal on 1, 2 and 4 processes, by FSDP in all its forms, by DDP, and in one process without it."""
     forms = loaded.keys() & {"fsdp", "made on meta", "hybrid", "tensor", "unsharded", "consolidated"}

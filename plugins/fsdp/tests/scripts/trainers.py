@@ -80,6 +80,7 @@ def first() -> None:
 
 def resume() -> None:
     fit("resumed", "fsdp", ckpt_path=str(SAVED / "fsdp/checkpoints/epoch=0-step=3"))
+    fit("resumed ddp", DDPStrategy(), ckpt_path=str(SAVED / "ddp/checkpoints/epoch=0-step=3"))
 
 
 def load() -> None:
