@@ -145,7 +145,7 @@ def wheel(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def vendor(session: nox.Session) -> None:
     """The packages of simulated third parties: each is installed and passes its own tests."""
-    session.run(torch_python(session), "-m", "pytest", "tests/vendor", *session.posargs)
+    session.run(torch_python(session), "-m", "pytest", "-n", "3", "tests/vendor", *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -36,17 +36,14 @@ def test_resumed_run_equals_uninterrupted(devices: str, precision: str, strategy
         assert_same(resumed[rank], state)
 
 
-@pytest.mark.parametrize(("before", "after"), [("1", "2"), ("2", "1"), ("2", "3")])
-def test_a_fit_goes_on_with_another_number_of_processes(before: str, after: str, tmp_path: Path) -> None:
-    """It comes to what one process does that is not interrupted; a warning says that bits may differ, once."""
+def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
+    """From one to two to one it comes to what one does that is not interrupted; warnings say that bits may differ."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    assert "not bit for bit" not in run_script(whole, "reshared.py", "1", "4").stderr
-    run_script(broken, "reshared.py", before, "2")
-    ended = run_script(broken, "reshared.py", after, "4")
-    assert ended.stderr.count(f"written by {before} process(es), and this run has {after}") == 1
-    expected, resumed = states(whole)[0], states(broken)
-    for rank in range(int(after)):
-        torch.testing.assert_close(resumed[rank], expected, rtol=1e-4, atol=1e-6)
-    assert_same(resumed[0], resumed[int(after) - 1])
+    assert "not bit for bit" not in run_script(whole, "reshared.py", "1", "6").stderr
+    run_script(broken, "reshared.py", "1", "2")
+    for before, after, epochs in (("1", "2", "4"), ("2", "1", "6")):
+        ended = run_script(broken, "reshared.py", after, epochs)
+        assert ended.stderr.count(f"written by {before} process(es), and this run has {after}") == 1
+    torch.testing.assert_close(states(broken)[0], states(whole)[0], rtol=1e-4, atol=1e-6)

@@ -68,10 +68,9 @@ def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(saved: Path, first: di
     assert resumed["step"] == whole["step"]
 
 
-@pytest.mark.parametrize("processes", [1, 4])
-def test_a_fit_goes_on_with_another_number_of_processes(saved: Path, processes: int, tmp_path: Path) -> None:
-    """What two processes fitted in an epoch, others fit in the second, as DDP does that is resumed alike."""
-    resumed = run_script(tmp_path, "trainers.py", processes, "resume", saved)
+def test_a_fit_goes_on_with_another_number_of_processes(saved: Path, tmp_path: Path) -> None:
+    """What two processes fitted in an epoch, four fit in the second, as DDP does that is resumed alike."""
+    resumed = run_script(tmp_path, "trainers.py", 4, "resume", saved)
     assert_alike(resumed["resumed"], resumed["resumed ddp"])
 
 
