@@ -260,6 +260,21 @@ def test_checkpoints_of_something_else(module: Any, options: dict[str, Any], mes
         quiet(max_epochs=2).fit(module(), loader(**options), ckpt_path=path)
 
 
+def test_a_checkpoint_of_another_number_of_processes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A fit goes on from it, and says both numbers; its parameters serve evaluation, of which nothing is to be said."""
+    saving(tmp_path, max_epochs=1).fit(Regression(), loader())
+    path, io = tmp_path / "checkpoints" / "epoch=0-step=7", TorchCheckpointIO()
+    content = io.load_checkpoint(path)
+    content["processes"] = content["processes"] * 2
+    io.save_checkpoint(content, path)
+    assert quiet().validate(Regression(), loader(), ckpt_path=path)
+    assert not caplog.records
+    trainer = quiet(max_epochs=2)
+    trainer.fit(Regression(), loader(), ckpt_path=path)
+    assert (trainer.current_epoch, trainer.global_step) == (2, 14)
+    assert "written by 2 process(es), and this run has 1" in caplog.text
+
+
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
 def test_what_is_no_checkpoint_of_a_trainer(stage: str, tmp_path: Path) -> None:
     """Absent paths, other files, other checkpoints and no paths at all are refused by name in every stage."""
