@@ -1,0 +1,62 @@
+"""benchmarks/overhead_engines.py: its interval is as sure as it says, and rows about the bar are run again."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script as a module."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module("overhead_engines")
+
+
+@pytest.mark.parametrize("heavy_tails", [False, True])
+def test_the_shift_of_two_samples_is_within_its_interval(script: Any, heavy_tails: bool) -> None:
+    """In about 95 of 100 pairs of samples, whatever their distribution; a shift of more is outside."""
+    generator = torch.Generator().manual_seed(0)
+
+    def sample() -> Tensor:
+        drawn = torch.randn(2, 28, generator=generator, dtype=torch.float64)
+        return drawn[0] / drawn[1].abs() if heavy_tails else drawn[0]
+
+    found = [script.shift(sample() + 7, sample()) for _ in range(1000)]
+    assert 0.93 < sum(low <= 7 <= high for low, _, high in found) / len(found) < 0.97
+    assert sum(low <= 9 <= high for low, _, high in found) / len(found) < 0.5
+    assert all(low <= estimate <= high for low, estimate, high in found)
+
+
+@pytest.mark.parametrize(
+    ("overhead", "least", "most", "code"), [(10.0, 2, 2, 0), (30.0, 2, 2, 1), (16.0, 3, 13, 0), (20.0, 14, 14, 1)]
+)
+def test_rows_about_the_bar_are_measured_until_they_are_not(
+    script: Any, monkeypatch: pytest.MonkeyPatch, overhead: float, least: int, most: int, code: int
+) -> None:
+    """What is clearly below or above it is not run again; one that stays about it is, as often as may be, and fails."""
+    generator = torch.Generator().manual_seed(1)
+    runs: list[str] = []
+
+    def run(row: Any, arguments: Any) -> Tensor:
+        runs.append(row.front_end)
+        front_end = torch.randn(arguments.epochs - 2, 1, 3, generator=generator, dtype=torch.float64) * 10
+        front_end += 0.0 if row.front_end == script.CONTROL else overhead
+        return torch.cat([front_end, torch.zeros_like(front_end)], dim=1)
+
+    monkeypatch.setattr(script, "run", run)
+    monkeypatch.setattr(script.signal, "signal", lambda *_: None)
+    words = ["--check", "--only", "ddp_sharded", "--processes", "2", "--rounds", "2", "--more", "12"]
+    monkeypatch.setattr(sys, "argv", ["overhead_engines.py", *words])
+    assert script.main() == code
+    assert least <= runs.count("Runtime") <= most
+    assert runs.count(script.CONTROL) == runs.count("Runtime")
+    assert runs.count("Trainer") == 2, "it has no bar"
