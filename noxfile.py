@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import nox
 
@@ -27,6 +33,11 @@ ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins that spread a model in ways of their own."""
 SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
+LONGEST = ("fsdp", "bagua", "cuda", "hpu")
+"""The plugins whose tests take longest: begun first, they do not go on alone when all others have ended."""
+MANY_PROCESSES = {"PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1"}
+"""Variables of what starts many processes: starting one takes a fifth less where core's bytecode is kept, whatever the
+machine says, and numpy starts no threads."""
 INSTALLED: set[Path] = set()
 """The folders and environments that were made, or brought up to date, in this run."""
 
@@ -62,14 +73,16 @@ def digits(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """All tests but those of :func:`mutants`."""
-    # Most tests wait for processes: four at a time do well on two cores, too.
-    session.run(torch_python(session), "-m", "pytest", "-n", "4", f"--ignore={MUTANTS}", *session.posargs)
+    # Most tests wait for processes: four at a time do well on two cores, too. Neighbours go to one worker, which makes
+    # what they share once, until another worker has nothing left.
+    words = ("-n", "4", "--dist", "worksteal", f"--ignore={MUTANTS}", *session.posargs)
+    session.run(torch_python(session), "-m", "pytest", *words, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
 def mutants(session: nox.Session) -> None:
     """Whether the conformance kit notices each broken rule of strategies, precisions, checkpoint IOs, environments."""
-    session.run(torch_python(session), "-m", "pytest", "-n", "4", MUTANTS, *session.posargs)
+    session.run(torch_python(session), "-m", "pytest", "-n", "4", MUTANTS, *session.posargs, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
@@ -77,18 +90,61 @@ def plugins(session: nox.Session) -> None:
     """The tests of each plugin, or of those named; no other plugin is installed beside core."""
     python = torch_python(session)
     options = [word for word in session.posargs if word.startswith("-")]
-    for name in [word for word in session.posargs if not word.startswith("-")] or PLUGINS:
-        # The heavy runs of a file are shared by its tests.
-        run_plugin_tests(session, python, name, "-n", "3", "--dist", "loadfile", *options)
+    names = [word for word in session.posargs if not word.startswith("-")] or PLUGINS
+    # The heavy runs of a file are shared by its tests.
+    words = ("-n", "2", "--dist", "loadfile", *options)
+    ordered = sorted(names, key=[*LONGEST, *PLUGINS].index)
+    side_by_side(session, (plugin_tests(session, python, name, *words) for name in ordered))
 
 
-def run_plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> None:
-    """Run pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
+class Run(NamedTuple):
+    """A command to run."""
+
+    name: str
+    command: Sequence[str]
+    folder: Path
+    """Where."""
+    env: Mapping[str, str]
+    """What it has in its environment beside what this process has."""
+
+
+def plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> Run:
+    """pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
     plugin = installed(session, python, name, f"plugins/{name}")
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
-    with session.chdir(HERE / "plugins" / name):
-        path = os.pathsep.join([str(plugin), str(simulated)])
-        session.run(python, "-m", "pytest", *words, env={"PYTHONPATH": path})
+    env = {**MANY_PROCESSES, "PYTHONPATH": os.pathsep.join([str(plugin), str(simulated)])}
+    return Run(name, (python, "-m", "pytest", *words), HERE / "plugins" / name, env)
+
+
+def side_by_side(session: nox.Session, runs: Iterable[Run]) -> None:
+    """Run commands, two at a time; what one prints is shown when it has ended. All are run, also where one fails."""
+    waiting, failed = iter(runs), []
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    with tempfile.TemporaryDirectory() as printed:
+        try:
+            while True:
+                while len(running) < 2 and (run := next(waiting, None)):
+                    session.log(f"{run.name}: {' '.join(run.command)}")
+                    env = {**os.environ, **run.env}
+                    with Path(printed, run.name).open("wb") as file:
+                        process = subprocess.Popen(run.command, cwd=run.folder, env=env, stdout=file, stderr=file)
+                    running[run.name] = process
+                if not running:
+                    break
+                time.sleep(0.1)
+                for name in [name for name, process in running.items() if process.poll() is not None]:
+                    code = running.pop(name).returncode
+                    sys.stdout.write(Path(printed, name).read_text("utf-8", errors="replace"))
+                    sys.stdout.flush()
+                    session.log(f"{name}: ended with exit code {code}")
+                    failed += [name] if code else []
+        finally:
+            for process in running.values():
+                process.send_signal(signal.SIGINT)  # as Ctrl-C does: pytest ends what its tests have started
+            for process in running.values():
+                process.wait()
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 def installed(session: nox.Session, python: str, name: str, *projects: str) -> Path:
@@ -145,7 +201,8 @@ def wheel(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def vendor(session: nox.Session) -> None:
     """The packages of simulated third parties: each is installed and passes its own tests."""
-    session.run(torch_python(session), "-m", "pytest", "-n", "3", "tests/vendor", *session.posargs)
+    words = ("-n", "3", "tests/vendor", *session.posargs)
+    session.run(torch_python(session), "-m", "pytest", *words, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
@@ -189,7 +246,7 @@ def horovod(session: nox.Session) -> None:
     """The plugin on Horovod itself."""
     python = horovod_python(session)
     with session.chdir(HERE / "plugins" / "horovod"):
-        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
@@ -197,7 +254,7 @@ def deepspeed(session: nox.Session) -> None:
     """The plugin on DeepSpeed itself."""
     python = engines_python(session)
     with session.chdir(HERE / "plugins" / "deepspeed"):
-        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
@@ -220,8 +277,10 @@ def hardware(session: nox.Session) -> None:
     kit = ("-p", "core.testing.plugin", "--pyargs", "core.testing.suite", "--hardware", "this machine's CPU")
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
-    for name in ("cuda", "hpu", "ipu", "mps"):
-        run_plugin_tests(session, python, name, "-m", "", "tests/test_conformance.py")
+    names = ("cuda", "hpu", "ipu", "mps")
+    side_by_side(
+        session, (plugin_tests(session, python, name, "-m", "", "tests/test_conformance.py") for name in names)
+    )
     xla_real(session)
     session.run(python, "benchmarks/hardware.py", str(folder))
 

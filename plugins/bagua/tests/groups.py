@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from contextlib import ExitStack
 from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -37,49 +35,52 @@ def run_group(
     store = TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     local = processes // nodes
     clean = {name: value for name, value in os.environ.items() if not name.startswith("CORE_")}
-    started = []
-    with ExitStack() as files:
-        for rank in range(processes):
-            variables = {
-                "RANK": rank,
-                "WORLD_SIZE": processes,
-                "LOCAL_RANK": rank % local,
-                "LOCAL_WORLD_SIZE": local,
-                "GROUP_RANK": rank // local,
-                "NODE_RANK": rank // local,
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": store.port,
-                "TORCHELASTIC_USE_AGENT_STORE": True,
-                "OMP_NUM_THREADS": 1,
-                "PYTHONFAULTHANDLER": 1,
-            }
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, str(SCRIPTS / script), *arguments],
-                    env={**clean, **{name: str(value) for name, value in variables.items()}, **environ},
-                    cwd=out,
-                    stdout=files.enter_context((out / f"{script}.{rank}.out").open("w")),
-                    stderr=subprocess.STDOUT,
-                )
-            )
-    deadline = time.monotonic() + TIMEOUT
+    common = {
+        "WORLD_SIZE": processes,
+        "LOCAL_WORLD_SIZE": local,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": store.port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        "OMP_NUM_THREADS": 1,
+        "PYTHONFAULTHANDLER": 1,
+    }
+    ranks = [
+        {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % local),
+            **dict.fromkeys(("GROUP_RANK", "NODE_RANK"), str(rank // local)),
+        }
+        for rank in range(processes)
+    ]
+    for rank in range(processes):
+        _output(out, script, rank).write_text("")
+    group = subprocess.Popen(
+        [sys.executable, str(SCRIPTS / "forked.py"), json.dumps(ranks), script, *arguments],
+        env={**clean, **{name: str(value) for name, value in common.items()}, **environ},
+        cwd=out,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
-        codes = [process.wait(max(0, deadline - time.monotonic())) for process in started]
+        codes, _ = group.communicate(timeout=TIMEOUT)
     except subprocess.TimeoutExpired:
-        for process in started:
-            process.send_signal(signal.SIGABRT)  # shows where each of its threads is
-            process.wait()
+        group.terminate()
+        group.wait()
         said = "\n".join(_printed(out, script, processes))
         raise AssertionError(f"not over after {TIMEOUT} seconds\n{said}") from None
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        group.terminate()
+        group.wait()
     printed = _printed(out, script, processes)
     if expect is not None:
-        assert codes == [expect] * processes, f"exit codes {codes}\n" + "\n".join(printed)
+        assert json.loads(codes) == [expect] * processes, f"exit codes {codes}\n" + "\n".join(printed)
     return printed
 
 
 def _printed(out: Path, script: str, processes: int) -> list[str]:
-    return [(out / f"{script}.{rank}.out").read_text()[-3000:] for rank in range(processes)]
+    return [_output(out, script, rank).read_text()[-3000:] for rank in range(processes)]
+
+
+def _output(out: Path, script: str, rank: int) -> Path:
+    """Where ``forked.py`` has it print."""
+    return out / f"{script}.{rank}.out"

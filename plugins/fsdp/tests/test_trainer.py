@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,19 @@ def first(saved: Path) -> dict[str, Any]:
     return said
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def loaded(request: pytest.FixtureRequest, saved: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def later(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], dict[str, Any]]:
+    """By their number, what new processes say that go on with it and read it; they are started once."""
+    return cache(
+        lambda processes: run_script(tmp_path_factory.mktemp("later"), "trainers.py", processes, "later", saved)
+    )
+
+
+@pytest.fixture(params=[1, 2, 4])
+def loaded(request: pytest.FixtureRequest, later: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """What as many processes read of it."""
-    return run_script(tmp_path_factory.mktemp("loaded"), "trainers.py", request.param, "load", saved)
+    said = later(request.param)
+    return {name: value for name, value in said.items() if not name.startswith("resumed")}
 
 
 def assert_alike(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -58,9 +69,11 @@ def test_processes_that_share_a_batch_count_once(first: dict[str, Any]) -> None:
     assert_alike(first["tensor"], first["fsdp afterwards"])
 
 
-def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(saved: Path, first: dict[str, Any], tmp_path: Path) -> None:
+def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(
+    first: dict[str, Any], later: Callable[[int], dict[str, Any]]
+) -> None:
     """New processes that resume at an epoch's end come to the same numbers, dropout and schedule included."""
-    resumed = run_script(tmp_path, "trainers.py", 2, "resume", saved)["resumed"]
+    resumed = later(2)["resumed"]
     whole = first["fsdp"]
     assert resumed["parameters"] == whole["parameters"]
     assert resumed["losses"] == whole["losses"][3:]
@@ -68,9 +81,9 @@ def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(saved: Path, first: di
     assert resumed["step"] == whole["step"]
 
 
-def test_a_fit_goes_on_with_another_number_of_processes(saved: Path, tmp_path: Path) -> None:
+def test_a_fit_goes_on_with_another_number_of_processes(later: Callable[[int], dict[str, Any]]) -> None:
     """What two processes fitted in an epoch, four fit in the second, as DDP does that is resumed alike."""
-    resumed = run_script(tmp_path, "trainers.py", 4, "resume", saved)
+    resumed = later(4)
     assert_alike(resumed["resumed"], resumed["resumed ddp"])
 
 

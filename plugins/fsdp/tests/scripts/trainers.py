@@ -1,4 +1,4 @@
-"""The Trainer, and checkpoints: ``first`` trains and saves, ``resume`` goes on, ``load`` reads what was saved."""
+"""The Trainer, and checkpoints: ``first`` trains and saves, ``later`` goes on with it and reads what was saved."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def resume() -> None:
     fit("resumed ddp", DDPStrategy(), ckpt_path=str(SAVED / "ddp/checkpoints/epoch=0-step=3"))
 
 
-def load() -> None:
+def later() -> None:
+    if PROCESSES > 1:
+        resume()
     path = SAVED / "fsdp/checkpoints/epoch=1-step=6"
     look("fsdp", "fsdp", Lesson(), ckpt_path=path)
     with torch.device("meta"):
@@ -115,7 +117,7 @@ def go_on(name: str, strategy: Any, saved: str) -> None:
         said[name] = {"evaluated": evaluated, "continued": train(runtime, made, steps=3, first=3)["losses"]}
 
 
-{"first": first, "resume": resume, "load": load}[MODE]()
+{"first": first, "later": later}[MODE]()
 with core.Runtime(accelerator="cpu", strategy=DDPStrategy(), devices=PROCESSES) as last:
     last.launch()
     say(last, said)
