@@ -36,8 +36,6 @@ __all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 NAME = "deepspeed"
 TAG = "engine"
 """The folder, in the checkpoint's directory, that the engine writes."""
-PARTS = "single_partition_of_fp32_groups"
-"""DeepSpeed's name for what the optimizer of stages 1 and 2 steps."""
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer's states are of one form."""
@@ -266,13 +264,16 @@ def _write_engine(engine: Engine, staged: Path) -> None:
 
 def _with_own_storage(state_dict: Any) -> Any:
     """``state_dict``; what the optimizer steps is copied where it is a view of all parameters: else all are written."""
-    optimizer = state_dict.get("optimizer_state_dict")
-    if optimizer is None or PARTS not in optimizer:
+    names = part("checkpoint.constants")
+    optimizer = state_dict.get(names.OPTIMIZER_STATE_DICT)
+    stepped = names.SINGLE_PARTITION_OF_FP32_GROUPS
+    if optimizer is None or stepped not in optimizer:
         return state_dict
-    parts = [
-        part if part.nbytes == part.untyped_storage().nbytes() else part.detach().clone() for part in optimizer[PARTS]
+    own = [
+        tensor if tensor.nbytes == tensor.untyped_storage().nbytes() else tensor.detach().clone()
+        for tensor in optimizer[stepped]
     ]
-    return {**state_dict, "optimizer_state_dict": {**optimizer, PARTS: parts}}
+    return {**state_dict, names.OPTIMIZER_STATE_DICT: {**optimizer, stepped: own}}
 
 
 def _check_written(failed: list[Exception]) -> None:
