@@ -178,6 +178,8 @@ def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, dict[st
         if number + 1 >= arguments.rounds:
             open_ones = [row for row in rows if row.has_bar and is_about_the_bar(figures[row][arguments.clock])]
             due = [row for one in open_ones for row in (replace(one, front_end=CONTROL), one)]
+            for one in open_ones:
+                print(f"about the bar: {one.name}", file=sys.stderr)
         if not due:
             break
     return figures
