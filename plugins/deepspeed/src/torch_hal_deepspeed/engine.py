@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, quoted
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import part, quiet
@@ -48,7 +48,9 @@ class Engine:
         self.parameters = {id(parameter) for group in groups for parameter in group["params"]}
         """Which parameters the optimizer has, by identity; its groups hold others from now on."""
         self._clip: float = config.get("gradient_clipping", 0.0)
-        self._clips_once = self._has_gradients = False
+        self.has_gradients = False
+        """Whether there are some that no step has taken."""
+        self._clips_once = False
         _limit_buffers(config, self.module)
         with quiet():
             if _are_on_drive(config) and not is_divided(self.module):
@@ -67,30 +69,27 @@ class Engine:
 
     # -- the step ------------------------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, **options: Any) -> None:
-        """Compute gradients of ``loss``, and add them to what the next step takes."""
-        self._has_gradients = True
-        self.engine.backward(loss, **options)
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute gradients of ``loss``, and add them to what the next step takes.
+
+        Raises:
+            ConfigurationError: An argument is given that the engine's ``backward`` does not take.
+        """
+        if args or (kwargs and kwargs.keys() - {"retain_graph"}):
+            raise ConfigurationError(
+                f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
+                "and retain_graph."
+            )
+        self.has_gradients = True
+        self.engine.backward(loss, **kwargs)
 
     def step(self) -> None:
         """Average what is not averaged yet, clip, step, and clear the gradients."""
-        self._has_gradients = False
+        self.has_gradients = False
         self.engine.step()
         if self._clips_once:
             self._clips_once = False
             self._apply_clipping(self._clip)
-
-    def zero_grad(self) -> None:
-        """Nothing, where a step has cleared the gradients.
-
-        Raises:
-            ConfigurationError: There are some that no step has taken: the engine has divided them, and drops none.
-        """
-        if self._has_gradients:
-            raise ConfigurationError(
-                "zero_grad: there are gradients that no step has taken, and DeepSpeed's engine cannot drop them. "
-                "Valid: zero_grad after step, or before backward."
-            )
 
     def clip_always(self, value: float) -> None:
         """Clip in every step to the norm ``value``."""

@@ -42,9 +42,17 @@ class EngineOptimizer(Optimizer):
         self.engine.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing after a step, which clears the gradients itself; see :meth:`Engine.zero_grad`."""
+        """Nothing after a step, which clears the gradients itself.
+
+        Raises:
+            ConfigurationError: There are some that no step has taken: the engine has divided them, and drops none.
+        """
         del set_to_none
-        self.engine.zero_grad()
+        if self.engine.has_gradients:
+            raise ConfigurationError(
+                "zero_grad: there are gradients that no step has taken, and DeepSpeed's engine cannot drop them. "
+                "Valid: zero_grad after step, or before backward."
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's own: of this process's part."""

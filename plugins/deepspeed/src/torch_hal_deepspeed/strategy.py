@@ -311,32 +311,20 @@ class DeepSpeedStrategy(ParallelStrategy):
             ConfigurationError: There is no engine, the config wants several batches a step, or an argument is given
                 that the engine's ``backward`` does not take.
         """
-        if args or kwargs.keys() - {"retain_graph"}:
-            raise ConfigurationError(
-                f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
-                "and retain_graph."
-            )
         steps = self.config.get("gradient_accumulation_steps", 1)
         if steps != 1:
             raise ConfigurationError(
                 f"config['gradient_accumulation_steps']={steps!r} in a loop of one's own, which steps where it says "
                 "so. Valid: to leave it out, and to step every so many batches."
             )
-        self._own_engine().backward(loss, **kwargs)
+        self._own_engine().backward(loss, *args, **kwargs)
 
     def bound_backward(self) -> Callable[..., None]:
-        """The engine's own, once there is one and no argument but the loss to judge."""
+        """The engine's own, once there is one and the config leaves steps to the loop."""
         engine = self._engine
         if engine is None or engine.optimizer is None or self.config.get("gradient_accumulation_steps", 1) != 1:
             return self.backward
-
-        def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            if args or kwargs:
-                self.backward(loss, *args, **kwargs)
-            else:
-                engine.backward(loss)
-
-        return backward
+        return engine.backward
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """By the engine, which averages what is not averaged yet, clips, steps, and clears the gradients."""
@@ -411,16 +399,12 @@ class DeepSpeedStrategy(ParallelStrategy):
         if options.clip_value is not None:
             engine.clip_always(options.clip_value)
         backward, apply = engine.backward, engine.step
-        has_gradients = False
 
         def step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
-            nonlocal has_gradients
             loss = forward(batch, batch_idx)
             if loss is not None:
                 backward(loss / accumulate if accumulate > 1 else loss)
-                has_gradients = True
-            if is_step_end and has_gradients:
-                has_gradients = False
+            if is_step_end and engine.has_gradients:
                 apply()
             return loss
 
