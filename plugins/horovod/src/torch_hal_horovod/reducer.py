@@ -61,8 +61,10 @@ class GradientReducer:
 
     def finish_started(self) -> None:
         """Wait for the reductions that backward has started, if it was the pass to do so."""
-        if any(handle is not None for handle, _ in self._distributed._handles.values()):
-            self._distributed.synchronize()
+        for handle, _ in self._distributed._handles.values():
+            if handle is not None:
+                self._distributed.synchronize()
+                break
 
     def finish(self) -> None:
         """Reduce what is not reduced; nothing if all is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -296,15 +296,15 @@ class HorovodStrategy(ParallelStrategy):
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients, those too that fewer backward passes gave than reduce them by themselves."""
-        self._finish(parameter for group in optimizer.param_groups for parameter in group["params"])
+        self._finish(optimizer.param_groups)
         step = self._adasum.get(optimizer)
         if step is None or self.world_size == 1:
-            return super().optimizer_step(optimizer, closure)
-        return step.take(lambda: ParallelStrategy.optimizer_step(self, optimizer, closure))
+            return self.precision.optimizer_step(optimizer, closure)
+        return step.take(lambda: self.precision.optimizer_step(optimizer, closure))
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Reduce what is not reduced, then unscale it: whether a step is finite all processes must see alike."""
-        self._finish(parameter for group in optimizer.param_groups for parameter in group["params"])
+        self._finish(optimizer.param_groups)
         super().unscale_gradients(optimizer)
 
     def clip_parameters(
@@ -312,16 +312,14 @@ class HorovodStrategy(ParallelStrategy):
     ) -> Tensor | None:
         """Reduce what is not reduced, then limit it."""
         chosen = list(parameters)
-        self._finish(chosen)
+        self._finish([{"params": chosen}])
         return super().clip_parameters(chosen, clip_value, algorithm, norm_type)
 
-    def _finish(self, parameters: Iterable[Any]) -> None:
-        pending = [reducer for reducer in self._reducers if reducer.is_pending]
-        if pending:
-            chosen = list(parameters)
-            for reducer in pending:
-                if reducer.covers(chosen):
-                    reducer.finish()
+    def _finish(self, groups: Iterable[Mapping[str, Any]]) -> None:
+        """Reduce what is not reduced of the gradients in ``groups``, as an optimizer has them."""
+        for reducer in self._reducers:
+            if reducer.is_pending and any(reducer.covers(group["params"]) for group in groups):
+                reducer.finish()
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """Backward within leaves the gradients of ``module`` as they are in this process."""
