@@ -37,13 +37,15 @@ def test_resumed_run_equals_uninterrupted(devices: str, precision: str, strategy
 
 
 def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
-    """From one to two to one it comes to what one does that is not interrupted; warnings say that bits may differ."""
+    """From one to two to three to one it comes to what one uninterrupted does; warnings say that bits may differ."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
     assert "not bit for bit" not in run_script(whole, "reshared.py", "1", "6").stderr
     run_script(broken, "reshared.py", "1", "2")
-    for before, after, epochs in (("1", "2", "4"), ("2", "1", "6")):
+    for before, after, epochs in (("1", "2", "3"), ("2", "3", "4"), ("3", "1", "6")):
         ended = run_script(broken, "reshared.py", after, epochs)
         assert ended.stderr.count(f"written by {before} process(es), and this run has {after}") == 1
+        resumed = states(broken)
+        assert_same(resumed[0], resumed[int(after) - 1])
     torch.testing.assert_close(states(broken)[0], states(whole)[0], rtol=1e-4, atol=1e-6)

@@ -81,9 +81,10 @@ def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(
     assert resumed["step"] == whole["step"]
 
 
-def test_a_fit_goes_on_with_another_number_of_processes(later: Callable[[int], dict[str, Any]]) -> None:
-    """What two processes fitted in an epoch, four fit in the second, as DDP does that is resumed alike."""
-    resumed = later(4)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_fit_goes_on_with_another_number_of_processes(later: Callable[[int], dict[str, Any]], processes: int) -> None:
+    """What two processes fitted in an epoch, others fit in the second, as DDP does that is resumed alike."""
+    resumed = later(processes)
     assert_alike(resumed["resumed"], resumed["resumed ddp"])
 
 

@@ -84,8 +84,7 @@ def resume() -> None:
 
 
 def later() -> None:
-    if PROCESSES > 1:
-        resume()
+    resume()
     path = SAVED / "fsdp/checkpoints/epoch=1-step=6"
     look("fsdp", "fsdp", Lesson(), ckpt_path=path)
     with torch.device("meta"):
