@@ -97,7 +97,6 @@ class Runtime:
         self._is_live = False
         self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
         """Those that were prepared, in the same order in every process."""
-        self._backward: Callable[..., None] = self._launch_and_backward
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -133,18 +132,19 @@ class Runtime:
         """
         if self._is_live:
             self._is_live = False
-            self._backward = self._launch_and_backward
+            self.__dict__.pop("backward", None)
             self._strategy.teardown(failed)
 
     def _enter(self) -> None:
         """Make this process ready, and decide the step path."""
         self._strategy.setup_environment()
         self._is_live = True
-        self._backward = self._strategy.bound_backward()
+        self._bind_backward()
 
-    def _launch_and_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        self.launch()
-        self._backward(loss, *args, **kwargs)
+    def _bind_backward(self) -> None:
+        """Let what the strategy's backward comes down to stand before this class's own, which a step then spares."""
+        if type(self).backward is Runtime.backward:
+            self.__dict__["backward"] = self._strategy.bound_backward()
 
     def __enter__(self) -> Runtime:
         return self
@@ -156,11 +156,10 @@ class Runtime:
         if self._is_live:
             raise TypeError("a Runtime that is live in this process cannot be sent to another")
         state = dict(self.__dict__, plan=Plan.from_json(self.plan.to_json()))
-        return {name: value for name, value in state.items() if name not in ("_backward", "_optimizers")}
+        return {name: value for name, value in state.items() if name != "_optimizers"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _optimizers=WeakKeyDictionary())
-        self._backward = self._launch_and_backward
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -226,7 +225,7 @@ class Runtime:
         for position, obj in enumerate(objects):
             if prepared[position] is None:
                 prepared[position] = self._prepare_other(obj, strategy)
-        self._backward = strategy.bound_backward()
+        self._bind_backward()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _prepare_module(self, module: nn.Module) -> nn.Module:
@@ -264,7 +263,7 @@ class Runtime:
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar: scaled where the precision scales, reduced over processes."""
-        self._backward(loss, *args, **kwargs)
+        self.strategy.bound_backward()(loss, *args, **kwargs)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computations outside of a prepared module."""

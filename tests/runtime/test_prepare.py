@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
+import core
 from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.modules import PreparedModule
 from core.runtime.optimizers import PreparedOptimizer
@@ -111,6 +112,25 @@ def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> 
         one.backward(model(torch.ones(1, 1)).sum())
         gradients.append(float(model.weight.grad))
     assert gradients == [1.0, 2.0]
+
+
+class Halving(core.Runtime):
+    """A user's own kind of Runtime."""
+
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(loss / 2, *args, **kwargs)
+
+
+def test_a_subclass_may_override_backward() -> None:
+    """In every state of a run: before it, in it, after objects were prepared, and once it is over."""
+    parameter = torch.ones(1, requires_grad=True)
+    one = Halving(accelerator="cpu", devices=1)
+    for change in (lambda: None, lambda: one.prepare(network()), one.teardown):
+        change()
+        one.backward(2 * parameter)
+    one.teardown()
+    assert parameter.grad is not None
+    assert float(parameter.grad) == 3.0
 
 
 @pytest.mark.parametrize("obj", [None, 5, "model", [network()], SGD, {"a": 1}, torch.ones(1), (i for i in range(3))])
