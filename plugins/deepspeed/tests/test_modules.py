@@ -70,6 +70,50 @@ def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
 
 
 @pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [0, 3])
+def test_hooks_of_the_prepared_module(stage: int) -> None:
+    """Those of forward and backward passes run once a pass, whenever they are registered."""
+    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        own = nn.Linear(4, 2)
+        model = runtime.prepare(own)
+        ran: list[str] = []
+
+        def note(kind: str) -> Any:
+            return lambda *_: ran.append(kind)
+
+        model.register_forward_pre_hook(note("before forward"))
+        handle = model.register_forward_hook(note("after forward"))
+        optimizer = runtime.prepare(torch.optim.SGD(own.parameters(), lr=0.1))
+        model.register_full_backward_pre_hook(note("before backward"))
+        model.register_full_backward_hook(note("after backward"))
+        runtime.backward(model(INPUTS.clone().requires_grad_()).sum())
+        optimizer.step()
+        assert ran == ["before forward", "after forward", "before backward", "after backward"]
+        handle.remove()
+        model(INPUTS)
+        assert ran[4:] == ["before forward"]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo, at DeepSpeed's hooks
+def test_a_prepared_module_is_compiled() -> None:
+    """``model.compile`` takes effect on the engine's calls."""
+    graphs: list[Any] = []
+
+    def note(graph: Any, examples: Any) -> Any:
+        del examples
+        graphs.append(graph)
+        return graph.forward
+
+    with core.Runtime(accelerator="cpu", strategy="deepspeed_stage_1", devices=1) as runtime:
+        own = nn.Linear(4, 2)
+        model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
+        model.compile(backend=note)
+        assert torch.equal(model(INPUTS), nn.functional.linear(INPUTS, own.weight, own.bias))
+        assert graphs
+
+
+@pytest.mark.deepspeed
 def test_a_divided_module_without_trainable_parameters() -> None:
     """It is gathered as it runs, like any other."""
     with core.Runtime(accelerator="cpu", strategy="deepspeed_stage_3", devices=1) as runtime:

@@ -50,7 +50,8 @@ class Engine:
         self._clip: float = config.get("gradient_clipping", 0.0)
         self.has_gradients = False
         """Whether there are some that no step has taken."""
-        self._clips_once = False
+        self.clips_once = False
+        """Whether the next step alone clips as it does."""
         _limit_buffers(config, self.module)
         with quiet():
             if _are_on_drive(config) and not is_divided(self.module):
@@ -75,21 +76,18 @@ class Engine:
         Raises:
             ConfigurationError: An argument is given that the engine's ``backward`` does not take.
         """
-        if args or (kwargs and kwargs.keys() - {"retain_graph"}):
+        if args or kwargs:
+            self._check_backward(args, kwargs)
+        self.has_gradients = True
+        self.engine.backward(loss, **kwargs)
+
+    @staticmethod
+    def _check_backward(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if args or kwargs.keys() - {"retain_graph"}:
             raise ConfigurationError(
                 f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
                 "and retain_graph."
             )
-        self.has_gradients = True
-        self.engine.backward(loss, **kwargs)
-
-    def step(self) -> None:
-        """Average what is not averaged yet, clip, step, and clear the gradients."""
-        self.has_gradients = False
-        self.engine.step()
-        if self._clips_once:
-            self._clips_once = False
-            self._apply_clipping(self._clip)
 
     def clip_always(self, value: float) -> None:
         """Clip in every step to the norm ``value``."""
@@ -98,11 +96,12 @@ class Engine:
 
     def clip_next(self, value: float) -> None:
         """Clip in the next step to the norm ``value``."""
-        self._clips_once = True
+        self.clips_once = True
         self._apply_clipping(value)
 
     def restore_clipping(self) -> None:
-        """After a checkpoint was loaded, which brings the value of the run that wrote it."""
+        """Clip as the run says, after a step that had its own value, or a checkpoint that brought its run's."""
+        self.clips_once = False
         self._apply_clipping(self._clip)
 
     def _apply_clipping(self, value: float) -> None:

@@ -13,11 +13,21 @@ from core.nested import map_tensors
 
 __all__ = ["EngineModule", "Inference"]
 
+_OF_INNER = (
+    "register_forward_pre_hook",
+    "register_forward_hook",
+    "register_full_backward_pre_hook",
+    "register_full_backward_hook",
+    "compile",
+)
+"""Methods that the module within has in place of the one around it."""
+
 
 class EngineModule(nn.Module):
     """``inner``, called through the engine from the moment that there is one.
 
-    An engine takes a module and its optimizer at once, and the optimizer comes later.
+    An engine takes a module and its optimizer at once, and the optimizer comes later. A call goes straight to the
+    engine, past torch's own way of calling a module: hooks registered here, and ``compile``, are ``inner``'s.
 
     Args:
         inner: The user's own module.
@@ -27,6 +37,7 @@ class EngineModule(nn.Module):
     """
 
     inner: nn.Module
+    _target: nn.Module
     _call: Callable[..., Any]
 
     def __init__(self, inner: nn.Module, start: Callable[[], object] | None, batch_size: int | None) -> None:
@@ -34,27 +45,44 @@ class EngineModule(nn.Module):
         self.inner = inner
         self._start = start
         self._batch_size = batch_size
+        self.__dict__.update({name: getattr(inner, name) for name in _OF_INNER})
         self.attach(None)
         self.training = inner.training  # and not train(), which would wake parts that the user has put to evaluation
 
-    def attach(self, engine: Any) -> None:
+    def attach(self, engine: nn.Module | None) -> None:
         """Call ``engine`` from now on; ``None`` for the module itself."""
-        self.__dict__["_call"] = self.inner if engine is None else engine  # not registered as a part of this
-        self._is_attached = engine is not None
-        self.__dict__.pop("forward", None)
-        if engine is not None and self._start is None and self._batch_size is None:
-            self.__dict__["forward"] = engine  # no call has anything to decide
+        self.__dict__["_target"] = self.inner if engine is None else engine  # not registered as a part of this
+        self._settle()
+
+    def _settle(self) -> None:
+        """Choose what a call comes down to: what has nothing left to decide does not look again."""
+        is_ready = self._start is None or self._target is not self.inner
+        if not is_ready or self._batch_size is not None:
+            self.__dict__["_call"] = self._decide
+        else:
+            self.__dict__["_call"] = self._target if self._start is None else self._gather
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The engine's."""
+        return self._call(*args, **kwargs)
+
+    __call__ = forward
+
+    def _decide(self, *args: Any, **kwargs: Any) -> Any:
+        """Look at the batch, and start an engine, where that is due."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
-        if self._start is not None and not self._is_attached:
+        if self._start is not None and self._target is self.inner:
             with torch.inference_mode(False):
                 self._start()
-        if self._start is not None and torch.is_inference_mode_enabled():
-            return Inference.call(self._call, args, kwargs)
-        return self._call(*args, **kwargs)
+        self._settle()
+        return self._target(*args, **kwargs) if self._start is None else self._gather(*args, **kwargs)
+
+    def _gather(self, *args: Any, **kwargs: Any) -> Any:
+        """Through the engine, which gathers parameters that must stay usable in training afterwards."""
+        if torch.is_inference_mode_enabled():
+            return Inference.call(self._target, args, kwargs)
+        return self._target(*args, **kwargs)
 
     def _check_batch_size(self, data: Any) -> None:
         sizes: list[int] = []

@@ -29,7 +29,7 @@ class EngineOptimizer(Optimizer):
         self.engine = engine
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the engine apply the gradients.
+        """Let the engine average what is not averaged yet, clip, step, and clear the gradients.
 
         Raises:
             ConfigurationError: A closure is given.
@@ -39,7 +39,11 @@ class EngineOptimizer(Optimizer):
                 f"optimizer {type(self.optimizer).__name__}: step with a closure, which DeepSpeed's engine cannot run. "
                 "Valid: step()."
             )
-        self.engine.step()
+        engine = self.engine
+        engine.has_gradients = False
+        engine.engine.step()
+        if engine.clips_once:
+            engine.restore_clipping()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Nothing after a step, which clears the gradients itself.

@@ -398,7 +398,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         self._check_clipping(options.clip_value, "gradient_clip_val")
         if options.clip_value is not None:
             engine.clip_always(options.clip_value)
-        backward, apply = engine.backward, engine.step
+        backward, apply = engine.backward, options.optimizer.step
 
         def step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
             loss = forward(batch, batch_idx)
