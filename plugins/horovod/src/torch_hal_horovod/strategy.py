@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -100,8 +100,9 @@ class HorovodStrategy(ParallelStrategy):
         self._reducers: list[GradientReducer] = []
         self._held: list[GradientReducer] = []
         """Those of them that are within :meth:`no_sync`."""
-        self._scaled: list[ScaledLearningRate] = []
         self._adasum: dict[Optimizer, AdasumStep] = {}
+        self._optimizers: list[Optimizer] = []
+        self._step_hooks = ExitStack()
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -198,9 +199,8 @@ class HorovodStrategy(ParallelStrategy):
         """
         for reducer in self._reducers:
             reducer.release()
-        for scaled in self._scaled:
-            scaled.release()
-        for part in (self._reducers, self._held, self._scaled, self._adasum):
+        self._step_hooks.close()
+        for part in (self._reducers, self._held, self._adasum, self._optimizers):
             part.clear()
         if self._is_live and failed and not self.is_elastic:
             import_horovod().shutdown()  # so that the others do not wait for this process
@@ -262,15 +262,22 @@ class HorovodStrategy(ParallelStrategy):
         """The user's own, their state as rank 0 has it."""
         prepared = super().setup_optimizers(optimizers)
         for optimizer in prepared:
-            if self.world_size > 1 and not self.is_elastic:
-                state = self.broadcast(map_tensors(Tensor.cpu, optimizer.state_dict()))
-                if self.global_rank != 0:
-                    optimizer.load_state_dict(state)
-            if self.options.scale_learning_rate:
-                self._scaled.append(ScaledLearningRate(optimizer, lambda: self.world_size))
-            if self.options.op == "adasum":
-                self._adasum[optimizer] = AdasumStep(optimizer, self.options.compression, len(self._adasum))
+            if optimizer not in self._optimizers:
+                self._optimizers.append(optimizer)
+                self._set_up_optimizer(optimizer)
         return prepared
+
+    def _set_up_optimizer(self, optimizer: Optimizer) -> None:
+        if self.world_size > 1 and not self.is_elastic:
+            state = self.broadcast(map_tensors(Tensor.cpu, optimizer.state_dict()))
+            if self.global_rank != 0:
+                optimizer.load_state_dict(state)
+        if self.options.scale_learning_rate:
+            self._step_hooks.callback(ScaledLearningRate(optimizer, lambda: self.world_size).release)
+        if self.steps_plainly():
+            self._step_hooks.callback(optimizer.register_step_pre_hook(self._finish_before_step).remove)
+        if self.options.op == "adasum":
+            self._adasum[optimizer] = AdasumStep(optimizer, self.options.compression, len(self._adasum))
 
     # -- the step ------------------------------------------------------------------------------------------------
 
@@ -293,6 +300,14 @@ class HorovodStrategy(ParallelStrategy):
             for reducer in self._reducers:
                 reducer.forget()
             raise
+
+    def steps_plainly(self) -> bool:
+        """As in the base class: what is left to reduce before a step, a hook of the optimizer's reduces."""
+        return self.options.op != "adasum" and not self.precision.acts_in("optimizer_step")
+
+    def _finish_before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        self._finish(optimizer.param_groups)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients, those too that fewer backward passes gave than reduce them by themselves."""

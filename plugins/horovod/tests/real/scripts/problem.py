@@ -59,6 +59,7 @@ def own_loop(
     model = net(runtime.process_index if seed is None else seed)  # the others begin as rank 0 does
     made = optimizer(model.parameters(), lr=rate)
     model, made, batches = runtime.prepare(model, made, loader(batch_size))
+    made = runtime.prepare(made)  # what is prepared stays as it is
     schedules = [] if schedule is None else [schedule(made)]
     losses = []
     for _ in range(epochs):
