@@ -70,24 +70,19 @@ class Engine:
 
     # -- the step ------------------------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+    def backward(self, loss: Tensor, *args: Any, retain_graph: bool = False, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, and add them to what the next step takes.
 
         Raises:
             ConfigurationError: An argument is given that the engine's ``backward`` does not take.
         """
         if args or kwargs:
-            self._check_backward(args, kwargs)
-        self.has_gradients = True
-        self.engine.backward(loss, **kwargs)
-
-    @staticmethod
-    def _check_backward(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if args or kwargs.keys() - {"retain_graph"}:
             raise ConfigurationError(
                 f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
                 "and retain_graph."
             )
+        self.has_gradients = True
+        self.engine.backward(loss, retain_graph=retain_graph)
 
     def clip_always(self, value: float) -> None:
         """Clip in every step to the norm ``value``."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, is_inference_mode_enabled, nn
 
 from core.errors import ConfigurationError
 from core.nested import map_tensors
@@ -55,33 +55,30 @@ class EngineModule(nn.Module):
         self._settle()
 
     def _settle(self) -> None:
-        """Choose what a call comes down to: what has nothing left to decide does not look again."""
-        is_ready = self._start is None or self._target is not self.inner
-        if not is_ready or self._batch_size is not None:
-            self.__dict__["_call"] = self._decide
-        else:
-            self.__dict__["_call"] = self._target if self._start is None else self._gather
+        """Let calls go straight to what runs the module, unless there is something to decide first."""
+        lacks_engine = self._start is not None and self._target is self.inner
+        is_settled = not lacks_engine and self._batch_size is None
+        self.__dict__["_call"] = self._target if is_settled else self._decide
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The engine's."""
+        if is_inference_mode_enabled():
+            return self._infer(args, kwargs)
         return self._call(*args, **kwargs)
 
     __call__ = forward
+
+    def _infer(self, args: Any, kwargs: Any) -> Any:
+        """In inference mode, which parameters gathered by the engine would else keep for good."""
+        return self._call(*args, **kwargs) if self._start is None else Inference.call(self._call, args, kwargs)
 
     def _decide(self, *args: Any, **kwargs: Any) -> Any:
         """Look at the batch, and start an engine, where that is due."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
         if self._start is not None and self._target is self.inner:
-            with torch.inference_mode(False):
-                self._start()
+            self._start()
         self._settle()
-        return self._target(*args, **kwargs) if self._start is None else self._gather(*args, **kwargs)
-
-    def _gather(self, *args: Any, **kwargs: Any) -> Any:
-        """Through the engine, which gathers parameters that must stay usable in training afterwards."""
-        if torch.is_inference_mode_enabled():
-            return Inference.call(self._target, args, kwargs)
         return self._target(*args, **kwargs)
 
     def _check_batch_size(self, data: Any) -> None:
