@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -312,10 +313,9 @@ class HorovodStrategy(ParallelStrategy):
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients, those too that fewer backward passes gave than reduce them by themselves."""
         self._finish(optimizer.param_groups)
+        apply = partial(super().optimizer_step, optimizer, closure)
         step = self._adasum.get(optimizer)
-        if step is None or self.world_size == 1:
-            return self.precision.optimizer_step(optimizer, closure)
-        return step.take(lambda: self.precision.optimizer_step(optimizer, closure))
+        return apply() if step is None or self.world_size == 1 else step.take(apply)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """Reduce what is not reduced, then unscale it: whether a step is finite all processes must see alike."""
