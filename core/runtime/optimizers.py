@@ -26,10 +26,11 @@ class PreparedOptimizer(Optimizer):
         # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
         self.optimizer = optimizer
         self._strategy = strategy
+        self._step = strategy.bound_optimizer_step(optimizer)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Let the strategy apply the gradients."""
-        return self._strategy.optimizer_step(self.optimizer, closure)
+        return self._step() if closure is None else self._strategy.optimizer_step(self.optimizer, closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The optimizer's own."""
@@ -51,10 +52,11 @@ class PreparedOptimizer(Optimizer):
         return getattr(self.__dict__["optimizer"], name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return {name: value for name, value in self.__dict__.items() if name != "_step"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._step = self._strategy.bound_optimizer_step(self.optimizer)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.optimizer!r})"

@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -362,9 +363,7 @@ class Strategy(ABC):
 
     def bound_optimizer_step(self, optimizer: Optimizer) -> Callable[[], Any]:
         """What ``optimizer_step`` comes down to, for the loop: the optimizer's own where nothing overrides it."""
-        if self.steps_plainly():
-            return optimizer.step
-        return lambda: self.optimizer_step(optimizer)
+        return optimizer.step if self.steps_plainly() else partial(self.optimizer_step, optimizer)
 
     def steps_plainly(self) -> bool:
         """Whether stepping an optimizer needs nobody but the optimizer."""
@@ -464,4 +463,7 @@ class Strategy(ABC):
 
 
 def _tensor_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-    loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+    if args or kwargs:
+        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+    else:  # the common call; Python makes it without building a tuple and a dictionary
+        loss.backward()  # type: ignore[no-untyped-call]

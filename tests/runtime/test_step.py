@@ -288,7 +288,12 @@ class TestPreparedOptimizer:
         optimizer, own, *_ = self.prepared()
         duplicate = copy.deepcopy(optimizer)
         assert duplicate.param_groups[0]["lr"] == 0.1
-        assert duplicate.param_groups[0]["params"][0] is not own.param_groups[0]["params"][0]
+        theirs, mine = duplicate.param_groups[0]["params"][0], own.param_groups[0]["params"][0]
+        before = mine.detach().clone()
+        duplicate._strategy.backward(theirs.sum())
+        duplicate.step()
+        assert not torch.equal(theirs, before)
+        assert torch.equal(mine, before)
         arrived = pickle.loads(pickle.dumps(own))
         assert arrived.param_groups[0]["lr"] == 0.1
 
