@@ -216,9 +216,9 @@ class WeightLoop(Loop):
         model, criterion, optimizer, replica = self.model, self.criterion, self.optimizer, self.replica
         for inputs, targets in self.stretch(steps):
             optimizer.zero_grad()
-            replica.before_forward(True)
+            replica.before_forward()
             outputs = model(inputs)
-            replica.after_forward(True)
+            replica.after_forward()
             loss = criterion(outputs, targets)
             loss.backward()
             replica.before_step()

@@ -12,9 +12,13 @@ from torch_hal_bagua.gate import StepGate
 from .groups import run_group
 
 
-def test_no_update_is_lost(tmp_path: Path) -> None:
-    """An averaging that comes between an optimizer's reading and writing a weight changes it before or after both."""
-    run_group(tmp_path, "background.py", "race", processes=2)
+@pytest.mark.parametrize("words", [["race"], ["race", "parts"]])
+def test_no_update_is_lost(tmp_path: Path, words: list[str]) -> None:
+    """An averaging that comes between an optimizer's reading and writing a weight changes it before or after both.
+
+    So too where a loss is computed from parts of the module, without its own forward pass.
+    """
+    run_group(tmp_path, "background.py", *words, processes=2)
 
 
 @pytest.mark.parametrize("processes", [1, 3])

@@ -49,3 +49,19 @@ def test_another_number_of_processes_is_refused() -> None:
         state["bagua"]["processes"] *= 2
         with pytest.raises(CheckpointError, match=r"written by 2 process\(es\).*this run has 1"):
             runtime.strategy.load_optimizer_state(optimizer, state)
+
+
+def test_weights_that_come_after_a_step_are_new() -> None:
+    """Up to the next step, a process's own weights in the optimizer's state go before those that all begin with."""
+    with Runtime(accelerator="cpu", devices=1, strategy="bagua_decentralized") as runtime:
+        parts, strategy = _prepared(runtime), runtime.strategy
+        model, optimizer = parts["model"], parts["optimizer"].optimizer
+        own, saved = model.weight.detach().clone(), strategy.optimizer_state(optimizer)
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+        strategy.load_optimizer_state(optimizer, saved)
+        strategy.load_module_state(model, zeros)
+        assert torch.equal(model.weight, own)
+        runtime.backward(model(torch.ones(1, 3)).sum())
+        parts["optimizer"].step()
+        strategy.load_module_state(model, zeros)
+        assert not model.weight.any()

@@ -26,6 +26,7 @@ from core.precisions.base import Precision
 from core.strategies import DDPStrategy
 from torch_hal_bagua.algorithms import create_algorithm
 from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica, WeightAlgorithm
+from torch_hal_bagua.around import call_around_forward
 from torch_hal_bagua.communication import Communicator, Layout
 from torch_hal_bagua.state import STATE_KEY, gather_states, process_state, restore_replica
 from torch_hal_bagua.threads import CommunicationThreads
@@ -97,7 +98,7 @@ class BaguaStrategy(DDPStrategy):
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
         self._replicas_of: dict[Optimizer, list[Replica]] = {}
-        self._hooks = ExitStack()
+        self._watched = ExitStack()
         self._restored: dict[Replica, dict[str, Any]] = {}
         """What was read back since the last step of training."""
 
@@ -134,11 +135,13 @@ class BaguaStrategy(DDPStrategy):
     def _end(self, failed: bool) -> None:
         """End the algorithm's part of the run; idempotent."""
         try:
-            self._hooks.close()
+            self._watched.close()
             for replica in self._replicas.values():
                 replica.close(failed)
         finally:
             self._replicas.clear()
+            for replicas in self._replicas_of.values():
+                replicas.clear()  # prepared optimizers hold them, and step plainly from now on
             self._replicas_of.clear()
             self._restored.clear()
             threads, self._threads = self._threads, None
@@ -206,22 +209,19 @@ class BaguaStrategy(DDPStrategy):
                 )
 
     def _call_around_forward(self, replica: Replica) -> None:
-        """Any hook makes each call of a module slower: only those that do something."""
-
-        def before(*_: Any) -> None:
-            replica.before_forward(torch.is_grad_enabled())
-
-        def after(*_: Any) -> None:
-            replica.after_forward(torch.is_grad_enabled())
-
         if replica.acts_in("before_forward"):
-            self._hooks.callback(replica.module.register_forward_pre_hook(before).remove)
-        if replica.acts_in("after_forward"):
-            self._hooks.callback(replica.module.register_forward_hook(after, always_call=True).remove)
+            after = replica.after_forward if replica.acts_in("after_forward") else None
+            self._watched.callback(call_around_forward(replica.module, replica.before_forward, after))
 
     def steps_plainly(self) -> bool:
         """As in the base class; not where the algorithm acts around the step."""
         return not self._replicas and not self.precision.acts_in("optimizer_step")
+
+    def bound_optimizer_step(self, optimizer: Optimizer) -> Callable[[], Any]:
+        """As in the base class, with what the algorithm does before and after."""
+        if not self._replicas_of.get(optimizer) or self.precision.acts_in("optimizer_step"):
+            return super().bound_optimizer_step(optimizer)
+        return self._full_step(optimizer)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """As in the base class, with what the algorithm does before and after.
@@ -229,19 +229,30 @@ class BaguaStrategy(DDPStrategy):
         Raises:
             ConfigurationError: A closure is given, and weights would change between its calls.
         """
-        replicas = self._replicas_of.get(optimizer, [])
-        if replicas and closure is not None:
+        apply = partial(super().optimizer_step, optimizer, closure)
+        if not self._replicas_of.get(optimizer):
+            return apply()
+        if closure is not None:
             raise ConfigurationError(
                 f"algorithm={self.algorithm.name!r} with an optimizer closure: weights are exchanged once a step, and "
                 "a closure may run several times. Valid: an optimizer that takes none."
             )
-        self._restored.clear()
-        for replica in replicas:
-            replica.before_step()
-        result = super().optimizer_step(optimizer, closure)
-        for replica in replicas:
-            replica.after_step()
-        return result
+        return self._full_step(optimizer)(apply)
+
+    def _full_step(self, optimizer: Optimizer) -> Callable[..., Any]:
+        """One function for the whole step, by ``optimizer`` itself unless it is given what applies the gradients."""
+        replicas, restored = self._replicas_of[optimizer], self._restored
+
+        def step(apply: Callable[[], Any] | None = None) -> Any:
+            restored.clear()
+            for replica in replicas:
+                replica.before_step()
+            result = optimizer.step() if apply is None else apply()
+            for replica in replicas:
+                replica.after_step()
+            return result
+
+        return step
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

@@ -94,17 +94,24 @@ class _AsyncReplica(Replica):
     def start(self) -> None:
         self._averager.start()
 
-    def before_forward(self, is_training: bool) -> None:
-        if not is_training:
+    def before_forward(self) -> None:
+        if not torch.is_grad_enabled():
             self._begin_reading()
-            return
+        else:
+            self._enter_step()
+
+    def before_step(self) -> None:
+        if not self._gate.is_in_step:  # gradients are there of which no forward pass of the whole module is the source
+            self._enter_step()
+
+    def _enter_step(self) -> None:
         self._averager.check()
         self._gate.enter_step()
         if self._steps >= self._warmup_steps and not self._is_aborted:
             self._averager.run()
 
-    def after_forward(self, is_training: bool) -> None:
-        if not is_training:
+    def after_forward(self) -> None:
+        if not torch.is_grad_enabled():
             self._end_reading()
 
     def after_step(self) -> None:
@@ -149,6 +156,7 @@ class _AsyncReplica(Replica):
             self._gate.enter_step()
             self._is_reading = True
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _end_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False

@@ -66,10 +66,10 @@ class Replica:
     def start(self) -> None:
         """Called once in every process, when there is an optimizer for the module."""
 
-    def before_forward(self, is_training: bool) -> None:
-        """Called before each forward pass; ``is_training`` where it is one with gradients."""
+    def before_forward(self) -> None:
+        """Called before each forward pass, with gradients or without."""
 
-    def after_forward(self, is_training: bool) -> None:
+    def after_forward(self) -> None:
         """Called after each forward pass, also one that raised."""
 
     def before_step(self) -> None:

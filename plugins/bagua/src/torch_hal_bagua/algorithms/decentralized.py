@@ -68,8 +68,8 @@ class _DecentralizedReplica(Replica):
         self._averages: list[Future[Tensor]] = []
         """Of the buckets, while an exchange is under way."""
 
-    def before_forward(self, is_training: bool) -> None:
-        if is_training:
+    def before_forward(self) -> None:
+        if torch.is_grad_enabled():
             self._begin()
 
     def before_step(self) -> None:
