@@ -120,9 +120,10 @@ def main() -> int:
     if arguments.json is not None:
         found = [{"name": row.name, **{clock: asdict(figures[row][clock]) for clock in CLOCKS}} for row in rows]
         arguments.json.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
-    broken = [row.name for row in rows if row.has_bar and not is_below_the_bar(figures[row][arguments.clock])]
+    broken = not_below_the_bar(figures, arguments.clock)
     if broken:
-        print(f"over the bar, or not shown to be below it: {'; '.join(broken)}", file=sys.stderr)
+        names = "; ".join(row.name for row in broken)
+        print(f"over the bar, or not shown to be below it: {names}", file=sys.stderr)
     return 1 if broken and arguments.check else 0
 
 
@@ -177,7 +178,7 @@ def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, dict[st
         figures = figures_of({row: torch.cat(times) for row, times in measured.items()})
         print(f"round {number + 1}: {len(due)} row(s)", file=sys.stderr)
         if number + 1 >= arguments.rounds:
-            open_ones = [row for row in rows if row.has_bar and not is_below_the_bar(figures[row][arguments.clock])]
+            open_ones = not_below_the_bar(figures, arguments.clock)
             due = [row for one in open_ones for row in (replace(one, front_end=CONTROL), one)]
             for one in open_ones:
                 print(f"not shown below the bar: {one.name}: {spread(figures[one][arguments.clock])}", file=sys.stderr)
@@ -186,9 +187,9 @@ def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, dict[st
     return figures
 
 
-def is_below_the_bar(found: Figures) -> bool:
-    """Whether a row is shown to be."""
-    return found.interval[1] <= BAR
+def not_below_the_bar(figures: dict[Row, dict[str, Figures]], clock: str) -> list[Row]:
+    """The rows that have a bar and are not shown, by ``clock``, to be below it."""
+    return [row for row, found in figures.items() if row.has_bar and found[clock].interval[1] > BAR]
 
 
 # -- one run -------------------------------------------------------------------------------------------------------

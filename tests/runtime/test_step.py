@@ -289,6 +289,7 @@ class TestPreparedOptimizer:
         duplicate = copy.deepcopy(optimizer)
         assert duplicate.param_groups[0]["lr"] == 0.1
         theirs, mine = duplicate.param_groups[0]["params"][0], own.param_groups[0]["params"][0]
+        assert theirs is not mine
         before = mine.detach().clone()
         duplicate._strategy.backward(theirs.sum())
         duplicate.step()

@@ -209,7 +209,7 @@ class BaguaStrategy(DDPStrategy):
                 )
 
     def _call_around_forward(self, replica: Replica) -> None:
-        if replica.acts_in("before_forward"):
+        if replica.acts_in("before_forward") or replica.acts_in("after_forward"):
             after = replica.after_forward if replica.acts_in("after_forward") else None
             self._watched.callback(call_around_forward(replica.module, replica.before_forward, after))
 
