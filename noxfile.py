@@ -28,7 +28,6 @@ TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
 CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
-MUTANTS = "tests/testing/test_mutants_of_parts.py"
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins that spread a model in ways of their own."""
 SIMULATED = ("torch-acme", "stand-ins")
@@ -72,17 +71,17 @@ def digits(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """All tests but those of :func:`mutants`."""
+    """All tests but those of :func:`slow`."""
     # Most tests wait for processes: four at a time do well on two cores, too. Neighbours go to one worker, which makes
     # what they share once, until another worker has nothing left.
-    words = ("-n", "4", "--dist", "worksteal", f"--ignore={MUTANTS}", *session.posargs)
+    words = ("-n", "4", "--dist", "worksteal", *session.posargs)
     session.run(torch_python(session), "-m", "pytest", *words, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
-def mutants(session: nox.Session) -> None:
-    """Whether the conformance kit notices each broken rule of strategies, precisions, checkpoint IOs, environments."""
-    session.run(torch_python(session), "-m", "pytest", "-n", "4", MUTANTS, *session.posargs, env=MANY_PROCESSES)
+def slow(session: nox.Session) -> None:
+    """The tests that are left out elsewhere for their length, most of the conformance kit's mutants among them."""
+    session.run(torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow", *session.posargs, env=MANY_PROCESSES)
 
 
 @nox.session(venv_backend="none")
@@ -167,12 +166,13 @@ def types(session: nox.Session) -> None:
     mypy = (python, "-m", "mypy", "--cache-dir", str(HERE / ".mypy_cache"))
     session.run(*mypy, *session.posargs)
     vendor = [HERE / "tests" / "vendor" / name for name in (*SIMULATED, "torch-hal-acme")]
+    # Each has modules called tests of its own.
+    words = (*mypy, "--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases", "src", "tests")
+    checks = []
     for project in (*vendor, *(HERE / "plugins" / name for name in PLUGINS)):
-        # Each has modules called tests of its own.
-        with session.chdir(project):
-            options = ("--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases")
-            sources = os.pathsep.join(str(path / "src") for path in dict.fromkeys((project, *vendor)))
-            session.run(*mypy, *options, "src", "tests", env={"MYPYPATH": sources})
+        sources = os.pathsep.join(str(path / "src") for path in dict.fromkeys((project, *vendor)))
+        checks.append(Run(project.name, words, project, {"MYPYPATH": sources}))
+    side_by_side(session, checks)
 
 
 @nox.session

@@ -30,7 +30,7 @@ def run(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
 

@@ -32,7 +32,7 @@ class Built(NamedTuple):
 def run(command: Sequence[str | Path], cwd: Path) -> str:
     """The standard output of a command that must succeed, and sees nothing of the project but what is installed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CORE_"))}
-    result = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
     return result.stdout
 

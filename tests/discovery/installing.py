@@ -59,7 +59,7 @@ def pip_install(wheels: Sequence[Path], target: Path) -> Path:
         "--no-deps",
         "--no-index",
     ]
-    subprocess.run([*command, "--target", str(target), *map(str, wheels)], check=True, timeout=120)
+    subprocess.run([*command, "--target", str(target), *map(str, wheels)], check=True, timeout=240)
     return target
 
 
@@ -72,4 +72,4 @@ def environment(*path: Path, **variables: str) -> dict[str, str]:
 def run_list(*arguments: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run ``python -m core.list``."""
     command = [sys.executable, "-m", "core.list", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)

@@ -30,7 +30,7 @@ def run_script(out: Path, script: str, *arguments: str, torchrun: int = 0, expec
         cwd=out,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert result.returncode == expect, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"

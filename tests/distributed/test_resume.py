@@ -14,7 +14,7 @@ from .conftest import assert_same, run_script, states
 @pytest.mark.parametrize(
     ("devices", "precision", "strategy"),
     [
-        ("1", "32-true", "auto"),
+        pytest.param("1", "32-true", "auto", marks=pytest.mark.slow),
         ("2", "32-true", "auto"),
         ("1", "16-mixed", "auto"),
         ("2", "32-true", "ddp_sharded"),

@@ -31,7 +31,7 @@ def run_script(tmp_path: Path) -> RunScript:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
         assert result.returncode == 0, result.stdout

@@ -98,7 +98,7 @@ def test_ddp_comes_to_the_plain_loop(tmp_path: Path) -> None:
     """Digits with DDP, in both front ends, on two processes, resumed in new ones; and the figures are all written."""
     words = ["--only", "plain", "--tasks", "digits", "--steps", "60", "--check", "--json", str(tmp_path / "all.json")]
     command = [sys.executable, str(BENCHMARKS / "compare.py"), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
     found = json.loads((tmp_path / "all.json").read_text())["strategies"]
     assert list(found) == ["plain loop", "plain loop, Adam", "ddp"]

@@ -36,7 +36,7 @@ def run_matrix(*words: Any, path: Path | None = None) -> tuple[int, str]:
     """The exit code of the script, and what it printed."""
     environ = {**os.environ, "PYTHONPATH": str(path or "")}
     ended = subprocess.run(
-        [sys.executable, str(MATRIX), *map(str, words)], env=environ, capture_output=True, text=True, timeout=150
+        [sys.executable, str(MATRIX), *map(str, words)], env=environ, capture_output=True, text=True, timeout=300
     )
     return ended.returncode, ended.stdout + ended.stderr
 

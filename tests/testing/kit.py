@@ -64,7 +64,7 @@ def run_kit(
     *arguments: str | Path,
     site: Sequence[Path] = (),
     suite: Sequence[str] = ("core.testing.suite",),
-    timeout: float = 150,
+    timeout: float = 300,
     **variables: str,
 ) -> Run:
     """Run ``pytest -p core.testing.plugin --pyargs <suite> <arguments>``.

@@ -13,7 +13,6 @@ _OWN = {"test_it_requires_torch_hal"}
 """What core need not say of itself."""
 
 
-@pytest.mark.slow
 def test_precisions(tmp_path: Path) -> None:
     """The six precisions pass; what is asked of loss scaling alone is skipped by those that scale none."""
     run = run_kit(tmp_path, *(f"--backend=precision:{name}" for name in _PRECISIONS))
@@ -23,7 +22,6 @@ def test_precisions(tmp_path: Path) -> None:
     assert not any(name.startswith("precision:16-mixed::") for name in run.ids("lacked"))
 
 
-@pytest.mark.slow
 def test_checkpoint_ios_and_cluster_environments(tmp_path: Path) -> None:
     """The CheckpointIO ``torch`` and the environments ``local`` and ``torchelastic`` pass."""
     words = ["--backend=checkpoint_io:torch", "--backend=cluster_environment:local"]
@@ -33,8 +31,10 @@ def test_checkpoint_ios_and_cluster_environments(tmp_path: Path) -> None:
     assert not skipped, "only an environment that starts no processes has something to skip"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["single_device", "ddp", "ddp_spawn", "ddp_fork"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["single_device", "ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp_fork"))],
+)
 def test_strategies(tmp_path: Path, strategy: str) -> None:
     """A strategy passes on one process and, where it serves them, on two; its processes are real ones."""
     run = run_kit(tmp_path, f"--backend=strategy:{strategy}", "--tiers=T0,T2,T3")

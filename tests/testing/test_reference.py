@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from .kit import run_kit
 
 
@@ -26,7 +24,6 @@ def test_the_cpu_passes(tmp_path: Path) -> None:
     assert len(run.ids("passed")) > 120
 
 
-@pytest.mark.slow
 def test_a_simulated_device_passes_everything(tmp_path: Path, site: list[Path]) -> None:
     """One simulated device passes every test but those that take two; those are for the vendor's, see tests/vendor."""
     words = ("--backend=accelerator:simx", "--hide-devices=SIMX_DEVICES=0", "--backend-devices=1")

@@ -34,7 +34,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
             folders[packages] = target = tmp_path_factory.mktemp("installed")
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
             command += ["--no-build-isolation", "--no-index", "--target", str(target)]
-            subprocess.run([*command, *(str(_HERE / package) for package in packages)], check=True, timeout=120)
+            subprocess.run([*command, *(str(_HERE / package) for package in packages)], check=True, timeout=240)
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         path = [str(folders[packages]), *filter(None, [environ.get("PYTHONPATH")])]
         return {**environ, "PYTHONPATH": os.pathsep.join(path)}

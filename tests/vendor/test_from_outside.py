@@ -15,7 +15,6 @@ from .conftest import Install
 CORE = "../.."
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("devices", [1, 2])
 def test_acme_passes_the_whole_kit(install: Install, tmp_path: Path, devices: int) -> None:

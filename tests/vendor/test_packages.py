@@ -14,7 +14,6 @@ _HERE = Path(__file__).parent
 _PACKAGES = ("torch-acme", "torch-hal-acme", "stand-ins")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)  # the first run on a machine compiles the simulation, and others of it wait meanwhile
 @pytest.mark.parametrize("package", _PACKAGES)
 def test_package(install: Install, package: str) -> None:

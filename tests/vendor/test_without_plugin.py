@@ -24,7 +24,7 @@ def test_cards_without_a_plugin(install: Install, tmp_path: Path, devices: int, 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=150,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 SCRIPTS = Path(__file__).parent / "scripts"
-TIMEOUT = 150
+TIMEOUT = 300
 """Seconds that a run may take: a machine may have much else to do."""
 
 

@@ -33,7 +33,7 @@ SPECS = [
     ("name", "least"),
     [
         ("bagua_bytegrad", 150),
-        ("ring", 50),
+        pytest.param("ring", 50, marks=pytest.mark.slow),
         pytest.param("bagua", 150, marks=pytest.mark.slow),
         pytest.param("bagua_gradient_allreduce", 150, marks=pytest.mark.slow),
         pytest.param("bagua_decentralized", 135, marks=pytest.mark.slow),

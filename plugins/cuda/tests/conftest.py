@@ -35,7 +35,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the simulated library is compiled by a C++ compiler")
     library = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
     source = Path(__file__).parent / "fake_nvml.cpp"
-    subprocess.run([_COMPILER, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=120)
+    subprocess.run([_COMPILER, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=240)
     return library
 
 

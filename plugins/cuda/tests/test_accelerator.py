@@ -248,5 +248,5 @@ def test_asking_starts_no_cuda() -> None:
         "accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))\n"
         "print(accelerator.is_available(), accelerator.fork_unsafe_reason())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.split()[-1] == "None"

@@ -35,7 +35,7 @@ def _run(tmp_path: Path, environs: list[dict[str, str]], **words: Any) -> list[d
         for environ in environs
     ]
     try:
-        outputs = [process.communicate(timeout=120) for process in started]
+        outputs = [process.communicate(timeout=240) for process in started]
     finally:
         for process in started:
             process.kill()

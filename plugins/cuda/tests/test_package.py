@@ -52,7 +52,7 @@ def test_it_is_listed() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     rows = {row["name"]: row for row in json.loads(done.stdout)["backends"] if row["distribution"] == "torch-hal-cuda"}
     assert set(rows) == {"cuda", "dp", "ddp2"}

@@ -19,7 +19,7 @@ from core.errors import CheckpointError
 
 from .conftest import STAGES, run, run_script, said
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ LAUNCHERS = {
 
 
 @pytest.mark.deepspeed
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers_work(tmp_path: Path, launcher: str) -> None:
     """Two processes that either launcher started find each other and train together."""
@@ -62,7 +62,7 @@ def test_launchers_work(tmp_path: Path, launcher: str) -> None:
 
 
 @pytest.mark.deepspeed
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_function_in_spawned_processes(tmp_path: Path) -> None:
     """The Trainer's module comes back whole from processes that divided it."""
     run(tmp_path, [sys.executable, "spawned.py"])

@@ -14,7 +14,7 @@ import core
 
 from .conftest import STAGES, run_script, said
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(600)]
 
 EXACT = 1e-5
 """How far losses in float32 may be apart: sums in another order."""

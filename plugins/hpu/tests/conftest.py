@@ -53,7 +53,7 @@ def run_script(cards: Path, tmp_path: Path) -> RunScript:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout

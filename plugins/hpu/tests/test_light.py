@@ -56,7 +56,7 @@ def _probed(**environ: str) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     rows = json.loads(done.stdout)["backends"]
     return {row["name"]: json.dumps(row) for row in rows if row["distribution"] == "torch-hal-hpu"}

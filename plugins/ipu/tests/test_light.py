@@ -119,7 +119,7 @@ def _probed(**environ: str) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     rows = json.loads(done.stdout)["backends"]
     (row,) = (row for row in rows if (row["kind"], row["name"]) == ("accelerator", "ipu"))
@@ -132,7 +132,7 @@ def test_without_poptorch(tmp_path: Path) -> None:
     code = "from core import Trainer; Trainer(accelerator='ipu', devices=1)"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 1
     assert "poptorch cannot be imported: ImportError: Unable to import PopTorch. Valid: a Poplar SDK" in done.stderr

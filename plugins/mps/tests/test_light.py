@@ -80,7 +80,7 @@ def test_it_is_listed_where_there_is_none() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     (row,) = (row for row in json.loads(done.stdout)["backends"] if row["name"] == "mps")
     assert row["state"] == "unavailable"

@@ -12,7 +12,7 @@ from .conftest import SCRIPTS, run_python
 pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_it_passes_the_kit(tmp_path: Path) -> None:
     """The strategy passes on one process and on two that Horovod started, also where one of them fails."""
     kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")

@@ -62,7 +62,7 @@ def run_script(tmp_path: Path) -> RunScript:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr

@@ -35,7 +35,7 @@ def run_script(tmp_path: Path) -> RunScript:
             for rank in range(processes)
         ]
         try:
-            outputs = [process.communicate(timeout=120)[0] for process in started]
+            outputs = [process.communicate(timeout=240)[0] for process in started]
         finally:
             for process in started:
                 process.kill()

@@ -36,7 +36,7 @@ def _probed(**environ: str) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=240,
     )
     (row,) = (row for row in json.loads(done.stdout)["backends"] if row["name"] == "acme")
     return {"state": row["state"], "detail": json.dumps(row)}

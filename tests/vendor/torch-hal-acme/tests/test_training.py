@@ -91,7 +91,7 @@ def test_two_cards_equal_ddp_on_the_cpu(tmp_path: Path, strategy: str, precision
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout
