@@ -34,9 +34,13 @@ SIMULATED = ("torch-acme", "stand-ins")
 """What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
 LONGEST = ("fsdp", "bagua", "cuda", "hpu")
 """The plugins whose tests take longest: begun first, they do not go on alone when all others have ended."""
-MANY_PROCESSES = {"PYTHONDONTWRITEBYTECODE": "", "OPENBLAS_NUM_THREADS": "1"}
-"""Variables of what starts many processes: starting one takes a fifth less where core's bytecode is kept, whatever the
-machine says, and numpy starts no threads."""
+MANY_PROCESSES = {
+    "PYTHONDONTWRITEBYTECODE": "",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(HERE / "tests" / "starting"),
+}
+"""Variables of what starts many processes: starting one takes a third less where core's bytecode is kept, whatever the
+machine says, numpy starts no threads, and garbage is collected rarely."""
 INSTALLED: set[Path] = set()
 """The folders and environments that were made, or brought up to date, in this run."""
 
@@ -111,7 +115,8 @@ def plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> R
     """pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
     plugin = installed(session, python, name, f"plugins/{name}")
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
-    env = {**MANY_PROCESSES, "PYTHONPATH": os.pathsep.join([str(plugin), str(simulated)])}
+    path = os.pathsep.join([str(plugin), str(simulated), MANY_PROCESSES["PYTHONPATH"]])
+    env = {**MANY_PROCESSES, "PYTHONPATH": path}
     return Run(name, (python, "-m", "pytest", *words), HERE / "plugins" / name, env)
 
 

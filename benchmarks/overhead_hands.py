@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from overhead_task import HandWrittenLoop, Task, sgd
+from overhead_task import HandWrittenLoop, Task, leave_out, sgd
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
@@ -44,6 +44,7 @@ class Engine:
         make_optimizer: Of both sides.
         launcher: The module that starts several processes, and its options.
         repeats: Whether two runs in several processes end with the same bits.
+        calls: Its class, as ``module:name``, and the methods that both sides drive it by, where there is one class.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Engine:
     make_optimizer: Callable[[nn.Module], Optimizer] = sgd
     launcher: tuple[str, ...] = ("torch.distributed.run", "--standalone", "--nproc-per-node")
     repeats: bool = True
+    calls: tuple[str, tuple[str, ...]] = ("", ())
 
     def command(self, processes: int, *script: str) -> list[str]:
         """What starts ``script``, a file of Python and its arguments, in so many processes."""
@@ -61,6 +63,13 @@ class Engine:
             return [sys.executable, *script]
         program = [sys.executable] if self.launcher[0].startswith("horovod") else []  # Horovod's starts any program
         return [sys.executable, "-m", *self.launcher, str(processes), *program, *script]
+
+    def leave_out_calls(self) -> None:
+        """Let the clock ``outside`` stand still while the engine is at work."""
+        target, methods = self.calls
+        module, _, name = target.partition(":")
+        for method in methods:
+            leave_out(getattr(import_module(module), name), method)
 
     @property
     def missing(self) -> list[str]:
@@ -267,8 +276,14 @@ def deepspeed_stage(stage: int) -> Engine:
     def strategy() -> Any:
         return import_module("torch_hal_deepspeed").DeepSpeedStrategy(stage=stage)
 
-    needs = ("deepspeed", "torch_hal_deepspeed")
-    return Engine(f"deepspeed, stage {stage}", "deepspeed.initialize", strategy, partial(deepspeed, stage=stage), needs)
+    return Engine(
+        f"deepspeed, stage {stage}",
+        "deepspeed.initialize",
+        strategy,
+        partial(deepspeed, stage=stage),
+        ("deepspeed", "torch_hal_deepspeed"),
+        calls=("deepspeed.runtime.engine:DeepSpeedEngine", ("__call__", "backward", "step")),
+    )
 
 
 ENGINES = [

@@ -7,6 +7,7 @@ goes on for both, and what one step differs by can be told to a microsecond on a
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import time
@@ -18,10 +19,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-__all__ = ["CLOCKS", "Batch", "HandWrittenLoop", "MixedLoop", "Task", "own_numbers", "sgd"]
+__all__ = ["CLOCKS", "Batch", "HandWrittenLoop", "MixedLoop", "Task", "leave_out", "own_numbers", "sgd"]
 
-CLOCKS = ("wall", "cpu", "thread")
-"""Time that passes, time that processors worked for the process, and time that one worked for the thread of the loop.
+CLOCKS = ("wall", "cpu", "thread", "outside")
+"""Time that passes, time that processors worked for the process, time that one worked for the thread of the loop, and
+what of that was outside of the calls that :func:`leave_out` names.
 
 What a front end does beside the engine, it does on the thread that runs the loop; the backward pass of what is on the
 CPU runs there too. Not counted there: waiting, and what an engine's own threads do meanwhile, spinning included.
@@ -150,9 +152,36 @@ class Task(Dataset[Batch]):
         return began[1:] - ended[:-1], ended - began
 
 
+class _LeftOut:
+    """Nanoseconds of the thread that were spent in calls that are left out."""
+
+    spent = 0
+    is_inside = False
+
+
+def leave_out(owner: type, name: str) -> None:
+    """Let the clock ``outside`` stand still during calls of ``owner``'s method ``name``, and during what they call."""
+    method: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(method)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if _LeftOut.is_inside:
+            return method(*args, **kwargs)
+        _LeftOut.is_inside = True
+        began = time.thread_time_ns()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            _LeftOut.spent += time.thread_time_ns() - began
+            _LeftOut.is_inside = False
+
+    setattr(owner, name, timed)
+
+
 def _now() -> tuple[int, ...]:
     """What each clock says, in nanoseconds."""
-    return time.perf_counter_ns(), time.process_time_ns(), time.thread_time_ns()
+    thread = time.thread_time_ns()
+    return time.perf_counter_ns(), time.process_time_ns(), thread, thread - _LeftOut.spent
 
 
 class HandWrittenLoop:

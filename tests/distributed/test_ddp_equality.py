@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .conftest import State, assert_same, run_script, states
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork", "ddp_notebook", "ddp_sharded"])
+def _slow(*strategies: str) -> list[Any]:
+    """Starts that the other front end shows."""
+    return [pytest.param(strategy, marks=pytest.mark.slow) for strategy in strategies]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_sharded", *_slow("ddp_fork", "ddp_notebook")])
 def test_trainer_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """The Trainer's parameters after 50 steps are the hand-written script's, on both ranks and where it was asked."""
     run_script(tmp_path, "with_trainer.py", strategy)
@@ -19,7 +25,7 @@ def test_trainer_equals_hand_written_ddp(strategy: str, hand_written: State, tmp
         assert_same(state, hand_written)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork", "ddp_sharded"])
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork", "ddp_sharded", *_slow("ddp_spawn")])
 def test_runtime_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """An own loop on the Runtime ends with the hand-written script's parameters, on both ranks."""
     run_script(tmp_path, "with_runtime.py", strategy)

@@ -61,6 +61,7 @@ def test_a_page_keeps_what_is_not_between_the_markers(costs: Any, tmp_path: Path
     assert "| new |" in page.read_text()
 
 
+@pytest.mark.slow
 def test_ddp_is_counted(costs: Any) -> None:
     """Two processes of DDP hold four numbers for each parameter, and their buckets; each sends its gradients once."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:

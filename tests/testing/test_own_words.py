@@ -99,6 +99,7 @@ def test_the_optimizer_is_the_suites(tmp_path: Path, site: list[Path]) -> None:
         assert "algorithm='value'" in reasons[f"test_clipping_equals_torch[one-{loop}-value]"]
 
 
+@pytest.mark.slow
 def test_weights_of_ones_own_are_no_failure(tmp_path: Path, site: list[Path]) -> None:
     """A difference from the joined batch counts as declared; that a resumed run has lost its weights does not."""
     run = run_kit(tmp_path, "--backend=strategy:apart", "--tiers=T3", "-k", "train or same or resum", site=site)

@@ -78,6 +78,7 @@ def test_without_a_command_it_is_skipped(tmp_path: Path, site: list[Path]) -> No
         assert test["reason"].startswith("started_by='acmerun python script.py', and the fixture start_command")
 
 
+@pytest.mark.slow
 def test_with_a_command_it_is_run(tmp_path: Path, site: list[Path]) -> None:
     """Its processes are those of the suite's command; only what would start them as torchrun does is skipped."""
     suite = tmp_path / "test_started.py"

@@ -21,7 +21,7 @@ def test_no_update_is_lost(tmp_path: Path, words: list[str]) -> None:
     run_group(tmp_path, "background.py", *words, processes=2)
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_abort_and_resume(tmp_path: Path, processes: int) -> None:
     """After abort no weight changes but by steps; after resume all come to the mean; one process is enough to abort."""
     run_group(tmp_path, "background.py", "abort", processes=processes)
@@ -48,7 +48,13 @@ def test_an_error_ends_all(tmp_path: Path) -> None:
     assert "could not average its weights with the others" in outs[0]
 
 
-@pytest.mark.parametrize("algorithm", ["bytegrad", "decentralized", "low_precision_decentralized"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "low_precision_decentralized",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("bytegrad", "decentralized")),
+    ],
+)
 def test_a_death_is_an_error(tmp_path: Path, algorithm: str) -> None:
     """A process that dies in the middle of an exchange makes the others fail, with what the collective says."""
     outs = run_group(tmp_path, "background.py", "killed", algorithm, processes=2, expect=None)
