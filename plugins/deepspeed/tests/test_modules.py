@@ -61,6 +61,8 @@ def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
         for context in (torch.inference_mode, torch.no_grad):
             with context():
                 assert torch.equal(model(INPUTS), expected)
+        # What is made in inference mode can be given no new weights outside of it.
+        assert not any(getattr(held, "ds_tensor", held).is_inference() for held in own.parameters())
         optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
         if stage < 3:
             runtime.prepare(optimizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch.distributed as dist
@@ -83,6 +83,19 @@ class Engine:
             )
         self.has_gradients = True
         self.engine.backward(loss, retain_graph=retain_graph)
+
+    def bound_backward(self) -> Callable[..., None]:
+        """:meth:`backward`, quicker where it is given the loss alone."""
+        backward = self.engine.backward
+
+        def run(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            if args or kwargs:
+                self.backward(loss, *args, **kwargs)
+                return
+            self.has_gradients = True
+            backward(loss)
+
+        return run
 
     def clip_always(self, value: float) -> None:
         """Clip in every step to the norm ``value``."""

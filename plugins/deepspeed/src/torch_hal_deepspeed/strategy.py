@@ -324,7 +324,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         engine = self._engine
         if engine is None or engine.optimizer is None or self.config.get("gradient_accumulation_steps", 1) != 1:
             return self.backward
-        return engine.backward
+        return engine.bound_backward()
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """By the engine, which averages what is not averaged yet, clips, steps, and clears the gradients."""
