@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from contextlib import nullcontext
 from typing import Any
@@ -61,6 +62,7 @@ def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
         for context in (torch.inference_mode, torch.no_grad):
             with context():
                 assert torch.equal(model(INPUTS), expected)
+        assert str(inspect.signature(model)) == "(*args: 'Any', **kwargs: 'Any') -> 'Any'"
         # What is made in inference mode can be given no new weights outside of it.
         assert not any(getattr(held, "ds_tensor", held).is_inference() for held in own.parameters())
         optimizer = torch.optim.SGD(own.parameters(), lr=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from operator import attrgetter
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ class EngineModule(nn.Module):
         self._start = start
         self._batch_size = batch_size
         self.__dict__.update({name: getattr(inner, name) for name in _OF_INNER})
+        self.__dict__["__signature__"] = signature(self.forward)  # which inspect does not find behind a property
         self.attach(None)
         self.training = inner.training  # and not train(), which would wake parts that the user has put to evaluation
 
