@@ -18,6 +18,10 @@ from typing import NamedTuple
 
 import nox
 
+sys.path.append(str(Path(__file__).parent / "tests" / "starting"))
+
+from forks import forks
+
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
@@ -37,10 +41,11 @@ LONGEST = ("fsdp", "bagua", "cuda", "hpu")
 MANY_PROCESSES = {
     "PYTHONDONTWRITEBYTECODE": "",
     "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(HERE / "tests" / "starting"),
 }
-"""Variables of what starts many processes: starting one takes a third less where core's bytecode is kept, whatever the
-machine says, numpy starts no threads, and garbage is collected rarely."""
+"""Variables of what starts many processes: core's bytecode is kept, whatever the machine says, numpy and torch start no
+threads, and what lies in ``tests/starting`` makes the start of those that train short."""
 INSTALLED: set[Path] = set()
 """The folders and environments that were made, or brought up to date, in this run."""
 
@@ -63,6 +68,12 @@ def torch_python(session: nox.Session) -> str:
     return python
 
 
+def many_processes(session: nox.Session, *command: str) -> None:
+    """Run a command that starts many processes."""
+    with forks(command[0], MANY_PROCESSES) as env:
+        session.run(*command, env=env)
+
+
 @nox.session(venv_backend="none")
 def digits(session: nox.Session) -> None:
     """Train on handwritten digits, on one process and on two, with the Trainer and with the Runtime."""
@@ -79,13 +90,13 @@ def tests(session: nox.Session) -> None:
     # Most tests wait for processes: four at a time do well on two cores, too. Neighbours go to one worker, which makes
     # what they share once, until another worker has nothing left.
     words = ("-n", "4", "--dist", "worksteal", *session.posargs)
-    session.run(torch_python(session), "-m", "pytest", *words, env=MANY_PROCESSES)
+    many_processes(session, torch_python(session), "-m", "pytest", *words)
 
 
 @nox.session(venv_backend="none")
 def slow(session: nox.Session) -> None:
     """The tests that are left out elsewhere for their length, most of the conformance kit's mutants among them."""
-    session.run(torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow", *session.posargs, env=MANY_PROCESSES)
+    many_processes(session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -97,7 +108,8 @@ def plugins(session: nox.Session) -> None:
     # The heavy runs of a file are shared by its tests.
     words = ("-n", "2", "--dist", "loadfile", *options)
     ordered = sorted(names, key=[*LONGEST, *PLUGINS].index)
-    side_by_side(session, (plugin_tests(session, python, name, *words) for name in ordered))
+    with forks(python, MANY_PROCESSES) as env:
+        side_by_side(session, (plugin_tests(session, python, name, *words, env=env) for name in ordered))
 
 
 class Run(NamedTuple):
@@ -111,13 +123,12 @@ class Run(NamedTuple):
     """What it has in its environment beside what this process has."""
 
 
-def plugin_tests(session: nox.Session, python: str, name: str, *words: str) -> Run:
+def plugin_tests(session: nox.Session, python: str, name: str, *words: str, env: Mapping[str, str]) -> Run:
     """pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
     plugin = installed(session, python, name, f"plugins/{name}")
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
-    path = os.pathsep.join([str(plugin), str(simulated), MANY_PROCESSES["PYTHONPATH"]])
-    env = {**MANY_PROCESSES, "PYTHONPATH": path}
-    return Run(name, (python, "-m", "pytest", *words), HERE / "plugins" / name, env)
+    path = os.pathsep.join([str(plugin), str(simulated), env["PYTHONPATH"]])
+    return Run(name, (python, "-m", "pytest", *words), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
 
 
 def side_by_side(session: nox.Session, runs: Iterable[Run]) -> None:
@@ -207,7 +218,7 @@ def wheel(session: nox.Session) -> None:
 def vendor(session: nox.Session) -> None:
     """The packages of simulated third parties: each is installed and passes its own tests."""
     words = ("-n", "3", "tests/vendor", *session.posargs)
-    session.run(torch_python(session), "-m", "pytest", *words, env=MANY_PROCESSES)
+    many_processes(session, torch_python(session), "-m", "pytest", *words)
 
 
 @nox.session(venv_backend="none")
@@ -251,7 +262,7 @@ def horovod(session: nox.Session) -> None:
     """The plugin on Horovod itself."""
     python = horovod_python(session)
     with session.chdir(HERE / "plugins" / "horovod"):
-        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=MANY_PROCESSES)
+        many_processes(session, python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -259,7 +270,7 @@ def deepspeed(session: nox.Session) -> None:
     """The plugin on DeepSpeed itself."""
     python = engines_python(session)
     with session.chdir(HERE / "plugins" / "deepspeed"):
-        session.run(python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, env=MANY_PROCESSES)
+        many_processes(session, python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session(venv_backend="none")
@@ -283,9 +294,8 @@ def hardware(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
     names = ("cuda", "hpu", "ipu", "mps")
-    side_by_side(
-        session, (plugin_tests(session, python, name, "-m", "", "tests/test_conformance.py") for name in names)
-    )
+    words = ("-m", "", "tests/test_conformance.py")
+    side_by_side(session, (plugin_tests(session, python, name, *words, env=MANY_PROCESSES) for name in names))
     xla_real(session)
     session.run(python, "benchmarks/hardware.py", str(folder))
 

@@ -307,6 +307,7 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
     yield ""
     clocks = list(dict.fromkeys((arguments.clock, "thread", "wall")))
     shown = [(CONTROL, arguments.clock), *itertools.product(arguments.front_ends, clocks)]
+    step_clock = "thread" if arguments.clock == "outside" else arguments.clock
     columns = " | ".join(f"{'control' if front_end == CONTROL else front_end}, {clock}" for front_end, clock in shown)
     yield f"| strategy | by hand | processes | epochs | step | {columns} |"
     yield f"|---|---|{'---:|' * (3 + len(shown))}"
@@ -314,9 +315,7 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
         for engine in dict.fromkeys(row.engine for row in figures):
             found = [figures[Row(engine, front_end, processes)][clock] for front_end, clock in shown]
             cells = " | ".join(map(spread, found))
-            whole = figures[Row(engine, CONTROL, processes)][
-                "thread" if arguments.clock == "outside" else arguments.clock
-            ]
+            whole = figures[Row(engine, CONTROL, processes)][step_clock]
             start = f"| {engine.name} | {engine.hand} | {processes} | {whole.epochs} | {whole.step:.0f}"
             yield f"{start} | {cells} |"
 

@@ -12,8 +12,8 @@ import pytest
 from core import registration
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "NODE_RANK", "MASTER_", "TORCHELASTIC_")
-LASTING = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
-"""Processes that Python starts once and keeps."""
+LASTING = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"fork_server")
+"""Processes that are started once and kept: by Python, or for all tests of a file."""
 
 
 def words_and_ranks() -> dict[str, str]:
@@ -54,6 +54,12 @@ def nothing_is_left_behind() -> Iterator[None]:
         time.sleep(0.02)
     assert not words, "environment variables left behind"
     assert not left, f"processes left behind: {[children().get(number) for number in left]}"
+
+
+@pytest.fixture
+def started_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how processes start and end: none is forked by a server of the session (``tests/starting``)."""
+    monkeypatch.delenv("FORK_SERVERS", raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,8 @@ import pytest
 
 from .conftest import processes_with, run_script
 
+pytestmark = pytest.mark.usefixtures("started_not_forked")
+
 
 @pytest.mark.parametrize(
     ("how", "victim", "expect"),

@@ -21,6 +21,8 @@ from core.errors import LaunchError
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import connect_store, host_store, join
 
+pytestmark = pytest.mark.usefixtures("started_not_forked")
+
 StartMethod = Literal["spawn", "fork"]
 
 

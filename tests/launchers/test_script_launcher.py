@@ -16,6 +16,8 @@ from marked_runs import running
 from core.errors import LaunchError
 from core.strategies.launchers import ScriptLauncher, attach_lifeline, script_command
 
+pytestmark = pytest.mark.usefixtures("started_not_forked")
+
 
 @pytest.mark.parametrize(
     ("command", "spec"),

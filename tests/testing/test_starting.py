@@ -8,6 +8,8 @@ import pytest
 
 from .kit import declare, run_kit
 
+pytestmark = pytest.mark.usefixtures("started_not_forked")
+
 PLUGIN = """
 import os
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -52,28 +53,28 @@ def run_group(
         }
         for rank in range(processes)
     ]
-    for rank in range(processes):
-        _output(out, script, rank).write_text("")
-    group = subprocess.Popen(
-        [sys.executable, str(SCRIPTS / "forked.py"), json.dumps(ranks), script, *arguments],
-        env={**clean, **{name: str(value) for name, value in common.items()}, **environ},
-        cwd=out,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, str(SCRIPTS / script), *arguments]
+    group: list[subprocess.Popen[bytes]] = []
+    deadline = time.monotonic() + TIMEOUT
     try:
-        codes, _ = group.communicate(timeout=TIMEOUT)
+        for rank, own in enumerate(ranks):
+            env = {**clean, **{name: str(value) for name, value in common.items()}, **own, **environ}
+            with _output(out, script, rank).open("wb") as file:
+                group.append(subprocess.Popen(command, env=env, cwd=out, stdout=file, stderr=file))
+        codes = [process.wait(deadline - time.monotonic()) for process in group]
     except subprocess.TimeoutExpired:
-        group.terminate()
-        group.wait()
+        for process in group:
+            process.send_signal(signal.SIGABRT)  # each shows where its threads are
+            process.wait()
         said = "\n".join(_printed(out, script, processes))
         raise AssertionError(f"not over after {TIMEOUT} seconds\n{said}") from None
     finally:
-        group.terminate()
-        group.wait()
+        for process in group:
+            process.kill()
+            process.wait()
     printed = _printed(out, script, processes)
     if expect is not None:
-        assert json.loads(codes) == [expect] * processes, f"exit codes {codes}\n" + "\n".join(printed)
+        assert codes == [expect] * processes, f"exit codes {codes}\n" + "\n".join(printed)
     return printed
 
 
@@ -82,5 +83,5 @@ def _printed(out: Path, script: str, processes: int) -> list[str]:
 
 
 def _output(out: Path, script: str, rank: int) -> Path:
-    """Where ``forked.py`` has it print."""
+    """Where it prints."""
     return out / f"{script}.{rank}.out"

@@ -1,0 +1,149 @@
+"""The near side of the fork server: a process that was started to train has the server fork what is to be it.
+
+It then only stands for that process: it passes signals on, ends as that one ends, and takes it along when killed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+PASSED_ON = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "ABRT", "USR1", "USR2"))
+READ_AT_IMPORT = ("LD_", "MALLOC_", "MKL_", "NUMPY_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_")
+"""What the variables begin with that torch, and the libraries in it, read when they are loaded."""
+READ_AT_START = ("PYTHONHASHSEED", "PYTHONMALLOC", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS", "PYTHONUTF8")
+HEAD = 8
+"""Bytes that say how long a task is."""
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""The variable by which torch, when imported, loads other packages or none: the forked process heeds it."""
+READ_LATER = (AUTOLOAD, "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+
+
+def hand_over_if_it_trains() -> None:
+    """Hand this process's task over where a server that is just like this process can do it; else go on."""
+    what, position = what_python_runs(sys.orig_argv)
+    if not trains(what, sys.orig_argv[position:]) or sys._xoptions:
+        return
+    servers = os.environ["FORK_SERVERS"].split(os.pathsep)
+    with socket.socket(socket.AF_UNIX) as channel:
+        channel.connect(servers[int(os.environ.get("LOCAL_RANK", os.getpid())) % len(servers)])
+        reader = channel.makefile("rb")
+        if json.loads(reader.readline()) != likeness(os.environ):
+            return
+        stand_for_it(channel, reader, task(what, position))
+
+
+def trains(what: str, words: list[str]) -> bool:
+    """Whether a command that runs a script, a module or code, is one that imports torch."""
+    if what == "script":
+        folder = Path(words[0]).absolute().parent
+        return folder.name == "scripts" and "tests" in folder.parts
+    if what == "-m":
+        kit = words[1] == "pytest" and "core.testing.plugin" in words
+        return kit or words[1] in ("core.testing.worker", "torch.distributed.run")
+    return what == "-c" and ("--conformance-child" in words[1] or "multiprocessing.spawn" in words[1])
+
+
+def what_python_runs(argv: list[str]) -> tuple[str, int]:
+    """``"script"``, ``"-m"``, ``"-c"`` or nothing, and where in ``argv`` it says so."""
+    position = 1
+    while position < len(argv):
+        word = argv[position]
+        if not word.startswith("-"):
+            return "script", position
+        if word in ("-m", "-c"):
+            return word, position
+        position += 2 if word in ("-W", "-X") else 1
+    return "", position
+
+
+def likeness(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What must be the same in the server and in the process that asks it, as JSON reads it."""
+    flags = {
+        name: getattr(sys.flags, name)
+        for name in dir(sys.flags)
+        if not name.startswith(("_", "n_")) and name not in ("count", "index", "safe_path")
+    }
+    variables = {
+        name: value
+        for name, value in environ.items()
+        if (name.startswith(READ_AT_IMPORT) or name in READ_AT_START) and name not in READ_LATER
+    }
+    return {"executable": sys.executable, "flags": flags, "variables": variables}
+
+
+def task(what: str, position: int) -> dict[str, Any]:
+    """All that the forked process takes over, but for its files."""
+    streams: tuple[Any, ...] = (sys.stdin, sys.stdout, sys.stderr)
+    return {
+        "what": what,
+        "words": sys.orig_argv[position:],
+        "orig_argv": sys.orig_argv,
+        "path": sys.path,
+        "safe_path": sys.flags.safe_path,
+        "warnoptions": sys.warnoptions,
+        "cwd": os.getcwd(),
+        "environ": dict(os.environ),
+        "umask": umask(),
+        "faulthandler": faulthandler.is_enabled(),
+        "streams": [
+            {
+                "encoding": stream.encoding,
+                "errors": stream.errors,
+                "line_buffering": stream.line_buffering,
+                "write_through": stream.write_through,
+            }
+            for stream in streams
+        ],
+        "files": inherited(),
+        "process": os.getpid(),
+        "group": os.getpgrp(),
+        "session": os.getsid(0),
+    }
+
+
+def umask() -> int:
+    value = os.umask(0)
+    os.umask(value)
+    return value
+
+
+def inherited() -> list[int]:
+    """The files that this process was given: the three streams, and what a program would inherit."""
+    further = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                further.append(int(name))
+        except OSError:  # that of the listing
+            continue
+    return [0, 1, 2, *sorted(further)]
+
+
+def stand_for_it(channel: socket.socket, reader: Any, what: dict[str, Any]) -> NoReturn:
+    """Send the task; end when it ends, and in the same way."""
+    payload = json.dumps(what).encode()
+    socket.send_fds(channel, [f"{len(payload):{HEAD}}".encode()], what["files"])
+    channel.sendall(payload)
+    forked = json.loads(reader.readline())
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: os.kill(forked, number))
+    end = reader.readline()
+    if not end:
+        sys.stderr.write(f"the fork server has gone, and process {forked} with it\n")
+        os._exit(70)
+    code = json.loads(end)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
