@@ -29,6 +29,8 @@ READ_LATER = (AUTOLOAD, "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
 def hand_over_if_it_trains() -> None:
     """Hand this process's task over where a server that is just like this process can do it; else go on."""
+    if "fork_server" in sys.modules:  # it was handed over
+        return
     what, position = what_python_runs(sys.orig_argv)
     if not trains(what, sys.orig_argv[position:]) or sys._xoptions:
         return

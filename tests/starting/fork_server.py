@@ -167,6 +167,9 @@ def take_over(task: dict[str, Any], files: list[int]) -> None:
     sys.path_importer_cache.clear()
     importlib.invalidate_caches()
     warn_as(task["warnoptions"])
+    for name in ("sitecustomize", "starting"):
+        del sys.modules[name]
+    importlib.import_module("sitecustomize")
     own, stands = os.getpid(), task["process"]
     real = os.getppid
     os.getppid = lambda: parent_of(stands) if os.getpid() == own else real()

@@ -1,12 +1,3 @@
-"""What each interpreter of a test session begins with."""
+"""What Python runs first in each process of a test session; one that stands before it on the path imports the same."""
 
-import gc
-import os
-
-# A quarter of ``import torch`` would be collecting garbage.
-gc.set_threshold(100_000, 50, 50)
-
-if "FORK_SERVERS" in os.environ:
-    import fork_client
-
-    fork_client.hand_over_if_it_trains()
+import starting  # noqa: F401

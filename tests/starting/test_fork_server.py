@@ -128,6 +128,17 @@ def test_one_that_is_to_be_unlike_the_server_is_started(
     assert begin({**environ, **variables}, path).communicate(timeout=120)[0] == "False"
 
 
+def test_what_stands_before_the_sessions_own_start_is_run(
+    environ: Mapping[str, str], script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import builtins, starting\nbuiltins.mine = vars(builtins).get('mine', 0) + 1\n"
+    )
+    variables = {**environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])}
+    path = script("import sys; sys.stdout.write(f\"{mine} {'fork_server' in sys.modules}\")")
+    assert begin(variables, path).communicate(timeout=120)[0] == "1 True"
+
+
 @pytest.mark.parametrize(
     ("end", "code", "text"),
     [

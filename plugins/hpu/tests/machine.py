@@ -15,6 +15,13 @@ from typing import Any
 __all__ = ["autoload", "pretend", "tree", "write"]
 
 _DETECT = "torch_hal_hpu.detect"
+SESSION = """
+try:
+    import starting
+except ModuleNotFoundError:
+    pass
+"""
+"""What a session of tests has in its own ``sitecustomize``, if it has one."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -70,7 +77,7 @@ def autoload() -> None:
 def write(folder: Path, root: Path) -> Path:
     """Make ``folder`` one that, on ``PYTHONPATH``, makes every process :func:`pretend`, and torch :func:`autoload`."""
     (folder / "simulated_gaudi.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    code = f"import simulated_gaudi\nsimulated_gaudi.pretend({str(root)!r})\n"
+    code = f"import simulated_gaudi\nsimulated_gaudi.pretend({str(root)!r})\n" + SESSION
     (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
     metadata = folder / "simulated_gaudi-1.0.dist-info"
     metadata.mkdir()

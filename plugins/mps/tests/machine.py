@@ -9,6 +9,13 @@ from types import SimpleNamespace
 
 __all__ = ["give_gpu", "pretend", "write"]
 
+SESSION = """
+try:
+    import starting
+except ModuleNotFoundError:
+    pass
+"""
+"""What a session of tests has in its own ``sitecustomize``, if it has one."""
 MACOS_14 = SimpleNamespace(sysname="Darwin", machine="arm64", release="23.6.0")
 
 _genuine = os.uname
@@ -34,7 +41,8 @@ def give_gpu() -> None:
 def write(folder: Path) -> Path:
     """Make ``folder`` one that, on ``PYTHONPATH``, does both in every process."""
     (folder / "simulated_mac.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
-    (folder / "sitecustomize.py").write_text("import simulated_mac\nsimulated_mac.pretend()\n", encoding="utf-8")
+    code = "import simulated_mac\nsimulated_mac.pretend()\n" + SESSION
+    (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
     metadata = folder / "simulated_mac-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: simulated-mac\nVersion: 1.0\n", encoding="utf-8")
