@@ -51,7 +51,9 @@ def trains(what: str, words: list[str]) -> bool:
     if what == "-m":
         kit = words[1] == "pytest" and "core.testing.plugin" in words
         return kit or words[1] in ("core.testing.worker", "torch.distributed.run")
-    return what == "-c" and ("--conformance-child" in words[1] or "multiprocessing.spawn" in words[1])
+    if what == "-c" and "multiprocessing.spawn" in words[1]:
+        return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who spawns it was forked
+    return what == "-c" and "--conformance-child" in words[1]
 
 
 def what_python_runs(argv: list[str]) -> tuple[str, int]:
