@@ -20,11 +20,13 @@ PASSED_ON = tuple(getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP
 READ_AT_IMPORT = ("LD_", "MALLOC_", "MKL_", "NUMPY_", "OMP_", "OPENBLAS_", "PYTORCH_", "TORCH_")
 """What the variables begin with that torch, and the libraries in it, read when they are loaded."""
 READ_AT_START = ("PYTHONHASHSEED", "PYTHONMALLOC", "PYTHONHOME", "PYTHONINTMAXSTRDIGITS", "PYTHONUTF8")
+"""Variables that Python reads before it runs anything."""
 HEAD = 8
 """Bytes that say how long a task is."""
 AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """The variable by which torch, when imported, loads other packages or none: the forked process heeds it."""
 READ_LATER = (AUTOLOAD, "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+"""Those among them that need not be the server's; torchrun sets the second."""
 
 
 def hand_over_if_it_trains() -> None:
