@@ -2,6 +2,7 @@
 
     python benchmarks/overhead_engines.py --check
     python benchmarks/overhead_engines.py --only fsdp deepspeed --processes 2 --write docs/strategies.md
+    python benchmarks/overhead_engines.py --json figures.json --continue
 
 As in `overhead.py`: the Runtime, or the Trainer with everything off, trains with a strategy, and in the same processes
 the engine driven by hand takes turns with it, step by step. In one process there is a process group of one: what is
@@ -10,18 +11,25 @@ sides wait for the other process alike. Each run must end with the bits that the
 engine itself does not repeat them.
 
 Of equal engines in one process, the one made last is the quickest, by up to 2 % of a step. So there is a control: runs
-in which the engine by hand is in the front end's place, beside itself. What a front end takes is by how much the epochs
-of its runs lie above the control's; what the control differs by from 0 shows how large that influence is.
+in which the engine by hand is in the front end's place, beside itself. What a front end takes is by how much its runs
+lie above the control's; what the control differs by from 0 shows how large that influence is.
 
-An epoch counts with the median of its steps. A front end's figure is the median of all differences between one of its
-epochs and one of the control's (Hodges and Lehmann, "Estimates of location based on rank tests", 1963); beside it is
-the interval that Mann and Whitney's test leaves, with 95 % confidence if epochs are independent of each other. Those of
-one run are not quite: so there are several runs of a row, and those whose interval reaches over the bar are measured in
-further rounds, with their control, all of which counts. The bar holds where the whole interval is below it, by the
-clock of the thread that runs the loop: others that work on the machine, the other process among them, hardly touch that
-one. DeepSpeed's engine does milliseconds of its own in a step, in the three calls that both sides make of it, and from
-run to run they differ by more than the bar: there the bar is held to what the thread spends outside of these calls, and
-the whole step stands beside it. Engines that are not installed are left out, and named.
+A run counts once, with the median of its epochs, and an epoch with the median of its steps: where a process happens to
+have its memory, each of its epochs shares, and runs differ by far more than the epochs of one. A front end's figure is
+the median of all differences between one of its runs and one of the control's (Hodges and Lehmann, "Estimates of
+location based on rank tests", 1963); beside it is the interval that Mann and Whitney's test leaves, with 95 %
+confidence. Rows whose interval reaches over the bar are measured in further rounds, with their control, all of which
+counts. The bar holds where the whole interval is below it.
+
+A machine that is shared with others changes its speed between runs, by a factor of two at times, and what software
+takes changes with it. So the engine by hand is the measure: what a run takes beyond it, as a share of its step, is
+counted at the speed of the quickest run there was of the row, the front ends' and the control's alike.
+
+The bar is held to the clock of the thread that runs the loop: others that work on the machine, the other process among
+them, hardly touch that one. DeepSpeed's engine does milliseconds of its own in a step, in the three calls that both
+sides make of it, and from run to run they differ by more than the bar; Horovod's waits for the other process on that
+thread, asking all the while. There the bar is held to what the thread spends outside of these calls, and the whole step
+stands beside it. Engines that are not installed are left out, and named.
 """
 
 from __future__ import annotations
@@ -30,22 +38,21 @@ import argparse
 import gc
 import itertools
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from statistics import NormalDist
 
 import torch
 from overhead import at_least, conditions, silence
 from overhead_contenders import runtime, trainer_bare
-from overhead_hands import ENGINES, Engine, beside_itself
+from overhead_engines_figures import CONFIDENCE, CONTROL, FEWEST, Figures, Row, control_of, figures_of, run_of, spread
+from overhead_hands import ENGINES, beside_itself
 from overhead_task import CLOCKS, Task, own_numbers
 from pages import write_between
 from torch import Tensor
@@ -54,54 +61,9 @@ BAR = 20.0
 STRETCH = 1
 """Steps between two turns: the machine is then most alike for the two. Two processes wait for each other as the machine
 lets them, which changes within milliseconds: at five steps a turn, an epoch's figure varies four times as much."""
-CONFIDENCE = 0.95
 FRONT_ENDS = ("Runtime", "Trainer")
-CONTROL = "by hand"
-"""In a front end's place: the engine by hand once more."""
 SECONDS = 300
 """That one run of an engine may take."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is measured in processes of its own.
-
-    Attributes:
-        engine: Which.
-        front_end: One of :data:`FRONT_ENDS`, or :data:`CONTROL`.
-        processes: How many.
-    """
-
-    engine: Engine
-    front_end: str
-    processes: int
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"{self.engine.name}, {self.front_end}, {self.processes} process(es)"
-
-    @property
-    def has_bar(self) -> bool:
-        """Whether it is the Runtime: the Trainer has modules of its own for the engine to go through."""
-        return self.front_end == "Runtime"
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What all runs gave for a row by one clock, in microseconds a step.
-
-    Attributes:
-        step: Median of the engine by hand.
-        overhead: What the front end takes beyond the control; of the control, median beyond the engine by hand.
-        interval: Where that is, with the confidence of :data:`CONFIDENCE`; for the control, its quartiles.
-        epochs: How many there were.
-    """
-
-    step: float
-    overhead: float
-    interval: tuple[float, float]
-    epochs: int
 
 
 def main() -> int:
@@ -113,15 +75,15 @@ def main() -> int:
     if not rows:
         print(f"--only: no engine that is installed has any of {arguments.only} in its name", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by an exception, which ends the run that is under way
-    figures = measure(rows, arguments)
+    signal.signal(signal.SIGTERM, ask_to_end)
+    runs = measure(rows, earlier_runs(rows, arguments), arguments)
+    figures = figures_of(runs)
     table = "\n".join(lines(figures, arguments))
     print(table)
     if arguments.write is not None:
         write_between(arguments.write, "overhead", table)
     if arguments.json is not None:
-        found = [{"name": row.name, **{clock: asdict(figures[row][clock]) for clock in CLOCKS}} for row in rows]
-        arguments.json.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
+        write_json(arguments.json, runs, arguments)
     broken = not_below_the_bar(figures, arguments.clock)
     if broken:
         names = "; ".join(row.name for row in broken)
@@ -129,13 +91,22 @@ def main() -> int:
     return 1 if broken and arguments.check else 0
 
 
+class AskedToEnd(Exception):
+    """By a signal, which an exception makes end the run that is under way."""
+
+
+def ask_to_end(*_: object) -> None:
+    """What SIGTERM does."""
+    raise AskedToEnd
+
+
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=at_least(1), default=2, help="runs for each row, one after another (2)")
-    parser.add_argument("--more", type=at_least(0), default=12, help="rounds for rows not below the bar, at most (12)")
-    parser.add_argument("--steps", type=at_least(STRETCH), default=200, help="steps an epoch (200)")
-    parser.add_argument("--epochs", type=at_least(3), default=16, help="of a run, first and last not measured (16)")
+    parser.add_argument("--rounds", type=at_least(FEWEST), default=5, help=f"runs for each row, from {FEWEST} on (5)")
+    parser.add_argument("--more", type=at_least(0), default=20, help="rounds for rows not below the bar, at most (20)")
+    parser.add_argument("--steps", type=at_least(STRETCH), default=100, help="steps an epoch (100)")
+    parser.add_argument("--epochs", type=at_least(3), default=8, help="of a run, first and last not measured (8)")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
@@ -147,11 +118,14 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS, default=FRONT_ENDS, help="which (all)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, by all clocks, to FILE")
+    parser.add_argument(
+        "--continue", dest="go_on", action="store_true", help="what the file of --json has already counts, too"
+    )
     parser.add_argument("--check", action="store_true", help=f"exit code 1 where one is not below {BAR:.0f}")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.worker is None and rank_of_bound(epochs := arguments.rounds * (arguments.epochs - 2), epochs) < 1:
-        parser.error(f"--rounds times --epochs less two: {epochs} epochs are too few for the interval")
+    if arguments.go_on and (arguments.json is None or not arguments.json.exists()):
+        parser.error("--continue: there is no file of --json")
     return arguments
 
 
@@ -173,23 +147,38 @@ def chosen(arguments: argparse.Namespace) -> list[Row]:
 # -- all runs ------------------------------------------------------------------------------------------------------
 
 
-def measure(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, dict[str, Figures]]:
-    """Run all rows as often as asked, then those that are not shown to be below the bar again."""
-    measured: dict[Row, list[Tensor]] = {row: [] for row in rows}
-    due = rows
-    for number in range(arguments.rounds + arguments.more):
-        for row in due:
-            measured[row].append(run(row, arguments))
-        figures = figures_of({row: torch.cat(times) for row, times in measured.items()})
-        print(f"round {number + 1}: {len(due)} row(s)", file=sys.stderr)
-        if number + 1 >= arguments.rounds:
-            open_ones = not_below_the_bar(figures, arguments.clock)
-            due = [row for one in open_ones for row in (replace(one, front_end=CONTROL), one)]
-            for one in open_ones:
-                print(f"not shown below the bar: {one.name}: {spread(figures[one][arguments.clock])}", file=sys.stderr)
-        if not due:
-            break
-    return figures
+def measure(
+    rows: list[Row], earlier: dict[Row, list[Tensor]], arguments: argparse.Namespace
+) -> dict[Row, list[Tensor]]:
+    """Run all rows as often as asked, ``earlier`` runs included, then those not shown to be below the bar again.
+
+    Raises:
+        SystemExit: Asked to end while there are too few runs of a row.
+    """
+    measured = {row: list(earlier[row]) for row in rows}
+    try:
+        while due := rows_due(measured, arguments):
+            for row in due:
+                measured[row].append(run(row, arguments))
+            print(f"measured {len(due)} row(s)", file=sys.stderr)
+    except AskedToEnd:
+        if min(map(len, measured.values())) < FEWEST:
+            raise SystemExit("ended before there were runs enough for a table") from None
+        print("ended when asked to: the table has all whole runs", file=sys.stderr)
+    return measured
+
+
+def rows_due(measured: dict[Row, list[Tensor]], arguments: argparse.Namespace) -> list[Row]:
+    """Those to run next: what has too few runs, else what is not shown to be below the bar, with its control."""
+    begun = [row for row, runs in measured.items() if len(runs) < arguments.rounds]
+    if begun:
+        return begun
+    figures = figures_of(measured)
+    open_ones = not_below_the_bar(figures, arguments.clock)
+    for one in open_ones:
+        print(f"not shown below the bar: {one.name}: {spread(figures[one][arguments.clock])}", file=sys.stderr)
+    again = [one for one in open_ones if len(measured[one]) < arguments.rounds + arguments.more]
+    return [row for one in again for row in (control_of(one), one)]
 
 
 def not_below_the_bar(figures: dict[Row, dict[str, Figures]], clock: str) -> list[Row]:
@@ -201,7 +190,7 @@ def not_below_the_bar(figures: dict[Row, dict[str, Figures]], clock: str) -> lis
 
 
 def run(row: Row, arguments: argparse.Namespace) -> Tensor:
-    """The times of process 0, in processes of its own; of shape ``(epochs measured, 2, clocks)``."""
+    """The front end's and the hand's median epoch in process 0, in processes of its own; shape ``(2, clocks)``."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "times.json"
         words = [row.engine.name, row.front_end, str(row.processes), str(file)]
@@ -221,7 +210,7 @@ def run(row: Row, arguments: argparse.Namespace) -> Tensor:
             raise
         if process.returncode != 0 or not file.exists():
             raise SystemExit(f"{row.name}: ended with code {process.returncode}\n{said}")
-        return torch.tensor(json.loads(file.read_text()), dtype=torch.float64)
+        return run_of(torch.tensor(json.loads(file.read_text()), dtype=torch.float64))
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -263,67 +252,63 @@ def work(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# -- the table -----------------------------------------------------------------------------------------------------
+# -- the file ------------------------------------------------------------------------------------------------------
 
 
-def figures_of(times: dict[Row, Tensor]) -> dict[Row, dict[str, Figures]]:
-    """Of each row's times, of shape ``(epochs, 2, clocks)``: the figures by each clock."""
-    beyond = {row: taken[:, 0] - taken[:, 1] for row, taken in times.items()}
-    figures: dict[Row, dict[str, Figures]] = {}
-    for row, taken in times.items():
-        figures[row] = {}
-        for index, clock in enumerate(CLOCKS):
-            own = beyond[row][:, index]
-            if row.front_end == CONTROL:
-                low, overhead, high = own.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=own.dtype)).tolist()
-            else:
-                low, overhead, high = shift(own, beyond[replace(row, front_end=CONTROL)][:, index])
-            step = taken[:, 1, index].quantile(0.5).item()
-            figures[row][clock] = Figures(step, overhead, (low, high), len(taken))
-    return figures
+def write_json(file: Path, runs: dict[Row, list[Tensor]], arguments: argparse.Namespace) -> None:
+    """All figures, and the runs that they come from."""
+    figures = figures_of(runs)
+    found = [
+        {
+            "name": row.name,
+            **{clock: asdict(figures[row][clock]) for clock in CLOCKS},
+            "runs": [run.tolist() for run in taken],
+        }
+        for row, taken in runs.items()
+    ]
+    file.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
 
 
-def shift(values: Tensor, control: Tensor) -> tuple[float, float, float]:
-    """By how much ``values`` lie above ``control``, vectors of two samples: lower bound, estimate, upper bound."""
-    differences = (values[:, None] - control[None]).flatten().sort().values
-    rank = rank_of_bound(len(values), len(control))
-    return differences[rank - 1].item(), differences.quantile(0.5).item(), differences[-rank].item()
+def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, list[Tensor]]:
+    """What the file of ``--json`` has of these rows, with ``--continue``.
 
-
-def rank_of_bound(count: int, others: int) -> int:
-    """Which of the differences between two samples, from below and from above, bounds their shift.
-
-    By the normal approximation of Mann and Whitney's statistic; 0 where the samples are too small.
+    Raises:
+        SystemExit: It was measured otherwise.
     """
-    deviation = math.sqrt(count * others * (count + others + 1) / 12)
-    return max(0, int(count * others / 2 - NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * deviation))
+    if not arguments.go_on:
+        return {row: [] for row in rows}
+    found = json.loads(arguments.json.read_text())
+    own = {name: value for name, value in conditions(arguments).items() if name != "rounds"}
+    theirs = {name: found[name] for name in own}
+    if theirs != own:
+        raise SystemExit(f"--continue: {arguments.json} is of {theirs}. Valid: a file of {own}")
+    runs = {one["name"]: [torch.tensor(run, dtype=torch.float64) for run in one["runs"]] for one in found["rows"]}
+    return {row: runs.get(row.name, []) for row in rows}
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
 
 
 def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace) -> Iterator[str]:
     """The table, in Markdown."""
-    yield f"µs a step, from epochs of {arguments.steps} steps, {arguments.epochs - 2} a run; in brackets, where that is"
-    yield f"with {CONFIDENCE:.0%} confidence; of the control, its quartiles. Bar of the Runtime: {BAR:.0f}, by clock"
+    yield f"µs a step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at the speed of the quickest"
+    yield f"of them; in brackets, where that is with {CONFIDENCE:.0%} confidence; of the control, its quartiles."
+    yield f"Step: the engine's by hand, in the quickest and in the slowest run. Bar of the Runtime: {BAR:.0f}, by clock"
     yield f"`{arguments.clock}`."
     yield ""
     clocks = list(dict.fromkeys((arguments.clock, "thread", "wall")))
     shown = [(CONTROL, arguments.clock), *itertools.product(arguments.front_ends, clocks)]
     step_clock = "thread" if arguments.clock == "outside" else arguments.clock
     columns = " | ".join(f"{'control' if front_end == CONTROL else front_end}, {clock}" for front_end, clock in shown)
-    yield f"| strategy | by hand | processes | epochs | step | {columns} |"
+    yield f"| strategy | by hand | processes | runs | step | {columns} |"
     yield f"|---|---|{'---:|' * (3 + len(shown))}"
     for processes in arguments.processes:
         for engine in dict.fromkeys(row.engine for row in figures):
             found = [figures[Row(engine, front_end, processes)][clock] for front_end, clock in shown]
             cells = " | ".join(map(spread, found))
             whole = figures[Row(engine, CONTROL, processes)][step_clock]
-            start = f"| {engine.name} | {engine.hand} | {processes} | {whole.epochs} | {whole.step:.0f}"
-            yield f"{start} | {cells} |"
-
-
-def spread(found: Figures) -> str:
-    """The overhead with its interval."""
-    low, high = found.interval
-    return f"{found.overhead:+.1f} ({low:+.0f} to {high:+.0f})"
+            start = f"| {engine.name} | {engine.hand} | {processes} | {whole.runs}"
+            yield f"{start} | {whole.step:.0f} to {whole.slowest:.0f} | {cells} |"
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ class Engine:
         make_optimizer: Of both sides.
         launcher: The module that starts several processes, and its options.
         repeats: Whether two runs in several processes end with the same bits.
-        calls: Its class, as ``module:name``, and the methods that both sides drive it by, where there is one class.
+        calls: Its class or module, as ``module:name``, and what of it both sides call that the bar leaves out.
     """
 
     name: str
@@ -298,6 +298,7 @@ ENGINES = [
         horovod,
         ("horovod", "torch_hal_horovod"),
         launcher=("horovod.runner.launch", "--gloo", "-np"),
+        calls=("horovod.torch.mpi_ops:mpi_lib", ("horovod_torch_wait_and_clear",)),
     ),
     bagua("gradient_allreduce", "DistributedDataParallel", partial(ddp, bucket_cap_mb=10)),
     on_gradients("bytegrad"),

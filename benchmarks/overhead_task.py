@@ -159,8 +159,8 @@ class _LeftOut:
     is_inside = False
 
 
-def leave_out(owner: type, name: str) -> None:
-    """Let the clock ``outside`` stand still during calls of ``owner``'s method ``name``, and during what they call."""
+def leave_out(owner: Any, name: str) -> None:
+    """Let the clock ``outside`` stand still during calls of ``owner``'s ``name``, and during what they call."""
     method: Callable[..., Any] = getattr(owner, name)
 
     @functools.wraps(method)
