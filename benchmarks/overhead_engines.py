@@ -23,7 +23,7 @@ counts. The bar holds where the whole interval is below it.
 
 A machine that is shared with others changes its speed between runs, by a factor of two at times, and what software
 takes changes with it. So the engine by hand is the measure: what a run takes beyond it, as a share of its step, is
-counted at the speed of the quickest run there was of the row, the front ends' and the control's alike.
+counted at the median speed of the row's runs, the front ends' and the control's alike.
 
 The bar is held to the clock of the thread that runs the loop: others that work on the machine, the other process among
 them, hardly touch that one. DeepSpeed's engine does milliseconds of its own in a step, in the three calls that both
@@ -83,7 +83,7 @@ def main() -> int:
     if arguments.write is not None:
         write_between(arguments.write, "overhead", table)
     if arguments.json is not None:
-        write_json(arguments.json, runs, arguments)
+        write_json(arguments.json, runs, figures, arguments)
     broken = not_below_the_bar(figures, arguments.clock)
     if broken:
         names = "; ".join(row.name for row in broken)
@@ -170,9 +170,9 @@ def measure(
 
 def rows_due(measured: dict[Row, list[Tensor]], arguments: argparse.Namespace) -> list[Row]:
     """Those to run next: what has too few runs, else what is not shown to be below the bar, with its control."""
-    begun = [row for row, runs in measured.items() if len(runs) < arguments.rounds]
-    if begun:
-        return begun
+    too_few = [row for row, runs in measured.items() if len(runs) < arguments.rounds]
+    if too_few:
+        return too_few
     figures = figures_of(measured)
     open_ones = not_below_the_bar(figures, arguments.clock)
     for one in open_ones:
@@ -255,9 +255,13 @@ def work(arguments: argparse.Namespace) -> int:
 # -- the file ------------------------------------------------------------------------------------------------------
 
 
-def write_json(file: Path, runs: dict[Row, list[Tensor]], arguments: argparse.Namespace) -> None:
+def write_json(
+    file: Path,
+    runs: dict[Row, list[Tensor]],
+    figures: dict[Row, dict[str, Figures]],
+    arguments: argparse.Namespace,
+) -> None:
     """All figures, and the runs that they come from."""
-    figures = figures_of(runs)
     found = [
         {
             "name": row.name,
@@ -273,7 +277,7 @@ def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, li
     """What the file of ``--json`` has of these rows, with ``--continue``.
 
     Raises:
-        SystemExit: It was measured otherwise.
+        SystemExit: It was measured otherwise, or has other rows, which would be lost.
     """
     if not arguments.go_on:
         return {row: [] for row in rows}
@@ -282,6 +286,9 @@ def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, li
     theirs = {name: found[name] for name in own}
     if theirs != own:
         raise SystemExit(f"--continue: {arguments.json} is of {theirs}. Valid: a file of {own}")
+    others = {one["name"] for one in found["rows"]} - {row.name for row in rows}
+    if others:
+        raise SystemExit(f"--continue: {arguments.json} has rows that these words leave out: {sorted(others)}")
     runs = {one["name"]: [torch.tensor(run, dtype=torch.float64) for run in one["runs"]] for one in found["rows"]}
     return {row: runs.get(row.name, []) for row in rows}
 
@@ -291,9 +298,9 @@ def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, li
 
 def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace) -> Iterator[str]:
     """The table, in Markdown."""
-    yield f"µs a step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at the speed of the quickest"
-    yield f"of them; in brackets, where that is with {CONFIDENCE:.0%} confidence; of the control, its quartiles."
-    yield f"Step: the engine's by hand, in the quickest and in the slowest run. Bar of the Runtime: {BAR:.0f}, by clock"
+    yield f"µs a step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at their median speed; in"
+    yield f"brackets, where that is with {CONFIDENCE:.0%} confidence; of the control, its quartiles. Step: the engine's"
+    yield f"by hand, in the quickest, the median and the slowest run. Bar of the Runtime: {BAR:.0f}, by clock"
     yield f"`{arguments.clock}`."
     yield ""
     clocks = list(dict.fromkeys((arguments.clock, "thread", "wall")))
@@ -307,8 +314,8 @@ def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace)
             found = [figures[Row(engine, front_end, processes)][clock] for front_end, clock in shown]
             cells = " | ".join(map(spread, found))
             whole = figures[Row(engine, CONTROL, processes)][step_clock]
-            start = f"| {engine.name} | {engine.hand} | {processes} | {whole.runs}"
-            yield f"{start} | {whole.step:.0f} to {whole.slowest:.0f} | {cells} |"
+            step = ", ".join(f"{one:.0f}" for one in whole.step)
+            yield f"| {engine.name} | {engine.hand} | {processes} | {whole.runs} | {step} | {cells} |"
 
 
 if __name__ == "__main__":

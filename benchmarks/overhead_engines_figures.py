@@ -47,18 +47,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Figures:
-    """What all runs gave for a row by one clock, in microseconds a step at the speed of the quickest.
+    """What all runs gave for a row by one clock, in microseconds a step at the median speed.
 
     Attributes:
-        step: The engine by hand in the quickest run.
-        slowest: In the slowest.
+        step: The engine by hand in the quickest run, in the median one, and in the slowest.
         overhead: What the front end takes beyond the control; of the control, median beyond the engine by hand.
         interval: Where that is, with the confidence of :data:`CONFIDENCE`; for the control, its quartiles.
         runs: How many there were.
     """
 
-    step: float
-    slowest: float
+    step: tuple[float, float, float]
     overhead: float
     interval: tuple[float, float]
     runs: int
@@ -82,16 +80,16 @@ def figures_of(runs: dict[Row, list[Tensor]]) -> dict[Row, dict[str, Figures]]:
     figures: dict[Row, dict[str, Figures]] = {}
     for row in runs:
         alike = [taken[:, 1] for one, taken in times.items() if control_of(one) == control_of(row)]
-        quickest, slowest = torch.cat(alike).amin(0), torch.cat(alike).amax(0)
+        steps = torch.cat(alike).quantile(torch.tensor([0, 0.5, 1], dtype=torch.float64), dim=0)
         figures[row] = {}
         for index, clock in enumerate(CLOCKS):
-            own = shares[row][:, index] * quickest[index]
+            quickest, median, slowest = steps[:, index].tolist()
+            own = shares[row][:, index] * median
             if row.front_end == CONTROL:
                 low, overhead, high = own.quantile(torch.tensor([0.25, 0.5, 0.75], dtype=own.dtype)).tolist()
             else:
-                low, overhead, high = shift(own, shares[control_of(row)][:, index] * quickest[index])
-            step = quickest[index].item(), slowest[index].item()
-            figures[row][clock] = Figures(*step, overhead, (low, high), len(own))
+                low, overhead, high = shift(own, shares[control_of(row)][:, index] * median)
+            figures[row][clock] = Figures((quickest, median, slowest), overhead, (low, high), len(own))
     return figures
 
 
