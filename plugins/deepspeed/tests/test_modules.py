@@ -98,6 +98,41 @@ def test_hooks_of_the_prepared_module(stage: int) -> None:
         assert ran[4:] == ["before forward"]
 
 
+class Averaging(torch.optim.SGD):
+    """An optimizer with a mode, as those that average weights have."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.is_training = False
+
+    def train(self) -> str:
+        """Go over to training."""
+        self.is_training = True
+        return "trains"
+
+
+@pytest.mark.deepspeed
+def test_what_else_an_optimizer_has_is_its_own() -> None:
+    """Methods, attributes and groups, to be read and to be set; what it lacks, the prepared one lacks."""
+    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
+        own = Averaging((network := nn.Linear(4, 2)).parameters())
+        model, optimizer = runtime.prepare(network, own)
+        assert optimizer.train() == "trains"
+        assert (own.is_training, optimizer.is_training) == (True, True)
+        optimizer.is_training = False
+        assert not own.is_training
+        optimizer.param_groups[0]["lr"] = 0.7
+        assert own.param_groups[0]["lr"] == 0.7
+        assert optimizer.state is own.state
+        assert optimizer.defaults["lr"] == 0.1
+        assert not hasattr(optimizer, "eval")
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        runtime.backward(model(INPUTS).sum())
+        optimizer.step()
+        schedule.step()
+        assert own.param_groups[0]["lr"] == pytest.approx(0.35)
+
+
 @pytest.mark.deepspeed
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # dynamo, at DeepSpeed's hooks
 def test_a_prepared_module_is_compiled() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
-from operator import attrgetter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, is_inference_mode_enabled, nn
@@ -63,21 +62,14 @@ class EngineModule(nn.Module):
         if lacks_engine or self._batch_size is not None:
             call = self._decide
         else:
-            call = self._target.__call__ if self._start is None else self._gather
+            call = self._target.__call__ if self._start is None else out_of_inference(self._target.__call__)
         self.__dict__["_call"] = call
-
-    __call__ = cast(Any, property(attrgetter("_call")))
-    """Without a Python function in between: after a step of the engine's, each costs microseconds."""
+        # Without a Python function in between: after a step of the engine's, each costs microseconds.
+        self.__class__ = type(EngineModule.__name__, (EngineModule,), {"__call__": staticmethod(call)})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The engine's."""
         return self._call(*args, **kwargs)
-
-    def _gather(self, *args: Any, **kwargs: Any) -> Any:
-        """Not in inference mode, which parameters gathered by the engine would else keep for good."""
-        if is_inference_mode_enabled():
-            return Inference.call(self._target, args, kwargs)
-        return self._target(*args, **kwargs)
 
     def _decide(self, *args: Any, **kwargs: Any) -> Any:
         """Look at the batch, and start an engine, where that is due."""
@@ -105,6 +97,17 @@ class EngineModule(nn.Module):
                 f"['train_micro_batch_size_per_gpu'] or ['train_batch_size'], by which it is {expected}. Valid: the "
                 "loader's batch_size alone, or the same in both."
             )
+
+
+def out_of_inference(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, not in inference mode, which parameters gathered by the engine would else keep for good."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_inference_mode_enabled():
+            return Inference.call(call, args, kwargs)
+        return call(*args, **kwargs)
+
+    return run
 
 
 class Inference(nn.Module):

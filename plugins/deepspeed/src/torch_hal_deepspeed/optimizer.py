@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from torch.optim import Optimizer
 
@@ -16,12 +16,22 @@ __all__ = ["EngineOptimizer"]
 
 
 class EngineOptimizer(Optimizer):
-    """``optimizer``, stepped by ``engine``; state and parameter groups are the optimizer's own.
+    """``optimizer``, stepped by ``engine``; all else that it has, state and parameter groups among it, is its own.
+
+    Each has a class to itself, with a property for each of those. ``__getattr__`` would do without, but a class that
+    has one makes Python look longer for whatever is there, ``step`` too: by microseconds, after a step of the engine's.
 
     Args:
         optimizer: The user's own.
         engine: Who has taken its parameters.
     """
+
+    def __new__(cls, optimizer: Optimizer, engine: Engine) -> Self:
+        """An object of a class with the optimizer's names."""
+        del engine
+        names = [name for name in dir(optimizer) if not hasattr(cls, name)]
+        own = type(cls.__name__, (cls,), {name: _of_optimizer(name) for name in names})
+        return super().__new__(own)
 
     def __init__(self, optimizer: Optimizer, engine: Engine) -> None:
         # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
@@ -66,8 +76,17 @@ class EngineOptimizer(Optimizer):
         """Into the optimizer's own."""
         self.optimizer.load_state_dict(state_dict)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["optimizer"], name)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.optimizer!r})"
+
+
+def _of_optimizer(name: str) -> property:
+    """The attribute ``name`` of the user's own optimizer."""
+
+    def read(self: EngineOptimizer) -> Any:
+        return getattr(self.optimizer, name)
+
+    def write(self: EngineOptimizer, value: Any) -> None:
+        setattr(self.optimizer, name, value)
+
+    return property(read, write)
