@@ -82,8 +82,7 @@ def main() -> int:
     print(table)
     if arguments.write is not None:
         write_between(arguments.write, "overhead", table)
-    if arguments.json is not None:
-        write_json(arguments.json, runs, figures, arguments)
+    write_json(runs, figures, arguments)
     broken = not_below_the_bar(figures, arguments.clock)
     if broken:
         names = "; ".join(row.name for row in broken)
@@ -117,7 +116,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--processes", nargs="+", type=at_least(1), default=[1, 2], help="numbers of processes (1 2)")
     parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS, default=FRONT_ENDS, help="which (all)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, by all clocks, to FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and figures to FILE, after each run")
     parser.add_argument(
         "--continue", dest="go_on", action="store_true", help="what the file of --json has already counts, too"
     )
@@ -160,6 +159,7 @@ def measure(
         while due := rows_due(measured, arguments):
             for row in due:
                 measured[row].append(run(row, arguments))
+                write_json(measured, {}, arguments)  # whatever becomes of the next run
             print(f"measured {len(due)} row(s)", file=sys.stderr)
     except AskedToEnd:
         if min(map(len, measured.values())) < FEWEST:
@@ -256,21 +256,22 @@ def work(arguments: argparse.Namespace) -> int:
 
 
 def write_json(
-    file: Path,
-    runs: dict[Row, list[Tensor]],
-    figures: dict[Row, dict[str, Figures]],
-    arguments: argparse.Namespace,
+    runs: dict[Row, list[Tensor]], figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace
 ) -> None:
-    """All figures, and the runs that they come from."""
+    """All runs, with the figures that come from them where there are any, to the file of ``--json`` if one is named."""
+    if arguments.json is None:
+        return
     found = [
         {
             "name": row.name,
-            **{clock: asdict(figures[row][clock]) for clock in CLOCKS},
+            **{clock: asdict(figure) for clock, figure in figures.get(row, {}).items()},
             "runs": [run.tolist() for run in taken],
         }
         for row, taken in runs.items()
     ]
-    file.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
+    partial = arguments.json.with_name(f"{arguments.json.name}.part")
+    partial.write_text(json.dumps({**conditions(arguments), "rows": found}, indent=1) + "\n")
+    partial.replace(arguments.json)
 
 
 def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, list[Tensor]]:

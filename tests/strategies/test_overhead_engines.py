@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -75,10 +76,15 @@ def test_asked_to_end_it_gives_the_table_of_whole_runs(
     script: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
     whole_runs: int,
     code: int | str,
 ) -> None:
-    """SIGTERM ends the run that is under way; where each row has four, there is a table, else the exit says so."""
+    """SIGTERM ends the run that is under way; where each row has four, there is a table, else the exit says so.
+
+    The file has all whole runs either way.
+    """
+    file = tmp_path / "figures.json"
     before = signal.getsignal(signal.SIGTERM)
     count = 0
 
@@ -91,7 +97,18 @@ def test_asked_to_end_it_gives_the_table_of_whole_runs(
         return torch.full((2, len(script.CLOCKS)), 100.0, dtype=torch.float64)
 
     monkeypatch.setattr(script, "run", run)
-    words = ["--only", "ddp_sharded", "--processes", "2", "--rounds", "20", "--front-ends", "Runtime"]
+    words = [
+        "--only",
+        "ddp_sharded",
+        "--processes",
+        "2",
+        "--rounds",
+        "20",
+        "--front-ends",
+        "Runtime",
+        "--json",
+        str(file),
+    ]
     monkeypatch.setattr(sys, "argv", ["overhead_engines.py", *words])
     try:
         ended: Any = script.main()
@@ -101,6 +118,9 @@ def test_asked_to_end_it_gives_the_table_of_whole_runs(
         signal.signal(signal.SIGTERM, before)
     assert str(ended).startswith(str(code))
     assert ("| ddp_sharded |" in capsys.readouterr().out) == (code == 0)
+    rows = json.loads(file.read_text())["rows"]
+    assert sum(len(row["runs"]) for row in rows) == whole_runs
+    assert all(("outside" in row) == (code == 0) for row in rows)
 
 
 def runs_of(script: Any, *pairs: tuple[float, float]) -> list[Tensor]:
