@@ -97,19 +97,8 @@ def test_asked_to_end_it_gives_the_table_of_whole_runs(
         return torch.full((2, len(script.CLOCKS)), 100.0, dtype=torch.float64)
 
     monkeypatch.setattr(script, "run", run)
-    words = [
-        "--only",
-        "ddp_sharded",
-        "--processes",
-        "2",
-        "--rounds",
-        "20",
-        "--front-ends",
-        "Runtime",
-        "--json",
-        str(file),
-    ]
-    monkeypatch.setattr(sys, "argv", ["overhead_engines.py", *words])
+    words = ["--only", "ddp_sharded", "--processes", "2", "--rounds", "20", "--front-ends", "Runtime"]
+    monkeypatch.setattr(sys, "argv", ["overhead_engines.py", *words, "--json", str(file)])
     try:
         ended: Any = script.main()
     except SystemExit as error:

@@ -39,7 +39,6 @@ class EngineModule(nn.Module):
 
     inner: nn.Module
     _target: nn.Module
-    _call: Callable[..., Any]
 
     def __init__(self, inner: nn.Module, start: Callable[[], object] | None, batch_size: int | None) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class EngineModule(nn.Module):
         self._start = start
         self._batch_size = batch_size
         self.__dict__.update({name: getattr(inner, name) for name in _OF_INNER})
-        self.__dict__["__signature__"] = signature(self.forward)  # which inspect does not find behind a property
+        self.__dict__["__signature__"] = signature(self.forward)  # whatever a call comes down to
         self.attach(None)
         self.training = inner.training  # and not train(), which would wake parts that the user has put to evaluation
 
@@ -59,22 +58,19 @@ class EngineModule(nn.Module):
     def _settle(self) -> None:
         """Let calls go straight to what runs the module, unless there is something to decide first."""
         lacks_engine = self._start is not None and self._target is self.inner
-        if lacks_engine or self._batch_size is not None:
-            call = self._decide
-        else:
-            call = self._target.__call__ if self._start is None else out_of_inference(self._target.__call__)
-        self.__dict__["_call"] = call
+        is_due = lacks_engine or self._batch_size is not None
+        call = self._decide if is_due else self._target.__call__
+        if self._start is not None:
+            call = _out_of_inference(call)
         # Without a Python function in between: after a step of the engine's, each costs microseconds.
         self.__class__ = type(EngineModule.__name__, (EngineModule,), {"__call__": staticmethod(call)})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The engine's."""
-        return self._call(*args, **kwargs)
+        return self(*args, **kwargs)
 
     def _decide(self, *args: Any, **kwargs: Any) -> Any:
         """Look at the batch, and start an engine, where that is due."""
-        if self._start is not None and is_inference_mode_enabled():
-            return Inference.call(self._decide, args, kwargs)
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
         if self._start is not None and self._target is self.inner:
@@ -99,7 +95,7 @@ class EngineModule(nn.Module):
             )
 
 
-def out_of_inference(call: Callable[..., Any]) -> Callable[..., Any]:
+def _out_of_inference(call: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, not in inference mode, which parameters gathered by the engine would else keep for good."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
