@@ -80,7 +80,7 @@ def test_only_what_has_something_to_do_is_wrapped() -> None:
         module, optimizer = network(), None
         optimizer = SGD(module.parameters(), lr=0.1)
         model, stepper = runtime(precision=name).prepare(module, optimizer)
-        wrapped[name] = (type(model) is PreparedModule, type(stepper) is PreparedOptimizer)
+        wrapped[name] = (type(model) is PreparedModule, isinstance(stepper, PreparedOptimizer))
     assert wrapped == {name: (name != "32-true", name == "16-mixed") for name in PRECISIONS}
 
 

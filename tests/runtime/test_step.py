@@ -207,6 +207,20 @@ def test_a_step_asks_nothing_of_the_file_system(name: str, monkeypatch: pytest.M
     monkeypatch.undo()
 
 
+class Averaging(SGD):
+    """An optimizer with a mode, as those that average weights have."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.is_training = False
+        self.optimizer = "inner"
+
+    def train(self) -> str:
+        """Go over to training."""
+        self.is_training = True
+        return "trains"
+
+
 class TestPreparedOptimizer:
     """The optimizer that 16-mixed hands back."""
 
@@ -238,6 +252,19 @@ class TestPreparedOptimizer:
         other.load_state_dict(state)
         assert torch.equal(other_own.state_dict()["state"][0]["momentum_buffer"], state["state"][0]["momentum_buffer"])
         assert "SGD" in repr(optimizer)
+
+    def test_what_else_an_optimizer_has(self) -> None:
+        """Methods and attributes, to be read and to be set, also one of a name that the prepared one has itself."""
+        module = network()
+        own = Averaging(module.parameters())
+        _, optimizer = runtime(precision="16-mixed").prepare(module, own)
+        assert optimizer.train() == "trains"
+        assert (own.is_training, optimizer.is_training) == (True, True)
+        optimizer.is_training = False
+        assert not own.is_training
+        assert optimizer.optimizer is own
+        assert own.optimizer == "inner"
+        assert not hasattr(optimizer, "eval")
 
     def test_zero_grad(self) -> None:
         """To none or to zeros, as the user says."""

@@ -136,7 +136,7 @@ def test_the_runtime_goes_through_what_is_overridden() -> None:
     module = nn.Linear(2, 1)
     model, optimizer = runtime.prepare(module, SGD(module.parameters(), lr=0.1))
     assert model is module
-    assert type(optimizer) is PreparedOptimizer
+    assert isinstance(optimizer, PreparedOptimizer)
     runtime.backward(model(torch.ones(1, 2)).sum())
     optimizer.step()
     assert own.calls == ["backward", "step of SGD"]

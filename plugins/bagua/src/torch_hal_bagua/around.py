@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 __all__ = ["call_around_forward"]
 
@@ -49,7 +49,7 @@ def call_around_forward(
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self is not watched:
             return plain(self, *args, **kwargs)
-        (opaque_before if is_compiling() else before)()
+        (opaque_before if is_dynamo_compiling() else before)()
         try:
             return plain(self, *args, **kwargs)
         finally:
