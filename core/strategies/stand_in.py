@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 
 from torch.optim import Optimizer
@@ -11,7 +10,7 @@ __all__ = ["OptimizerStandIn"]
 
 
 class OptimizerStandIn(Optimizer):
-    """``optimizer`` but for ``step``, which a subclass has: state, parameter groups and all else are its own.
+    """``optimizer`` but for ``step``, which a subclass defines: state, parameter groups and all else are its own.
 
     Each has a class to itself, with a property for each name that the optimizer has when the stand-in is made.
     ``__getattr__`` would do without, but a class that has one makes Python look longer for whatever is there, ``step``
@@ -36,10 +35,6 @@ class OptimizerStandIn(Optimizer):
     def __init__(self, optimizer: Optimizer) -> None:
         # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
         self.optimizer = optimizer
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Whatever the subclass does instead of the optimizer's own."""
-        raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """The optimizer's own."""
