@@ -8,6 +8,7 @@ from core.strategies.communication import COMMUNICATION_HOOKS
 from core.strategies.ddp import DDPStrategy
 from core.strategies.parallel import ParallelStrategy
 from core.strategies.single_device import SingleDeviceStrategy
+from core.strategies.stand_in import OptimizerStandIn
 
 if TYPE_CHECKING:
     from core.strategies.ddp_sharded import DDPShardedStrategy
@@ -16,6 +17,7 @@ __all__ = [
     "COMMUNICATION_HOOKS",
     "DDPShardedStrategy",
     "DDPStrategy",
+    "OptimizerStandIn",
     "ParallelStrategy",
     "SingleDeviceStrategy",
     "Strategy",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
-from core.strategies.stand_in import OptimizerStandIn
+from core.strategies import OptimizerStandIn
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
