@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -270,6 +271,8 @@ def main() -> None:
         return
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nsenter"))):
         raise SystemExit("needs root, and ip, tc and nsenter")
+    if arguments.png and find_spec("matplotlib") is None:  # now, and not after minutes of measuring
+        raise SystemExit("--png: needs matplotlib, which is not installed")
     results = measure(
         arguments.rate, arguments.steps, list(dict.fromkeys([*map(_compared, arguments.runs), *arguments.runs]))
     )
