@@ -8,12 +8,12 @@ from typing import Any
 from torch.optim import Optimizer
 
 from core.strategies.base import Strategy
-from core.strategies.stand_in import OptimizerStandIn
+from core.strategies.optimizer_wrapper import OptimizerWrapper
 
 __all__ = ["PreparedOptimizer"]
 
 
-class PreparedOptimizer(OptimizerStandIn):
+class PreparedOptimizer(OptimizerWrapper):
     """``optimizer``, stepped by the strategy.
 
     Only made where a strategy or precision has a say in the step: else the user keeps the optimizer as it is.

@@ -6,9 +6,9 @@ from core.lazy import lazy_names
 from core.strategies.base import Strategy, TrainingStepOptions
 from core.strategies.communication import COMMUNICATION_HOOKS
 from core.strategies.ddp import DDPStrategy
+from core.strategies.optimizer_wrapper import OptimizerWrapper
 from core.strategies.parallel import ParallelStrategy
 from core.strategies.single_device import SingleDeviceStrategy
-from core.strategies.stand_in import OptimizerStandIn
 
 if TYPE_CHECKING:
     from core.strategies.ddp_sharded import DDPShardedStrategy
@@ -17,7 +17,7 @@ __all__ = [
     "COMMUNICATION_HOOKS",
     "DDPShardedStrategy",
     "DDPStrategy",
-    "OptimizerStandIn",
+    "OptimizerWrapper",
     "ParallelStrategy",
     "SingleDeviceStrategy",
     "Strategy",

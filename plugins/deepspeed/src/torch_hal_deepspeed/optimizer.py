@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
-from core.strategies import OptimizerStandIn
+from core.strategies import OptimizerWrapper
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["EngineOptimizer"]
 
 
-class EngineOptimizer(OptimizerStandIn):
+class EngineOptimizer(OptimizerWrapper):
     """``optimizer``, stepped by ``engine``; its state is of this process's part.
 
     Args:

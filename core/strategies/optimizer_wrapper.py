@@ -6,13 +6,13 @@ from typing import Any, Self
 
 from torch.optim import Optimizer
 
-__all__ = ["OptimizerStandIn"]
+__all__ = ["OptimizerWrapper"]
 
 
-class OptimizerStandIn(Optimizer):
+class OptimizerWrapper(Optimizer):
     """``optimizer`` but for ``step``, which a subclass defines: state, parameter groups and all else are its own.
 
-    Each has a class to itself, with a property for each name that the optimizer has when the stand-in is made.
+    Each has a class to itself, with a property for each name that the optimizer has when it is wrapped.
     ``__getattr__`` would do without, but a class that has one makes Python look longer for whatever is there, ``step``
     too: by microseconds a step.
 
@@ -59,10 +59,10 @@ class OptimizerStandIn(Optimizer):
 def _of_optimizer(name: str) -> property:
     """The attribute ``name`` of the user's own optimizer."""
 
-    def read(self: OptimizerStandIn) -> Any:
+    def read(self: OptimizerWrapper) -> Any:
         return getattr(self.optimizer, name)
 
-    def write(self: OptimizerStandIn, value: Any) -> None:
+    def write(self: OptimizerWrapper, value: Any) -> None:
         setattr(self.optimizer, name, value)
 
     return property(read, write)
