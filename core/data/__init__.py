@@ -1,0 +1,19 @@
+"""Data loaders: which part of the data each process reads, in which order, and from where on."""
+
+from core.data.active import ActivePasses
+from core.data.batches import drop_padding
+from core.data.loader import PreparedLoader, skip_first_batches
+from core.data.parts import loader_parts, set_epoch
+from core.data.prepare import prepare_loader
+from core.data.settings import DataSettings
+
+__all__ = [
+    "ActivePasses",
+    "DataSettings",
+    "PreparedLoader",
+    "drop_padding",
+    "loader_parts",
+    "prepare_loader",
+    "set_epoch",
+    "skip_first_batches",
+]

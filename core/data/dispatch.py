@@ -1,0 +1,133 @@
+"""One process reads, and sends the others their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from core.data.batches import batch_size_of, concatenate, slice_batch
+from core.data.sharding import Real
+from core.data.share import Share
+from core.errors import ConfigurationError, CoreError
+
+__all__ = ["dispatched"]
+
+
+class _Failed(str):
+    """What the reading process raised."""
+
+
+def dispatched(
+    batches: Iterator[Any] | None,
+    broadcast: Callable[[Any], Any],
+    share: Share,
+    batch_size: int | None,
+    drop_last: bool,
+) -> Iterator[tuple[Any, Real | None, bool]]:
+    """This process's part of each global batch, what of that is no padding (or ``None``), and whether it is the last.
+
+    Every process has to ask for as many parts as the others.
+
+    Args:
+        batches: What is read, in one process; ``None`` in the others.
+        broadcast: Sends an object from the reading process to all, and returns it.
+        share: Which part is this process's.
+        batch_size: Items in a batch; ``None`` where batches are passed on whole.
+        drop_last: Whether an incomplete batch is left out.
+
+    Raises:
+        CoreError: The reading process could not read.
+    """
+    messages = None if batches is None else _messages(batches, share, batch_size, drop_last)
+    while True:
+        error: Exception | None = None
+        message: Any = None
+        if messages is not None:
+            try:
+                message = next(messages)
+            except Exception as caught:  # noqa: BLE001  the user's data set may raise anything
+                error, message = caught, _Failed(f"{type(caught).__name__}: {caught}")
+        message = broadcast(message)
+        if error is not None:
+            raise error
+        if isinstance(message, _Failed):
+            raise CoreError(f"dispatch_batches=True: the process that reads the data failed: {message}")
+        parts, real, is_last = message
+        if parts is not None and parts[share.shard] is not None:
+            yield parts[share.shard][0], real, is_last
+        if is_last:
+            return
+
+
+def _messages(
+    batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
+) -> Iterator[tuple[list[Any] | None, Real | None, bool]]:
+    """The parts of each global batch, with what is no padding, and whether it is the last."""
+    rounds = _rounds(batches, share, batch_size, drop_last)
+    current = next(rounds, (None, None))
+    while (following := next(rounds, None)) is not None:
+        yield *current, False
+        current = following
+    yield *current, True
+
+
+def _rounds(
+    batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
+) -> Iterator[tuple[list[Any], Real | None]]:
+    size = 1 if share.split else share.shards
+    first: list[Any] = []
+    while current := list(islice(batches, size)):
+        first = first or current
+        parts, real = _divide(current, first, share, batch_size, drop_last)
+        if parts is not None:
+            yield parts, real
+        if len(current) < size:
+            return
+
+
+def _divide(
+    batches: list[Any], first: list[Any], share: Share, batch_size: int | None, drop_last: bool
+) -> tuple[list[Any] | None, Real | None]:
+    shards = share.shards
+    if batch_size is None and not share.split:
+        return _whole(batches, first, share)
+    sizes = [batch_size_of(batch) for batch in batches]
+    total = sum(size or 0 for size in sizes)
+    if None in sizes or (share.split and batch_size is None and not share.even and total < shards):
+        raise ConfigurationError(
+            f"dispatch_batches=True: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
+            f"{total} item(s). Yield tensors or structures of tensors, or set dispatch_batches=False."
+        )
+    is_complete = total == (share.global_size(batch_size) if batch_size is not None else total)
+    if is_complete and not share.split:
+        return [(batch,) for batch in batches], None
+    kept = total if is_complete or batch_size is None else share.kept(total, batch_size, drop_last)
+    if not kept:
+        return None, None
+    counts = share.counts(kept, batch_size if batch_size is not None else -(-kept // shards))
+    joined = slice_batch(concatenate(batches), 0, kept)
+    missing = sum(counts) - kept
+    if missing:
+        fill = slice_batch(joined if batch_size is None else concatenate(first), 0, missing)
+        filled = [joined, fill]
+        while (had := sum(batch_size_of(part) or 0 for part in filled)) < sum(counts):
+            filled.append(slice_batch(fill, 0, sum(counts) - had))
+        joined = concatenate(filled)
+    starts = [sum(counts[:shard]) for shard in range(shards)]
+    parts = [
+        (slice_batch(joined, start, start + count),) if count else None
+        for start, count in zip(starts, counts, strict=True)
+    ]
+    is_full = batch_size is not None and is_complete
+    return parts, None if is_full or (batch_size is None and not missing) else share.real(counts, kept)
+
+
+def _whole(batches: list[Any], first: list[Any], share: Share) -> tuple[list[Any] | None, Real | None]:
+    """Batches that are passed on as they are."""
+    missing = share.shards - len(batches)
+    sizes: list[int | None] = [batch_size_of(batch) for batch in batches]
+    parts: list[Any] = [(batch,) for batch in batches]
+    parts += [(first[number % len(first)],) if share.even else None for number in range(missing)]
+    real = (*sizes, *(0,) * missing)
+    return parts, None if not missing and len(set(sizes)) == 1 else real

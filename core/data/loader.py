@@ -1,0 +1,482 @@
+"""Prepared loaders: this process's share of the batches, on this process's device, at a known position."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import attrs
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from core.data.active import ActivePasses
+from core.data.dispatch import dispatched
+from core.data.parts import Epochs, generators_of
+from core.data.reading import MapReading, Reading, Start, make_reading
+from core.data.seeds import PassSeeds, seeded
+from core.data.sharding import Real
+from core.data.share import Share
+from core.data.transfer import Transfer
+from core.errors import CheckpointError, ConfigurationError, quoted
+from core.random import get_host_rng_state
+
+__all__ = ["Dispatch", "PreparedLoader", "skip_first_batches"]
+
+
+class Dispatch:
+    """Settings of a loader that one process reads for all processes.
+
+    Args:
+        broadcast: Sends an object of process 0 to all, and returns it.
+        share: Which part of each global batch is this process's.
+        is_reader: Whether this process reads.
+        units: How far a global batch moves in the data.
+        batch_size: Items in a batch of the loader; ``None`` where batches are passed on whole.
+        drop_last: Whether an incomplete batch is left out.
+        steps: How many global batches a pass has from an offset on.
+    """
+
+    def __init__(
+        self,
+        broadcast: Callable[[Any], Any],
+        share: Share,
+        is_reader: bool,
+        units: int,
+        batch_size: int | None,
+        drop_last: bool,
+        steps: Callable[[int], int],
+    ) -> None:
+        self.broadcast, self.share, self.is_reader, self.units = broadcast, share, is_reader, units
+        self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
+
+    def parts(self, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
+        """As :func:`core.data.dispatch.dispatched`."""
+        return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
+
+
+class PreparedLoader(DataLoader[Any]):
+    """This process's share of a loader's batches, each on the run's device.
+
+    Each pass is an epoch: a shuffling loader draws a new order for each, the same in every process. It has every
+    attribute of the loader that it was made of.
+
+    Args:
+        reading: How the user's loader is read.
+        share: Which part of the data it reads.
+        seeds: What the order of each pass is drawn from; ``None`` to draw it as plain torch does.
+        transfer: Copies batches to the device; ``None`` leaves them.
+        dispatch: How one process reads for all; ``None`` where each reads.
+        is_evaluation: Whether it is for evaluation.
+        active: Where its passes say that they yield a batch; a new registry by default.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        share: Share,
+        seeds: PassSeeds | None = None,
+        transfer: Transfer | None = None,
+        dispatch: Dispatch | None = None,
+        is_evaluation: bool = False,
+        active: ActivePasses | None = None,
+    ) -> None:
+        # Not DataLoader's own: this is one by its interface, and takes every attribute from the user's loader.
+        self._reading, self._share, self._seeds, self._transfer = reading, share, seeds, transfer
+        self._dispatch, self._is_evaluation = dispatch, is_evaluation
+        self._active = ActivePasses() if active is None else active
+        self._generators = generators_of(reading.own)
+        self._progress = _Progress(Epochs(reading.own))
+        self._skip = 0
+
+    @property
+    def units(self) -> int:
+        """How far a batch moves in the data: items, or batches where the loader has a batch sampler of its own."""
+        return self._reading.units if self._dispatch is None else self._dispatch.units
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_reading", "_DataLoader__initialized"):
+            raise AttributeError(name)
+        return getattr(self._reading.own, name)
+
+    # -- passes --------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The number of the next pass, from 0."""
+        return self._progress.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass number ``epoch``.
+
+        A position that was loaded within that pass is kept, and one in another pass is dropped.
+        """
+        progress = self._progress
+        progress.epoch, progress.running, progress.is_explicit = epoch, None, True
+        if progress.pending is not None and progress.pending["epoch"] != epoch:
+            progress.pending = None
+
+    def __iter__(self) -> Any:
+        progress = self._progress
+        start, progress.pending = self._start(), None
+        progress.epochs.tell(start.epoch, progress.is_explicit)
+        progress.is_explicit = False
+        running = _Pass(self, start)
+        progress.running, progress.epoch = running, start.epoch + 1
+        return running.batches()
+
+    def _start(self) -> Start:
+        pending = self._progress.pending
+        epoch = self._progress.epoch
+        start = Start(epoch)
+        if pending is not None:
+            start = Start(
+                epoch,
+                pending["offset"],
+                pending["batches"],
+                pending["rng"],
+                pending["shards"] == self._share.shards,
+                pending["loader"],
+                pending["generators"],
+            )
+        if self._skip > start.batches:
+            start.batches, start.offset, start.inner = self._skip, self._skip * self.units, None
+        return start
+
+    def __len__(self) -> int:
+        return max(self._steps(0) - self._skip, 0)
+
+    def _steps(self, offset: int) -> int:
+        return self._reading.steps(offset) if self._dispatch is None else self._dispatch.steps(offset)
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether each process has the same number of batches; can be set between passes over map-style data."""
+        return self._share.even
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        reading = self._reading
+        if not isinstance(reading, MapReading) or self._dispatch is not None:
+            raise ConfigurationError(
+                f"even_batches={value!r}: cannot be changed for iterable or dispatched data. Pass it to Runtime(...)."
+            )
+        self._share = reading.share = reading.sampler.share = attrs.evolve(self._share, even=value)
+
+    @property
+    def is_map_style(self) -> bool:
+        """Whether each process reads the items of a map-style data set by index."""
+        return isinstance(self._reading, MapReading) and self._dispatch is None
+
+    @property
+    def batches_left(self) -> int:
+        """The number of batches of the next pass: fewer than ``len`` where a position within a pass was loaded.
+
+        Raises:
+            TypeError: It is not known.
+        """
+        start = self._start()
+        return self._steps(start.offset)
+
+    @property
+    def total_batch_size(self) -> int | None:
+        """Items in a global batch; ``None`` where torch does not make the batches."""
+        size: int | None = self._reading.own.batch_size
+        return None if size is None else self._share.global_size(size)
+
+    # -- the running pass ----------------------------------------------------------------------------------------
+
+    @property
+    def batches_taken(self) -> int:
+        """How many batches of the newest pass have been handed out or skipped."""
+        running = self._progress.running
+        if running is not None:
+            return running.start.batches + running.taken
+        return 0 if self._progress.pending is None else int(self._progress.pending["batches"])
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the newest batch is the last of its pass; where the length is unknown, the next one is read."""
+        running = self._progress.running
+        return running is not None and running.is_last()
+
+    @property
+    def real_samples(self) -> Real | None:
+        """For each part of the newest global batch, the number of leading items that are not padding.
+
+        A tuple by part of the data (by rank, for most strategies), with ``None`` for a part that is used whole; or
+        ``None`` if the global batch is complete. See :func:`core.data.drop_padding`.
+        """
+        running = self._progress.running
+        return None if running is None else running.real()
+
+    @property
+    def remainder(self) -> int:
+        """The number of items in the newest global batch that are not padding; -1 if it is complete or if unknown."""
+        real = self.real_samples
+        return -1 if real is None or None in real else sum(count or 0 for count in real)
+
+    # -- position ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position in the data, and what the rest of the pass depends on: tensors and plain values.
+
+        It is the position in the newest pass; if that pass has ended, or :meth:`set_epoch` was called since, it is the
+        start of the next one. Every process has a state of its own.
+        """
+        progress = self._progress
+        now = [generator.get_state() for generator in self._generators]
+        if progress.pending is not None:
+            return {**progress.pending, "generators_now": now}
+        state: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "offset": 0,
+            "batches": 0,
+            "shards": self._share.shards,
+            "units": self.units,
+            "rng": None,
+            "order": None if self._seeds is None else self._seeds.state,
+            "generators": now,
+            "generators_now": now,
+            "left": False,
+            "loader": None,
+            "memory": self._reading.memory(),
+        }
+        running = progress.running
+        if running is not None and not running.is_finished and (running.start.batches or running.taken):
+            start = running.start
+            state |= {
+                "epoch": start.epoch,
+                "offset": start.offset + running.taken * self.units,
+                "batches": start.batches + running.taken,
+                "rng": running.rng,
+                "generators": running.generators,
+                "left": running.is_left,
+                "loader": running.inner_state(),
+                "memory": running.memory,
+            }
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any], reshard: bool = False) -> None:
+        """Continue where :meth:`state_dict` was called: the next pass has the rest of the batches, in the same order.
+
+        For evaluation, a pass that was left by ``break`` is not continued: the next one starts at the beginning.
+
+        Args:
+            state: What :meth:`state_dict` gave.
+            reshard: Whether a state of another number of processes is accepted within a pass. What is left of the
+                pass is then divided among this run's processes, each item once.
+
+        Raises:
+            CheckpointError: It is not a state of such a loader, or one of another number of processes.
+        """
+        missing = sorted(set(self.state_dict()) - set(state))
+        if missing:
+            raise CheckpointError(f"state of a loader: {quoted(missing)} missing. Give what its state_dict() returned.")
+        if len(state["generators"]) != len(self._generators):
+            raise CheckpointError(
+                f"state of a loader: has {len(state['generators'])} generator(s), the loader {len(self._generators)}. "
+                "Give it a loader like the one it was taken from."
+            )
+        shards = self._share.shards
+        is_inside = state["offset"] > 0 and not (self._is_evaluation and state["left"])
+        if is_inside and state["shards"] != shards and not reshard:
+            raise CheckpointError(
+                f"position in the data: taken within an epoch on {state['shards']} process(es), and this run has "
+                f"{shards}. Use {state['shards']}, or load_state_dict(state, reshard=True) to divide the rest again."
+            )
+        progress = self._progress
+        _set_states(self._generators, state["generators_now"])
+        self._reading.remember(state["memory"])
+        if state["order"] is not None:
+            self._seeds = PassSeeds(state["order"])
+        progress.epoch = state["epoch"] + int(state["offset"] > 0 and not is_inside)
+        progress.running, progress.pending = None, dict(state) if is_inside else None
+
+
+class _Progress:
+    """Which passes there were; shared with the loaders that :func:`skip_first_batches` makes."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self.epochs = epochs
+        self.epoch = 0
+        self.is_explicit = False
+        self.running: _Pass | None = None
+        self.pending: dict[str, Any] | None = None
+        """A position that was loaded, and from which the next pass starts."""
+
+
+class _Pass:
+    """One pass over a prepared loader."""
+
+    def __init__(self, prepared: PreparedLoader, start: Start) -> None:
+        self.start, self.is_finished, self.is_left = start, False, False
+        self.loader: PreparedLoader | None = prepared
+        self._active = prepared._active
+        self._reading, self._dispatch, self._transfer = prepared._reading, prepared._dispatch, prepared._transfer
+        self._number = self._taken = 0
+        self._real: Real | None = None
+        self._is_last: bool | None = None
+        self._ahead: deque[tuple[Any, Real | None, bool | None]] = deque()
+        self._has_ended = False
+        self.memory = self._reading.memory()
+        now = [generator.get_state() for generator in prepared._generators]
+        self.generators = now if start.generators is None else start.generators
+        # Only an order that is drawn as plain torch does depends on the generators that all draw from.
+        is_plain = prepared._seeds is None and start.rng is None
+        self.rng = get_host_rng_state() if is_plain else start.rng
+        if start.generators is None:
+            self._iterator = self._begin(prepared._seeds)
+            return
+        _set_states(prepared._generators, start.generators)
+        try:
+            self._iterator = self._begin(prepared._seeds)
+        finally:
+            _set_states(prepared._generators, now)
+
+    def _begin(self, seeds: PassSeeds | None) -> Any:
+        dispatch, reading, start = self._dispatch, self._reading, self.start
+        self._yielded_before = 0
+        if dispatch is not None:
+            inner = copy.copy(start)
+            inner.batches, inner.is_same_world = start.offset // reading.units, True
+            return dispatch.parts(reading.begin(inner, seeds) if dispatch.is_reader else None)
+        iterator = reading.begin(start, seeds)
+        self._yielded_before = getattr(iterator, "_num_yielded", 0)
+        return iterator
+
+    def batches(self) -> Iterator[Any]:
+        """What the user iterates over."""
+        is_direct = (
+            self._transfer is None
+            and self._dispatch is None
+            and self._reading.knows_length
+            and self._reading.batch_seed(0) is None
+            and isinstance(self._iterator, _BaseDataLoaderIter)
+        )
+        self._counts_itself = not is_direct
+        return self._direct() if is_direct else self._one_by_one()
+
+    def _direct(self) -> Iterator[Any]:
+        """The loader's own iterator, which counts by itself."""
+        active = self._active
+        try:
+            for batch in self._iterator:
+                if active.newest is not self:
+                    active.yields(self)
+                yield batch
+            self.is_finished = True
+        finally:
+            self._end()
+
+    def _one_by_one(self) -> Iterator[Any]:
+        transfer, active = self._transfer, self._active
+        # Workers have the next batch ready; here it would delay this one.
+        looks_ahead = transfer is not None and transfer.overlaps and getattr(self._reading.own, "num_workers", 0) > 0
+        try:
+            while self._read():
+                batch, self._real, self._is_last = self._ahead.popleft()
+                if looks_ahead:
+                    self._read()
+                self._taken += 1
+                if active.newest is not self:
+                    active.yields(self)
+                yield batch if transfer is None else transfer.finish(batch)
+            self.is_finished = True
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self.is_left = not self.is_finished
+        self._taken, self._counts_itself = self.taken, True
+        self._iterator = self.loader = None
+        self._ahead.clear()
+        self._active.ends(self)
+
+    def _read(self) -> bool:
+        """Whether there is a next batch; it is read, and its copy to the device begun."""
+        if self._ahead or self._has_ended:
+            return bool(self._ahead)
+        seed = None if self._dispatch is not None else self._reading.batch_seed(self._number)
+        try:
+            with nullcontext() if seed is None else seeded(seed):
+                batch = next(self._iterator)
+        except StopIteration:
+            self._has_ended = True
+            return False
+        real: Real | None = None
+        is_last: bool | None = None
+        if self._dispatch is not None:
+            batch, real, is_last = batch
+        elif self._reading.marks:
+            batch, real = batch
+        else:
+            real = self._reading.real(self._number)
+        self._number += 1
+        self._ahead.append((batch if self._transfer is None else self._transfer.start(batch), real, is_last))
+        return True
+
+    @property
+    def taken(self) -> int:
+        """How many batches were handed out in this pass."""
+        return self._taken if self._counts_itself else self._iterator._num_yielded - self._yielded_before
+
+    def real(self) -> Real | None:
+        """As :attr:`PreparedLoader.real_samples`, for this pass."""
+        taken = self.taken
+        return self._real if self._counts_itself or not taken else self._reading.real(taken - 1)
+
+    def is_last(self) -> bool:
+        """Whether no batch comes after the newest."""
+        taken = self.taken
+        if self.is_finished or not taken or self._is_last is not None:
+            return self.is_finished or bool(taken and self._is_last)
+        if self._reading.knows_length:
+            try:
+                return taken >= self._reading.steps(self.start.offset)
+            except TypeError:
+                pass
+        return not self._read()
+
+    def num_left(self) -> int | None:
+        """The number of batches after the newest; ``None`` where the length of the data is unknown."""
+        reading = self._reading if self._dispatch is None else self._dispatch
+        if not self._reading.knows_length:
+            return None
+        try:
+            return max(reading.steps(self.start.offset) - self.taken, 0)
+        except TypeError:
+            return None
+
+    def inner_state(self) -> dict[str, Any] | None:
+        """The state of a loader that finds its position by itself, where nothing was read ahead."""
+        return None if self._ahead or self._dispatch is not None or self.is_finished else self._reading.inner_state()
+
+
+def skip_first_batches(loader: Any, num_batches: int = 0) -> PreparedLoader:
+    """A loader of the batches of ``loader`` from number ``num_batches`` on, in each pass.
+
+    Map-style data is skipped by index, and not loaded. A pass over it is one over ``loader``: the next pass over either
+    is the next epoch. Where a position was loaded, the later of the two counts.
+
+    Args:
+        loader: Prepared or not.
+        num_batches: How many batches are left out.
+
+    Raises:
+        ConfigurationError: ``num_batches`` is not an integer ≥ 0.
+    """
+    if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
+        raise ConfigurationError(f"num_batches={num_batches!r}: must be an integer ≥ 0.")
+    prepared = loader if isinstance(loader, PreparedLoader) else PreparedLoader(make_reading(loader, Share()), Share())
+    skipping = copy.copy(prepared)
+    skipping._skip = num_batches
+    return skipping
+
+
+def _set_states(generators: list[Generator], states: list[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)

@@ -1,0 +1,92 @@
+"""What a loader consists of: its data set and samplers, their epochs and generators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Generator
+from torch.utils.data import DistributedSampler
+
+from core.errors import ConfigurationError
+
+__all__ = ["Epochs", "check_sharded", "generators_of", "loader_parts", "set_epoch"]
+
+
+def loader_parts(loader: Any) -> list[Any]:
+    """``loader``, its data set and samplers, and those that they in turn draw from."""
+    parts = [loader]
+    for part in parts:
+        found = (getattr(part, name, None) for name in ("dataset", "batch_sampler", "sampler"))
+        parts += [inner for inner in found if inner is not None and not any(inner is known for known in parts)]
+    return parts
+
+
+def generators_of(loader: Any) -> list[Generator]:
+    """The generators of their own that the parts of ``loader`` draw from, each once."""
+    found = (getattr(part, "generator", None) for part in loader_parts(loader))
+    return list({id(generator): generator for generator in found if isinstance(generator, Generator)}.values())
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Make the next pass over ``loader``, prepared or not, number ``epoch``."""
+    own = getattr(loader, "set_epoch", None)
+    if own is not None:
+        own(epoch)
+        return
+    for part in loader_parts(loader):
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+
+
+class Epochs:
+    """Tells the parts of a loader which pass comes next.
+
+    A part whose epoch the user sets, as ``sampler.set_epoch(epoch)`` does, is left to the user.
+
+    Args:
+        loader: The user's own.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._parts = [part for part in loader_parts(loader) if hasattr(part, "set_epoch")]
+        self._known = [getattr(part, "epoch", None) for part in self._parts]
+
+    def tell(self, epoch: int, explicit: bool) -> None:
+        """Set the epoch of each part; with ``explicit``, of those too that the user has set."""
+        for position, part in enumerate(self._parts):
+            if explicit or getattr(part, "epoch", None) == self._known[position]:
+                part.set_epoch(epoch)
+                self._known[position] = getattr(part, "epoch", None)
+
+
+def check_sharded(loader: Any, shards: int, shard: int) -> bool:
+    """Whether the user has sharded ``loader`` already.
+
+    Known are a ``DistributedSampler``, Hugging Face's ``split_dataset_by_node`` of a streaming data set, and
+    WebDataset's ``split_by_node`` and resampled shards.
+
+    Raises:
+        ConfigurationError: It is sharded for other processes than these.
+    """
+    for part in loader_parts(loader):
+        split: Any = getattr(part, "_distributed", None)
+        if isinstance(part, DistributedSampler):
+            given, name = (part.num_replicas, part.rank), "DistributedSampler(num_replicas={}, rank={})"
+        elif hasattr(split, "world_size") and hasattr(split, "rank"):
+            given, name = (split.world_size, split.rank), "split_dataset_by_node(world_size={}, rank={})"
+        elif any(_splits_nodes(stage) for stage in getattr(part, "pipeline", None) or ()):
+            return True
+        else:
+            continue
+        if given != (shards, shard):
+            raise ConfigurationError(
+                f"{name.format(*given)}: this is process {shard} of {shards}. Give it {shards} and {shard}, or leave "
+                "it out: prepare shards the loader itself."
+            )
+        return True
+    return False
+
+
+def _splits_nodes(stage: Any) -> bool:
+    names = (getattr(stage, "__name__", ""), type(stage).__name__, getattr(getattr(stage, "f", None), "__name__", ""))
+    return any(name in ("split_by_node", "ResampledShards", "ResampledShardList") for name in names)

@@ -1,0 +1,175 @@
+"""Making a user's loader one of this process's share."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Generator
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+
+from core.data.active import ActivePasses
+from core.data.loader import Dispatch, PreparedLoader
+from core.data.parts import check_sharded, generators_of
+from core.data.reading import MapReading, StreamReading, make_reading
+from core.data.seeds import PassSeeds, draw_seed
+from core.data.settings import DataSettings
+from core.data.sharding import index_source
+from core.data.share import Share
+from core.data.transfer import Transfer
+from core.errors import ConfigurationError, WrongTypeError
+from core.strategies.base import Strategy
+
+__all__ = ["prepare_loader"]
+
+HOST = torch.device("cpu")
+
+
+def prepare_loader(
+    loader: Any,
+    strategy: Strategy,
+    *,
+    evaluation: bool = False,
+    sharded: bool = False,
+    settings: DataSettings | None = None,
+    device_placement: bool = True,
+    active: ActivePasses | None = None,
+) -> PreparedLoader:
+    """A loader of this process's share of the batches of ``loader``, each on this process's device.
+
+    With several processes all of them have to call it, as process 0 tells the others how orders are drawn.
+
+    Args:
+        loader: The user's own; it is left as it was. A DataLoader, or on one process any iterable of batches. One that
+            was prepared is returned as it is.
+        strategy: Says which share is this process's.
+        evaluation: Whether it is read for evaluation: ``drop_last`` drops what one process would drop, and a pass that
+            was left by ``break`` is not continued after a resume.
+        sharded: Whether the user has already sharded the data among the processes. Where torch's
+            ``DistributedSampler`` does so, Hugging Face's ``split_dataset_by_node`` of a streaming data set or
+            WebDataset's ``split_by_node``, this is noticed.
+        settings: How loaders are sharded, seeded and read.
+        device_placement: Whether batches are copied to this process's device.
+        active: Where the loader's passes say that they yield a batch; a new registry by default.
+
+    Raises:
+        WrongTypeError: It cannot be sharded.
+        ConfigurationError: It is sharded for other processes than these, or the settings do not fit it.
+    """
+    if isinstance(loader, PreparedLoader):
+        return loader
+    settings = DataSettings() if settings is None else settings
+    shards, shard = strategy.data_shards, strategy.data_shard
+    if settings.use_stateful_dataloader:
+        loader = _stateful(loader)
+    # Batches come from the host: where that is where the work is done, there is nothing to move.
+    device = None if strategy.root_device.type == HOST.type or not device_placement else strategy.root_device
+    transfer = None if device is None else Transfer(device, settings.non_blocking)
+    is_shared = shards > 1
+    if is_shared and (sharded or check_sharded(loader, shards, shard)):
+        return PreparedLoader(
+            make_reading(loader, Share(), shard, True), Share(), None, transfer, None, evaluation, active
+        )
+    if is_shared and not isinstance(loader, DataLoader):
+        raise WrongTypeError(
+            f"dataloaders: {type(loader).__name__} cannot be sharded among {shards} processes. Pass a "
+            "torch DataLoader, or set sharded=True if it already yields only this process's part."
+        )
+    share = Share(shards, shard, settings.even_batches, settings.split_batches, evaluation)
+    seeds = _agreed_seeds(loader, strategy, settings)
+    if is_shared and settings.dispatch_batches:
+        return _dispatching(loader, strategy, share, seeds, transfer, active)
+    reading = make_reading(loader, share, shard, is_shared, settings.is_seeded)
+    _reseed(reading, settings)
+    return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active)
+
+
+def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> PassSeeds | None:
+    """What orders are drawn from: process 0's, which its generators are also made equal to."""
+    generators = generators_of(loader)
+    is_shared = strategy.data_shards > 1
+    if not (is_shared or settings.is_seeded):
+        return None
+    if settings.data_seed is not None:
+        seeds = PassSeeds.from_seed(settings.data_seed)
+    elif settings.is_seeded and (own := _own_generator(loader)) is not None:
+        seeds = PassSeeds.from_seed(own.initial_seed())
+    else:
+        seeds = PassSeeds(torch.get_rng_state())
+        if _draws_order(loader):
+            draw_seed(None)  # so that the next loader's orders are others
+    if is_shared:
+        states = [generator.get_state() for generator in generators]
+        seeds.state, states = strategy.broadcast((seeds.state, states))
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+    return seeds
+
+
+def _draws_order(loader: Any) -> bool:
+    """Whether the order of ``loader`` may be drawn from torch's own generator."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return True
+    source = index_source(loader)[0]
+    return type(source) is not SequentialSampler and getattr(source, "generator", None) is None
+
+
+def _own_generator(loader: Any) -> Generator | None:
+    if not isinstance(loader, DataLoader):
+        return None
+    found = getattr(index_source(loader)[0], "generator", None) or loader.generator
+    return found if isinstance(found, Generator) else None
+
+
+def _reseed(reading: Any, settings: DataSettings) -> None:
+    if isinstance(reading, MapReading):
+        reading.sampler.reseed = settings.is_seeded
+
+
+def _dispatching(
+    loader: DataLoader[Any],
+    strategy: Strategy,
+    share: Share,
+    seeds: PassSeeds | None,
+    transfer: Transfer | None,
+    active: ActivePasses | None,
+) -> PreparedLoader:
+    alone = Share(1, 0, share.even, share.split, share.evaluation)
+    reading = make_reading(loader, alone, 0, False, False)
+    divided = make_reading(loader, share, share.shard, True, False)  # as it would be read by each: for its length
+    is_stream = isinstance(reading, StreamReading)
+    size, drop_last = (loader.batch_size, loader.drop_last) if is_stream else index_source(loader)[1:]
+    dispatch = Dispatch(
+        strategy.broadcast, share, strategy.global_rank == 0, divided.units, size, drop_last, divided.steps
+    )
+    return PreparedLoader(reading, share, seeds, transfer, dispatch, share.evaluation, active)
+
+
+def _stateful(loader: Any) -> Any:
+    """``loader`` as torchdata's, where its data set is iterable."""
+    if not isinstance(loader, DataLoader) or not isinstance(loader.dataset, IterableDataset):
+        return loader
+    if importlib.util.find_spec("torchdata") is None:
+        raise ConfigurationError(
+            "use_stateful_dataloader=True: torchdata is not installed. Run `pip install torchdata`."
+        )
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    if isinstance(loader, StatefulDataLoader):
+        return loader
+    return StatefulDataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        drop_last=loader.drop_last,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        pin_memory_device=loader.pin_memory_device,
+    )

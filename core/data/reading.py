@@ -1,0 +1,359 @@
+"""How a loader is read in one pass: which batches, in which order, from where on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain, islice
+from typing import Any
+
+from torch import Generator, Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
+
+from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
+from core.data.sharding import Real, ShardedSampler, check_split, index_source
+from core.data.share import Share
+from core.data.streams import MarkedCollate, ShardedStream, stream_steps
+from core.errors import CheckpointError
+from core.random import get_host_rng_state
+
+__all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "make_reading"]
+
+
+class Start:
+    """Where a pass over a loader starts.
+
+    Args:
+        epoch: The number of the pass.
+        offset: How far into the data, in the units of :attr:`Reading.units`.
+        batches: How many batches that is.
+        rng: The state of the host's generators at the start of the pass that is continued; ``None`` for now.
+        is_same_world: Whether the pass that is continued had as many processes.
+        inner: The state of a ``StatefulDataLoader``, which finds the position by itself; ``None`` for others.
+        generators: The states of the loader's own generators at the start of the pass that is continued.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        offset: int = 0,
+        batches: int = 0,
+        rng: dict[str, Any] | None = None,
+        is_same_world: bool = True,
+        inner: dict[str, Any] | None = None,
+        generators: list[Tensor] | None = None,
+    ) -> None:
+        self.epoch, self.offset, self.batches, self.rng = epoch, offset, batches, rng
+        self.is_same_world, self.inner, self.generators = is_same_world, inner, generators
+
+    def replay(self) -> AbstractContextManager[None]:
+        """A context in which what the first part of the pass drew is drawn again."""
+        return nullcontext() if self.rng is None else replayed(self.rng)
+
+
+class Reading:
+    """Reads any iterable of batches as it is.
+
+    Args:
+        loader: The user's own.
+    """
+
+    units = 1
+    """How far a batch moves in the data, in units of its own."""
+    loader: Any
+    """What is iterated."""
+    knows_length = True
+    """Whether :meth:`steps` is certain, not what the data set says of itself."""
+    marks = False
+    """Whether a batch comes as a pair, with what of its global batch is no padding."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.own: Any = loader
+        """The user's own loader."""
+
+    def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
+        """The batches of a pass."""
+        del seeds
+        with start.replay():
+            batches: Iterator[Any] = iter(self.loader)
+            for _ in range(start.batches):
+                next(batches, None)
+        return batches
+
+    def steps(self, offset: int) -> int:
+        """How many batches a pass has from ``offset`` on.
+
+        Raises:
+            TypeError: It is not known.
+        """
+        return max(len(self.loader) - offset, 0)
+
+    def real(self, number: int) -> Real | None:
+        """For batch ``number`` from the start of the pass: what of its global batch is no padding."""
+        del number
+        return None
+
+    def memory(self) -> dict[str, Any]:
+        """What the next pass depends on, of those before."""
+        return {"drawn": False, "base": 0}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Take back what :meth:`memory` gave."""
+
+    def inner_state(self) -> dict[str, Any] | None:
+        """The state of a loader that can find its position by itself, else ``None``."""
+        return None
+
+    def batch_seed(self, number: int) -> int | None:
+        """What this process draws batch ``number`` of the pass with; ``None`` to draw on as before."""
+        del number
+        return None
+
+
+class MapReading(Reading):
+    """Reads a ``DataLoader`` of a map-style data set, by index.
+
+    Args:
+        loader: The user's own.
+        share: Which part of its batches.
+        seed_shard: Which part's random numbers the fetched items draw; of the processes that take the same, one.
+        is_shared: Whether other processes fetch too, and draw other numbers.
+    """
+
+    def __init__(self, loader: DataLoader[Any], share: Share, seed_shard: int, is_shared: bool) -> None:
+        super().__init__(loader)
+        source, batch_size, drop_last = index_source(loader)
+        self.sampler = ShardedSampler(source, batch_size, drop_last, share, loader.batch_sampler is not None)
+        self.sampler.seed_shard = seed_shard
+        self.share, self.units = share, self.sampler.units
+        replaced = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        self.loader = clone_loader(loader, **{replaced: self.sampler})
+        self._isolates = is_shared and loader.num_workers == 0 and _may_draw(loader)
+        self._has_own_order = share.shards == 1 and not is_shared
+        self._base, self._has_drawn = 0, False
+        self._seed, self._first = 0, 0
+
+    def memory(self) -> dict[str, Any]:
+        """The base seed, which workers that live on after a pass are not given a second time."""
+        return {"drawn": self._has_drawn, "base": self._base}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Take back what :meth:`memory` gave."""
+        self._has_drawn, self._base = memory["drawn"], memory["base"]
+
+    def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
+        """The batches of a pass, the first ones skipped by index."""
+        own, sampler = self.own, self.sampler
+        resumes = start.offset > 0
+        if seeds is None and self._has_own_order and not resumes and own.num_workers == 0:
+            sampler.real = {}
+            plain: Iterator[Any] = iter(own)
+            return plain
+        with start.replay():
+            uses_seeds = seeds is not None and not (resumes and start.rng is not None)
+            if not uses_seeds and self._has_own_order and own.num_workers == 0:
+                self._seed, sampler.order_seed = 0, None  # the loader itself draws what it needs
+                generator: Generator | None = own.generator
+            else:
+                self._base, sampler.order_seed = self._draw(start.epoch, seeds if uses_seeds else None)
+                self._seed = mix(self._base, start.epoch)
+                generator = Generator().manual_seed(mix(self._seed, sampler.seed_shard))
+            object.__setattr__(self.loader, "generator", generator)
+            sampler.worker_seed = self._seed if own.num_workers else None
+            sampler.offset, sampler.primer, sampler.has_begun = start.offset, None, False
+            sampler.primes = resumes and own.num_workers == 0
+            self._first = start.offset // self.units
+            batches: Iterator[Any] = iter(self.loader)
+            primer: Any = sampler.primer
+            if primer is not None:
+                next(primer)
+            elif resumes and not sampler.has_begun:  # a class of the user's own, whose __iter__ begins with a batch
+                sampler.primes = False
+                batches = chain(list(islice(batches, 1)), batches)
+        return batches
+
+    def _draw(self, epoch: int, seeds: PassSeeds | None) -> tuple[int, int | None]:
+        """The base seed of a pass and the seed of its order, as plain torch draws them."""
+        generator = self.own.generator
+        base, order = (0, None) if seeds is None else seeds.of(epoch)
+        if seeds is not None and (generator is None or self.sampler.reseed):
+            return base, order
+        if not (self.own.persistent_workers and self._has_drawn):
+            self._base, self._has_drawn = draw_seed(generator), True
+        return self._base, order
+
+    def steps(self, offset: int) -> int:
+        """How many batches are left."""
+        return self.sampler.steps(offset)
+
+    def real(self, number: int) -> Real | None:
+        """What is no padding."""
+        return self.sampler.real.get(number)
+
+    def batch_seed(self, number: int) -> int | None:
+        """A seed of its own for each batch, where processes would draw alike."""
+        return mix(self._seed, self.sampler.seed_shard, self._first + number) if self._isolates else None
+
+
+class StreamReading(Reading):
+    """Reads a ``DataLoader`` of an iterable data set.
+
+    Args:
+        loader: The user's own.
+        share: Which part of its items.
+        seed_shard: As in :class:`MapReading`.
+        is_shared: Whether other processes read too.
+        is_seeded: Whether the data set draws from generators that are seeded by the pass, on one process too.
+    """
+
+    def __init__(
+        self, loader: DataLoader[Any], share: Share, seed_shard: int, is_shared: bool, is_seeded: bool
+    ) -> None:
+        super().__init__(loader)
+        self.share, self._seed_shard = share, seed_shard
+        size = loader.batch_size
+        if share.split and share.shards > 1:
+            check_split(size, False, share.shards)
+        self.units = share.shards if size is None else share.global_size(size)
+        self._is_plain = share.shards == 1 and not is_seeded
+        self._has_drawn = False
+        self._seed, self._first = 0, 0
+        self._isolates = is_shared and not self._is_plain and loader.num_workers == 0 and _collate_may_draw(loader)
+        if not self._is_plain or loader.num_workers == 0:
+            self._stream = ShardedStream(self.own.dataset, size, loader.drop_last, share)
+            self.marks = not _iterates_by_itself(loader)
+            replaced: dict[str, Any] = {"collate_fn": MarkedCollate(loader.collate_fn, self.marks), "drop_last": False}
+            if size is not None:
+                size = self.units // share.shards
+                replaced["batch_sampler"] = BatchSampler(loader.sampler, size, False)
+            self._clone = clone_loader(loader, dataset=self._stream, **replaced)
+            self.marks = self.marks and not self._is_plain
+            if not self._is_plain:
+                self.loader = self._clone
+
+    knows_length = False
+
+    def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
+        """The batches of a pass; those before its start are read, and left out.
+
+        Raises:
+            CheckpointError: The pass began on another number of processes, and workers read it.
+        """
+        own = self.own
+        if not start.is_same_world and start.offset:
+            return self._resharded(start, seeds)
+        with start.replay():
+            if not self._is_plain:
+                self._prepare(start, seeds, 0)
+            elif start.inner is not None:
+                own.load_state_dict(start.inner)
+                continued: Iterator[Any] = iter(own)
+                return continued
+            batches: Iterator[Any] = self._iterate()
+            for number in range(start.batches):
+                seed = self.batch_seed(number)
+                with nullcontext() if seed is None else seeded(seed):
+                    next(batches, None)
+        self._first = start.batches
+        return batches
+
+    def memory(self) -> dict[str, Any]:
+        """Whether workers that live on after a pass were given their base seed."""
+        return {"drawn": self._has_drawn, "base": 0}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Take back what :meth:`memory` gave."""
+        self._has_drawn = memory["drawn"]
+
+    def _iterate(self) -> Iterator[Any]:
+        """The loader's batches; drawing a base seed no more often than in the run that is resumed."""
+        drew, self._has_drawn = self._has_drawn, self.own.persistent_workers
+        if not (drew and self._is_plain and self.loader._iterator is None):
+            return iter(self.loader)
+        with replayed(get_host_rng_state()):
+            return iter(self.loader)
+
+    def _prepare(self, start: Start, seeds: PassSeeds | None, offset: int) -> None:
+        base = seeds.of(start.epoch)[0] if seeds is not None and self.own.generator is None else None
+        self._seed = draw_seed(self.own.generator) if base is None else base
+        self._stream.seed.fill_(self._seed)
+        self._stream.offset, self._first = offset, 0
+        object.__setattr__(self._clone, "generator", Generator().manual_seed(mix(self._seed, self._seed_shard)))
+
+    def _resharded(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
+        if self.own.num_workers:
+            raise CheckpointError(
+                f"position in an iterable data set: taken on another number of processes, with num_workers="
+                f"{self.own.num_workers}. Use num_workers=0 to continue it here, or as many processes as before."
+            )
+        with start.replay():
+            self._prepare(start, seeds, start.offset)
+            batches: Iterator[Any] = iter(self._clone)
+        return batches if self.loader is self._clone else (pair[0] for pair in batches)
+
+    def steps(self, offset: int) -> int:
+        """How many batches are left, where the workers divide the items of the data set evenly among them."""
+        total = max(len(self.own.dataset) - offset, 0)
+        own = self.own
+        return stream_steps(total, own.batch_size, own.drop_last, self.share, own.num_workers)
+
+    def inner_state(self) -> dict[str, Any] | None:
+        """That of a ``StatefulDataLoader`` that is read as it is."""
+        state: Callable[[], dict[str, Any]] | None = getattr(self.own, "state_dict", None) if self._is_plain else None
+        return None if state is None else state()
+
+    def batch_seed(self, number: int) -> int | None:
+        """A seed of its own for what collates each batch, where processes would draw alike."""
+        return mix(self._seed, self._seed_shard, self._first + number) if self._isolates else None
+
+
+def make_reading(
+    loader: Any, share: Share, seed_shard: int = 0, is_shared: bool = False, is_seeded: bool = False
+) -> Reading:
+    """How ``loader`` is read; see the classes' arguments.
+
+    Raises:
+        ConfigurationError: Its batches are to be split, and cannot be.
+    """
+    if not isinstance(loader, DataLoader):
+        return Reading(loader)
+    if isinstance(loader.dataset, IterableDataset):
+        return StreamReading(loader, share, seed_shard, is_shared, is_seeded)
+    return MapReading(loader, share, seed_shard, is_shared)
+
+
+def clone_loader(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
+    """A copy of ``loader`` that keeps its class and every other setting."""
+    clone = copy.copy(loader)
+    for name, value in {"_iterator": None, **attributes}.items():
+        # DataLoader refuses to have its sampler or data set changed; this copy has not been iterated yet.
+        object.__setattr__(clone, name, value)
+    return clone
+
+
+def _may_draw(loader: DataLoader[Any]) -> bool:
+    """Whether fetching a batch may draw random numbers."""
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) not in (TensorDataset, list, tuple, range) or _collate_may_draw(loader)
+
+
+def _collate_may_draw(loader: DataLoader[Any]) -> bool:
+    return loader.collate_fn not in (default_collate, default_convert)
+
+
+def _iterates_by_itself(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's class has an ``__iter__`` of the user's own, which takes batches as they are collated."""
+    (definer, *_) = (cls for cls in type(loader).__mro__ if "__iter__" in vars(cls))
+    return definer.__module__.partition(".")[0] not in ("torch", "torchdata")

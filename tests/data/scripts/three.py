@@ -1,0 +1,56 @@
+"""What three processes see of 34 items, each journal in a file of its own."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from core import Runtime
+from core.data import DataSettings, drop_padding
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(34))
+
+    def __len__(self) -> int:
+        return 34
+
+
+def shuffled(**options: Any) -> DataLoader[int]:
+    return DataLoader(range(34), 8, shuffle=True, **options)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    runtime = Runtime(accelerator="cpu", strategy="ddp", devices=3)
+    runtime.launch()
+    rank = runtime.process_index
+
+    def gathered(loader: Any) -> list[int]:
+        return [item for batch in loader for item in drop_padding(runtime.gather(batch), loader.real_samples).tolist()]
+
+    said: dict[str, Any] = {}
+    for seed in (1, 2):
+        torch.manual_seed(seed + 100 * rank)  # what counts is rank 0's
+        loader = runtime.prepare(shuffled())
+        said[f"seed {seed}"] = [gathered(loader) for _ in range(2)]
+    loader = runtime.prepare(shuffled(generator=torch.Generator().manual_seed(7 + rank)))
+    said["generator"] = [gathered(loader) for _ in range(2)]
+    held_out = runtime.prepare_data_loader(DataLoader(range(34), 8), evaluation=True)  # type: ignore[arg-type]
+    said["evaluation"] = gathered(held_out)
+    for name, data in {"map": range(34), "stream": Stream()}.items():
+        loader = runtime.prepare_data_loader(
+            DataLoader(data, 8),  # type: ignore[arg-type]
+            settings=DataSettings(dispatch_batches=True),
+        )
+        said[f"dispatched {name}"] = [gathered(loader), len(loader)]
+    stream = runtime.prepare(DataLoader(Stream(), 8, num_workers=1))
+    said["stream"] = [gathered(stream), len(stream)]
+    Path(os.environ["OUT"], f"rank{rank}.json").write_text(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Loaders as prepare hands them back: shared out, moved, counting epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+from core.data import PreparedLoader, prepare_loader, set_epoch
+from core.errors import ConfigurationError, WrongTypeError
+
+from .loaders import KINDS, Numbers, OwnLoader, Reversed, SizedStream, Stream, flat, prepared, strategy
+
+
+def test_each_pass_is_an_epoch() -> None:
+    """A shuffling loader draws a new order for each pass, the same in each process, and can be told which is next."""
+    loaders = prepared(lambda: KINDS["shuffled"](24), 2)
+    first, second = ([flat(list(loader)) for loader in loaders] for _ in range(2))
+    assert sorted(first[0] + first[1]) == sorted(second[0] + second[1]) == list(range(24))
+    assert first != second
+    for loader in loaders:
+        set_epoch(loader, 0)
+    assert [flat(list(loader)) for loader in loaders] == first
+    assert [flat(list(loader)) for loader in loaders] == second
+
+
+class Epochal(Reversed):
+    """A sampler of the user's own that orders by epoch."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_a_samplers_own_set_epoch_is_called() -> None:
+    """With the number of the pass."""
+    sampler = Epochal(8)
+    prepared = prepare_loader(DataLoader(Numbers(8), sampler=sampler), strategy(2, 1))
+    for epoch in range(3):
+        list(prepared)
+        assert sampler.epoch == epoch
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("make", [Numbers, Stream, SizedStream])
+def test_set_epoch_is_there_for_every_number_of_processes(make: Any, shards: int) -> None:
+    """And is called by each pass: data sets that order by epoch are told."""
+
+    class Epochal(make):  # type: ignore[misc]
+        epoch = -1
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    dataset = Epochal(8)
+    loader = prepared(lambda: DataLoader(dataset, batch_size=2), shards)[0]
+    for epoch in range(2):
+        list(loader)
+        assert (dataset.epoch, loader.epoch) == (epoch, epoch + 1)
+    loader.set_epoch(7)
+    list(loader)
+    assert (dataset.epoch, loader.epoch) == (7, 8)
+
+
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_distributed_sampler_of_the_users_own(within: bool, evaluation: bool) -> None:
+    """The loader is not sharded again; its sampler is told each epoch, unless the user does so."""
+    sampler: DistributedSampler[int] = DistributedSampler(Numbers(12), num_replicas=3, rank=1, shuffle=True)
+    own = DataLoader(Numbers(12), batch_size=2, sampler=sampler)
+    if within:
+        own = DataLoader(Numbers(12), batch_sampler=BatchSampler(sampler, 2, drop_last=False))
+    prepared = prepare_loader(own, strategy(3, 1), evaluation=evaluation)
+    for epoch in range(2):
+        assert flat(list(prepared)) == [*sampler]
+        assert (sampler.epoch, len(prepared)) == (epoch, 2)
+    sampler.set_epoch(7)
+    list(prepared)
+    assert sampler.epoch == 7
+    set_epoch(prepared, 2)
+    list(prepared)
+    assert sampler.epoch == 2
+
+
+def test_data_that_the_user_has_sharded() -> None:
+    """Each process reads all of what it is given, a DataLoader's or any iterable's."""
+    for own in ([torch.ones(2)] * 3, DataLoader(Numbers(5), 2), DataLoader(Stream(5), 2)):
+        loader = prepare_loader(own, strategy(2, 1), sharded=True)
+        assert len(list(loader)) == 3
+
+
+@pytest.mark.parametrize(("replicas", "rank"), [(2, 0), (4, 1), (3, 0)])
+def test_a_distributed_sampler_for_other_processes(replicas: int, rank: int) -> None:
+    """Would leave items out or take them twice: refused, with both."""
+    sampler: DistributedSampler[int] = DistributedSampler(Numbers(12), num_replicas=replicas, rank=rank)
+    said = rf"num_replicas={replicas}, rank={rank}\): this is process 1 of 3. Give it 3 and 1"
+    with pytest.raises(ConfigurationError, match=said):
+        prepare_loader(DataLoader(Numbers(12), sampler=sampler), strategy(3, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_process_on_the_host_reads_as_plain_torch(kind: str) -> None:
+    """The same batches, its own data set and samplers; and what is prepared may be prepared again."""
+    own = KINDS[kind](5)
+    loader = prepare_loader(own, strategy(1, 0))
+    torch.manual_seed(0)
+    expected = list(KINDS[kind](5))
+    torch.manual_seed(0)
+    assert flat(list(loader)) == flat(expected)
+    assert (loader.dataset, loader.sampler, loader.batch_sampler) == (own.dataset, own.sampler, own.batch_sampler)
+    assert prepare_loader(loader, strategy(1, 0)) is loader
+
+
+@pytest.mark.parametrize("own", [[torch.ones(2)], DataLoader([torch.ones(2)], batch_size=None)])  # type: ignore[arg-type]
+def test_batches_are_moved_to_the_device(own: Any) -> None:
+    """Of any iterable, with all tensors in their structure; the user's own stay where they are."""
+    prepared = prepare_loader([{"x": batch, "name": "kept"} for batch in own], strategy(1, 0, "meta"))
+    assert isinstance(prepared, PreparedLoader)
+    for _ in range(2):
+        (batch,) = prepared
+        assert batch["x"].device.type == "meta"
+        assert batch["name"] == "kept"
+    assert len(prepared) == 1
+    direct = prepare_loader(own, strategy(1, 0, "meta"))
+    assert [batch.device.type for batch in direct] == ["meta"]
+    assert next(iter(own)).device.type == "cpu"
+
+
+@pytest.mark.parametrize("own", [[torch.ones(2)], (batch for batch in [1, 2])])
+def test_only_a_data_loader_can_be_shared_out(own: Any) -> None:
+    """Among several processes anything else is refused, rather than given to each whole."""
+    said = f"dataloaders: {type(own).__name__} cannot be sharded among 2 processes. Pass a torch DataLoader"
+    with pytest.raises(WrongTypeError, match=said):
+        prepare_loader(own, strategy(2, 0))
+
+
+def test_a_pass_may_be_left() -> None:
+    """Whoever breaks out of a loop over one loader disturbs neither its next pass nor the passes over another."""
+    own = KINDS["sequential"](24)
+    train, held_out = prepared(lambda: own, 2)[0], prepared(lambda: own, 2, evaluation=True)[0]
+    expected = [flat(list(train)), flat(list(held_out))]
+    for _ in range(2):
+        batches = iter(train)
+        next(batches)
+        for _ in held_out:
+            break
+        assert len(list(batches)) == 2
+        assert [flat(list(train)), flat(list(held_out))] == expected
+
+
+def test_a_prepared_loader_passes_for_the_users() -> None:
+    """Its length and attributes are those of the loader that it goes through."""
+    prepared = prepare_loader(OwnLoader(Numbers(9), batch_size=2, label="mine"), strategy(2, 0))
+    assert len(prepared) == 3
+    assert (prepared.label, prepared.batch_size) == ("mine", 2)
+    with pytest.raises(AttributeError):
+        prepared.no_such_thing  # noqa: B018
