@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import torch
-
 from core.plan.model import Plan
 from core.strategies.base import Strategy
+from core.strategies.process_plan import ProcessPlan
 
 __all__ = ["assemble"]
 
 
 def assemble(plan: Plan) -> Strategy:
-    """The strategy that ``plan`` describes, with its parts connected; once for a Plan, whose parts they are."""
+    """Connect the live parts of ``plan``.
+
+    Call this once for each Plan: the strategy that is returned is the Plan's own part, and so are its parts.
+
+    Returns:
+        The strategy, ready to be launched.
+
+    Raises:
+        CoreError: The strategy rejects a part that was resolved for it.
+    """
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
     strategy.name = plan.strategy.name
     parts["accelerator"].import_backend()
     strategy.connect(
         **parts,
-        parallel_devices=[torch.device(device) for device in plan.devices],
-        num_nodes=plan.num_nodes,
-        plan=plan.to_json(),
+        plan=ProcessPlan(
+            devices=plan.devices,
+            num_nodes=plan.num_nodes,
+            world_size=plan.world_size,
+            launcher=plan.launcher,
+            process_group_backend=plan.process_group_backend,
+            plan_for_ranks=plan.for_ranks().to_json(),
+        ),
     )
     return strategy

@@ -1,4 +1,4 @@
-"""Refusing, before anything starts, what the accelerator says that it lacks."""
+"""Rejecting, before anything starts, what the accelerator declares as unsupported."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ _COMPUTING = {torch.float64: "float64", torch.float16: "float16", torch.bfloat16
 
 
 def check_able(accelerator: Accelerator, precision: Precision, precision_name: str, world_size: int) -> None:
-    """Refuse a precision, or a number of processes, that the accelerator lacks what it needs for.
+    """Reject a precision or a number of processes that needs a capability the accelerator does not have.
 
     Raises:
-        ConfigurationError: As said, with the accelerator's own reason.
+        ConfigurationError: A needed capability is unsupported; the message has the accelerator's reason.
     """
-    lacks = accelerator.lacks
+    unsupported = accelerator.unsupported
     for capability in _needed_by(precision):
-        if capability in lacks:
+        if capability in unsupported:
             raise ConfigurationError(
-                f"precision={precision_name!r} needs {capability}, which accelerator {accelerator.name!r} lacks: "
-                f"{lacks[capability]}. Valid: a precision without it."
+                f"precision={precision_name!r} needs {capability}, which accelerator {accelerator.name!r} does not "
+                f"support: {unsupported[capability]}. Set precision to one that does not need it, such as '32-true'."
             )
-    if world_size > 1 and "collectives" in lacks:
+    if world_size > 1 and "collectives" in unsupported:
         raise ConfigurationError(
-            f"devices, num_nodes: they give {world_size} processes, but accelerator {accelerator.name!r} lacks "
-            f"collectives: {lacks['collectives']}. Valid: one process."
+            f"devices and num_nodes give {world_size} processes, but accelerator {accelerator.name!r} does not support "
+            f"collectives: {unsupported['collectives']}. Set devices=1 and num_nodes=1."
         )
 
 
 def check_eager(accelerator: Accelerator, strategy_name: str) -> None:
-    """Refuse a strategy that is not for this accelerator, where the accelerator runs no single operations.
+    """Reject a strategy that runs operations one by one on an accelerator that only runs compiled programs.
 
     Raises:
-        ConfigurationError: As said, with the accelerator's own reason.
+        ConfigurationError: The accelerator does not support eager operations; the message has its reason.
     """
-    if "eager" in accelerator.lacks:
+    if "eager" in accelerator.unsupported:
         raise ConfigurationError(
-            f"strategy={strategy_name!r} runs single operations, which accelerator {accelerator.name!r} lacks: "
-            f"{accelerator.lacks['eager']}. Valid: a strategy that serves {accelerator.name!r} by name."
+            f"strategy={strategy_name!r} runs operations one by one, which accelerator {accelerator.name!r} does not "
+            f"support: {accelerator.unsupported['eager']}. Use a strategy that is made for {accelerator.name!r}."
         )
 
 

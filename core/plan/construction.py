@@ -12,22 +12,23 @@ __all__ = ["construct"]
 
 
 def construct(spec: BackendSpec, cls: type[Any], **more: Any) -> Any:
-    """An instance of ``cls``, which ``spec`` is about, with the arguments and under the name that the spec gives.
+    """Create an instance of ``cls`` with the spec's arguments, and name it after the spec.
 
     Args:
         spec: The backend's description.
-        cls: Its target, imported.
-        **more: Further arguments for the class.
+        cls: Its imported target.
+        **more: Further constructor arguments.
 
     Raises:
-        CoreError: The class refuses what it is called with.
+        CoreError: The class rejects its arguments.
+        BackendError: The class raises anything else.
     """
     try:
         part = cls(**more, **spec.init_args)
         part.name = spec.name
     except CoreError:
         raise
-    except (Exception, SystemExit) as error:  # a backend's class may raise anything; it is the cause shown
+    except (Exception, SystemExit) as error:  # a backend's class may raise anything
         arguments = ", ".join(f"{name}={value!r}" for name, value in spec.init_args.items())
         raise BackendError(
             f"{spec.kind} {spec.name!r} is broken: {cls.__qualname__}({arguments}) raises {describe(error)}"

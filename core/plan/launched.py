@@ -1,4 +1,4 @@
-"""Ranks get the launcher's Plan: a process that was started does not scan again and cannot disagree."""
+"""A process that a launcher started takes the launcher's Plan: it does not scan again, so it cannot disagree."""
 
 from __future__ import annotations
 
@@ -13,28 +13,36 @@ from core.environments.local import LAUNCHED
 from core.kinds import KINDS
 from core.plan.construction import construct
 from core.plan.model import Choice, Plan
-from core.plan.request import Request, Word, checked
+from core.plan.request import Argument, Request, checked
 
 __all__ = ["take_launched"]
 
 
 def take_launched(request: Request) -> Plan | None:
-    """The launcher's Plan with this process's own parts, or ``None`` where it was made for other words than these."""
+    """The launcher's Plan with live parts of this process; ``None`` if the Plan is the answer to another request.
+
+    The Plan has no reasons and no rejected candidates; see :meth:`core.plan.Plan.for_ranks`.
+
+    Raises:
+        CoreError: A part cannot be constructed in this process.
+    """
     plan = Plan.from_json(request.environ[LAUNCHED])
     if plan.request != request.describe():
         return None
     strategy = _part("strategy", plan.strategy, request.strategy, request)
-    given = {kind: checked(Word(kind, value, "strategy")) for kind, value in strategy.given.items()}
+    requested = {kind: checked(Argument(kind, value, "strategy")) for kind, value in strategy.requested_parts.items()}
     parts = {
-        kind: strategy if kind == "strategy" else _part(kind, choice, given.get(kind, getattr(request, kind)), request)
+        kind: strategy
+        if kind == "strategy"
+        else _part(kind, choice, requested.get(kind, getattr(request, kind)), request)
         for kind, choice in plan.choices().items()
     }
     return attrs.evolve(plan, parts=parts)
 
 
-def _part(kind: str, choice: Choice, word: Any, request: Request) -> Any:
-    if not isinstance(word, str):
-        return word
+def _part(kind: str, choice: Choice, value: Any, request: Request) -> Any:
+    if not isinstance(value, str):
+        return value
     if choice.target is None:
         spec = Registry.read(request.environ).find(kind, choice.name)[0]
     else:

@@ -9,43 +9,50 @@ from typing import Any
 
 import attrs
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, shortened
+from core.kinds import KINDS
 from core.specs import BackendSpec
 
-__all__ = ["Choice", "PassedOver", "Plan"]
+__all__ = ["Choice", "Plan", "Rejected"]
 
 FORMAT = 1
 WIDTH = 80
 
+LONGEST_INIT_ARGS = 8192
+"""Characters of JSON that a started process is sent of one backend's constructor arguments."""
+
 
 @attrs.frozen
-class PassedOver:
-    """A candidate that was not chosen."""
+class Rejected:
+    """A backend that was considered and not chosen."""
 
     name: str
-    reason: str
+    """The backend's name."""
+    reason: str = attrs.field(converter=shortened)
+    """Why it was not chosen, in at most 300 characters."""
 
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """One decision of the Plan."""
+    """The backend chosen for one kind."""
 
     name: str
-    """The backend chosen."""
-    reason: str
-    """Why."""
+    """The backend's name."""
+    reason: str = attrs.field(converter=shortened)
+    """Why it was chosen, in at most 300 characters; empty in a process that received its Plan."""
     origin: str = ""
-    """The distribution and version it came from; ``this process`` where it was registered or given in code."""
-    passed_over: tuple[PassedOver, ...] = ()
-    """Every other candidate, with the reason."""
+    """The distribution and version it comes from; ``this process`` if it was registered or passed in code."""
+    rejected: tuple[Rejected, ...] = ()
+    """The other candidates; empty in a process that received its Plan."""
     target: str | None = attrs.field(default=None, repr=False)
-    """``"module:Class"``, for processes that are started; ``None`` where they must find it in their own code."""
+    """The class, as ``"module:Class"``. ``None`` if a started process has to look the backend up by name: its class
+    or arguments exist only in the user's code."""
     init_args: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """What the class is called with."""
+    """The arguments that the class is called with."""
 
     @classmethod
-    def of(cls, spec: BackendSpec, reason: str, origin: str, passed_over: Sequence[PassedOver] = ()) -> Choice:
-        """The choice of what ``spec`` describes."""
+    def of(cls, spec: BackendSpec, reason: str, origin: str, rejected: Sequence[Rejected] = ()) -> Choice:
+        """The choice of the backend that ``spec`` describes."""
         target, init_args = spec.target, dict(spec.init_args)
         if not isinstance(target, str) or not all(isinstance(value, _PLAIN) for value in init_args.values()):
             target, init_args = None, {}
@@ -53,53 +60,87 @@ class Choice:
             name=spec.name,
             reason=reason,
             origin=origin,
-            passed_over=tuple(passed_over),
+            rejected=tuple(rejected),
             target=target,
             init_args=init_args,
         )
 
+    def for_ranks(self) -> Choice:
+        """This choice as a started process receives it; see :meth:`Plan.for_ranks`."""
+        short = attrs.evolve(self, reason="", rejected=())
+        is_long = len(json.dumps(dict(self.init_args))) > LONGEST_INIT_ARGS
+        return attrs.evolve(short, target=None, init_args={}) if is_long else short
+
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What will run, on what, and why; made by :func:`core.plan.resolve` and by nothing else."""
+    """What will run, on what, and why. :func:`core.plan.resolve` makes it; nothing decides again after that."""
 
     request: Mapping[str, Any]
-    """The user's words, as plain data."""
+    """The user's arguments as plain data: what this Plan is the answer to."""
     accelerator: Choice
+    """The hardware."""
     strategy: Choice
+    """How the model is spread over devices."""
     precision: Choice
+    """The dtype policy."""
     checkpoint_io: Choice
+    """The checkpoint format."""
     cluster_environment: Choice
+    """What tells each process its ranks."""
     devices: tuple[str, ...]
-    """The devices of one machine: ``("cpu", "cpu")``; one for each process by local rank, or all of one process's."""
-    devices_reason: str
+    """The devices of one machine, such as ``("cpu", "cpu")``: one for each process, by local rank; or all devices of
+    the one process, if it drives them all."""
+    devices_reason: str = attrs.field(converter=shortened)
+    """Why these devices."""
     num_nodes: int
-    num_nodes_reason: str
+    """Number of machines."""
+    num_nodes_reason: str = attrs.field(converter=shortened)
+    """Why this number of machines."""
     world_size: int
+    """Number of processes on all machines."""
     launcher: str | None
-    """How the strategy will start processes, as in :attr:`core.Strategy.launcher`; ``None`` where it need not."""
+    """How the strategy starts the processes: ``"script"`` runs the user's script again for each further process;
+    ``"spawn"``, ``"fork"`` and others run a function in each. ``None`` if it starts none."""
     process_group_backend: str | None
-    """The ``torch.distributed`` backend; ``None`` where no process group is joined."""
-    process_group_reason: str
-    """Why that one, or none."""
+    """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
+    process_group_reason: str = attrs.field(converter=shortened)
+    """Why this backend, or none."""
     parts: Mapping[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
-    """By kind: the live object. Of this process only; not in the JSON."""
+    """The live objects by kind. They belong to this process and are not in the JSON."""
 
     @property
     def runs_function(self) -> bool:
-        """Whether the strategy runs a function in processes that it starts, rather than this script."""
+        """Whether the strategy runs a function in the processes that it starts, rather than the user's script."""
         return self.launcher not in (None, "script")
 
     def choices(self) -> dict[str, Choice]:
-        """The five choices by kind."""
-        return {kind: getattr(self, kind) for kind in _KINDS}
+        """The choices by kind."""
+        return {kind: getattr(self, kind) for kind in KINDS}
+
+    def for_ranks(self) -> Plan:
+        """What a started process receives of this Plan: what to run, and nothing that explains it.
+
+        Reasons and rejected candidates stay behind, and so do constructor arguments of more than
+        :data:`LONGEST_INIT_ARGS` characters: the process looks such a backend up by its name. So the Plan fits into an
+        environment variable, whatever other plugins report.
+        """
+        choices: dict[str, Any] = {kind: choice.for_ranks() for kind, choice in self.choices().items()}
+        return attrs.evolve(
+            self,
+            **choices,
+            devices_reason="",
+            num_nodes_reason="",
+            process_group_reason="",
+            parts={},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The Plan as plain data."""
         data = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "parts")
         data["devices"] = list(self.devices)
-        for kind in _KINDS:
-            data[kind]["passed_over"] = list(data[kind]["passed_over"])
+        for kind in KINDS:
+            data[kind]["rejected"] = list(data[kind]["rejected"])
         return {"format": FORMAT, **data}
 
     def to_json(self, indent: int | None = None) -> str:
@@ -108,50 +149,58 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """The Plan that :meth:`to_json` wrote; without ``parts``.
+        """The Plan that :meth:`to_json` wrote, without ``parts``.
 
         Raises:
-            ConfigurationError: ``text`` is no such JSON.
+            ConfigurationError: ``text`` is not the JSON of a Plan.
         """
         try:
             data = json.loads(text)
             if data.pop("format") != FORMAT:
                 raise ValueError(f"format is not {FORMAT}")
-            for kind in _KINDS:
+            for kind in KINDS:
                 choice = data[kind]
-                choice["passed_over"] = tuple(PassedOver(**candidate) for candidate in choice["passed_over"])
+                choice["rejected"] = tuple(Rejected(**candidate) for candidate in choice["rejected"])
                 data[kind] = Choice(**choice)
             data["devices"] = tuple(data["devices"])
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"text={text[:99]!r}: no Plan as JSON ({error}). Valid: what to_json gave."
+                f"text is not the JSON of a Plan ({error}): {text[:99]!r}. Pass what Plan.to_json() returned."
             ) from error
 
     def __str__(self) -> str:
         return render(self)
 
 
-_KINDS = ("accelerator", "strategy", "precision", "checkpoint_io", "cluster_environment")
 _PLAIN = (str, int, float, bool, type(None))
 
 
 def render(plan: Plan) -> str:
-    """The Plan for a reader: each choice with its reason, each candidate passed over with its reason."""
+    """The Plan for a reader: each choice with its reason, and each rejected candidate with its reason."""
     lines: list[str] = []
     for kind, choice in plan.choices().items():
         origin = f"  [{choice.origin}]" if choice.origin else ""
-        lines += _entry(kind.replace("_", " "), choice.name + origin, choice.reason, choice.passed_over)
+        lines += _entry(kind, choice.name + origin, choice.reason, choice.rejected)
     lines += _entry("devices", ", ".join(plan.devices), plan.devices_reason)
-    lines += _entry("machines", str(plan.num_nodes), plan.num_nodes_reason)
+    lines += _entry("num_nodes", str(plan.num_nodes), plan.num_nodes_reason)
     lines += _wrapped(f"{'processes':<20} ", f"{plan.world_size}{_how(plan)}")
     lines += _entry("process group", plan.process_group_backend or "none", plan.process_group_reason)
+    if not any(choice.reason for choice in plan.choices().values()):
+        lines += _wrapped("", _WITHOUT_REASONS)
     return "\n".join(lines)
 
 
-def _entry(label: str, value: str, reason: str, passed_over: Sequence[PassedOver] = ()) -> list[str]:
-    lines = _wrapped(f"{label:<20} ", value) + _wrapped(_BELOW, f"because {reason}")
-    for other in passed_over:
+_WITHOUT_REASONS = (
+    "The process that started this run made these choices; for the reasons, print its Plan or run "
+    "python -m core.explain with the same arguments."
+)
+
+
+def _entry(label: str, value: str, reason: str, rejected: Sequence[Rejected] = ()) -> list[str]:
+    lines = _wrapped(f"{label:<20} ", value)
+    lines += _wrapped(_BELOW, reason) if reason else []
+    for other in rejected:
         lines += _wrapped(_BELOW, f"not {other.name}: {other.reason}")
     return lines
 
@@ -165,5 +214,5 @@ def _wrapped(start: str, text: str) -> list[str]:
 
 
 def _how(plan: Plan) -> str:
-    how = {"script": "this script, started once more for each further one", "spawn": "spawned", "fork": "forked"}
-    return f", {how.get(plan.launcher, plan.launcher)}" if plan.launcher else ""
+    how = {"script": "this script is started again for each further one", "spawn": "spawned", "fork": "forked"}
+    return f" ({how.get(plan.launcher, f'started by {plan.launcher}')})" if plan.launcher else ""

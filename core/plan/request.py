@@ -1,4 +1,4 @@
-"""The Request: the user's words, read once at the edge."""
+"""The Request: the user's arguments, read once at the edge."""
 
 from __future__ import annotations
 
@@ -14,59 +14,43 @@ import attrs
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.kinds import KINDS
 
-__all__ = ["PARTS", "VARIABLES", "WORDS", "Request", "Word", "checked", "describe"]
+__all__ = ["ARGUMENTS", "VARIABLES", "Argument", "Request", "checked", "describe"]
 
-WORDS = ("accelerator", "strategy", "devices", "num_nodes", "precision", "checkpoint_io", "cluster_environment")
-"""The arguments that every front end takes, under these names."""
-
-VARIABLES = {
-    "accelerator": "CORE_ACCELERATOR",
-    "strategy": "CORE_STRATEGY",
+VARIABLES = {kind.name: kind.variable for kind in KINDS.values() if kind.variable} | {
     "devices": "CORE_DEVICES",
     "num_nodes": "CORE_NUM_NODES",
-    "precision": "CORE_PRECISION",
 }
-"""The environment variable that speaks where an argument is left at ``"auto"``."""
-
-PARTS = {
-    "accelerator": "accelerator",
-    "cluster_environment": "cluster_environment",
-    "checkpoint_io": "checkpoint_io",
-    "precision": "precision_plugin",
-}
-"""By kind: the strategy's constructor argument that gives a part of that kind."""
+"""The environment variable that is used if an argument is ``"auto"``."""
 
 _COUNT = re.compile(r"\s*\d{1,9}\s*", re.ASCII)
 
 
 @attrs.frozen
-class Word:
-    """One of the user's words, and where it came from."""
+class Argument:
+    """The value of one argument, and where it came from."""
 
     name: str
-    """One of :data:`WORDS`."""
+    """One of :data:`ARGUMENTS`."""
     value: Any
+    """A name, an object, a number, or ``"auto"``."""
     source: str
-    """``argument``, ``strategy`` for one that was given to the strategy, the name of an environment variable, or
-    ``default``."""
+    """``argument``; ``strategy`` if it was passed to the strategy; the name of an environment variable; ``default``."""
 
     @property
     def is_auto(self) -> bool:
-        """Whether it is left to choose."""
+        """Whether resolution chooses the value."""
         return isinstance(self.value, str) and self.value == "auto"
 
     @property
     def label(self) -> str:
-        """What the user knows it by: ``precision``, ``precision_plugin``, ``CORE_PRECISION``."""
-        if self.source == "strategy":
-            return PARTS[self.name]
-        return self.name if self.source in ("argument", "default") else self.source
+        """The argument's name, or that of the environment variable: ``precision``, ``CORE_PRECISION``."""
+        return self.name if self.source in ("argument", "strategy", "default") else self.source
 
     @property
-    def said(self) -> str:
-        """Who says what, for a reason: ``the argument says 'ddp'``."""
-        who = {"argument": "the argument", "strategy": "the strategy's argument"}.get(self.source, self.source)
-        return f"{who} says {describe(self.value)!r}"
+    def reason(self) -> str:
+        """Why a Plan has this value: ``requested by strategy='ddp'``."""
+        origin = {"argument": "", "strategy": "the strategy's "}.get(self.source, "the environment variable ")
+        return f"requested by {origin}{self}"
 
     def __str__(self) -> str:
         return f"{self.label}={describe(self.value)!r}"
@@ -74,10 +58,10 @@ class Word:
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """What the user asked for, and where each word came from.
+    """What the user asked for, and where each value came from.
 
-    A word is a name, an object of its kind, or ``"auto"``; ``devices`` as in :mod:`core.accelerators.devices`;
-    ``num_nodes`` a whole number from 1 on or ``"auto"``.
+    A value is a name, an object of its kind, or ``"auto"``; ``devices`` as in :mod:`core.accelerators.devices`;
+    ``num_nodes`` an integer ≥ 1 or ``"auto"``.
     """
 
     accelerator: Any = "auto"
@@ -88,44 +72,68 @@ class Request:
     checkpoint_io: Any = "auto"
     cluster_environment: Any = "auto"
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)
-    """The environment variables as they stood when the words were read."""
+    """The environment variables at the time of the request."""
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
-    """For each word: ``argument``, the name of an environment variable, or ``default``."""
+    """By argument: ``argument``, the name of an environment variable, or ``default``."""
 
     @classmethod
-    def read(cls, *, environ: Mapping[str, str] | None = None, **words: Any) -> Request:
-        """Take the user's words; where one is ``"auto"``, the environment's.
+    def read(cls, *, environ: Mapping[str, str] | None = None, **arguments: Any) -> Request:
+        """Read the user's arguments, and the environment variables for those that are ``"auto"``.
 
         Args:
-            environ: The environment variables; a copy of the process's own where none are given.
-            **words: Some of :data:`WORDS`.
+            environ: The environment variables; by default a copy of this process's.
+            **arguments: Some of :data:`ARGUMENTS`.
 
         Raises:
-            WrongTypeError: A word is an object of another kind.
-            ConfigurationError: ``num_nodes`` is no whole number from 1 on, or a word is none of :data:`WORDS`.
+            WrongTypeError: An argument is neither a name nor an instance of its kind's base class.
+            ConfigurationError: An argument is unknown, or ``num_nodes`` is not an integer ≥ 1.
         """
-        unknown = sorted(words.keys() - set(WORDS))
+        unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
-            raise ConfigurationError(f"{quoted(unknown)}: unknown. Valid: {quoted(WORDS)}.{nearest(unknown[0], WORDS)}")
+            raise ConfigurationError(
+                f"unknown argument {quoted(unknown)}.{nearest(unknown[0], ARGUMENTS)} Valid: {quoted(ARGUMENTS)}."
+            )
         environ = dict(os.environ if environ is None else environ)
-        read = [_read(name, words.get(name, "auto"), environ) for name in WORDS]
+        read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
         return cls(
             environ=environ,
-            sources={word.name: word.source for word in read},
-            **{word.name: checked(word) for word in read},
+            sources={argument.name: argument.source for argument in read},
+            **{argument.name: checked(argument) for argument in read},
         )
 
-    def word(self, name: str) -> Word:
-        """One of :data:`WORDS`, with its source."""
-        return Word(name, getattr(self, name), self.sources.get(name, "argument"))
+    def argument(self, name: str) -> Argument:
+        """One of :data:`ARGUMENTS`, with its source."""
+        return Argument(name, getattr(self, name), self.sources.get(name, "argument"))
+
+    def flag(self, name: str, value: bool | None) -> bool:
+        """An argument that is true or false: ``value``; if that is ``None``, the environment variable ``CORE_<NAME>``.
+
+        Raises:
+            WrongTypeError: ``value`` is neither true, false nor ``None``.
+            ConfigurationError: The environment variable is neither ``0`` nor ``1``.
+        """
+        if value is not None:
+            if not isinstance(value, bool):
+                raise WrongTypeError(f"{name}={value!r}: must be True or False.")
+            return value
+        variable = f"CORE_{name.upper()}"
+        given = self.environ.get(variable, "")
+        if given not in ("", "0", "1"):
+            raise ConfigurationError(f"environment variable {variable}={given!r}: must be 0 or 1.")
+        return given == "1"
 
     def describe(self) -> dict[str, Any]:
-        """The words as plain data; an object as ``<module:Class>``."""
-        return {name: describe(getattr(self, name)) for name in WORDS}
+        """The arguments as plain data; an object as ``<module:Class>``."""
+        return {name: describe(getattr(self, name)) for name in ARGUMENTS}
+
+
+ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in ("environ", "sources"))
+"""The arguments that Runtime, Trainer and ``python -m core.explain`` have in common: the kinds, ``devices`` and
+``num_nodes``."""
 
 
 def describe(value: Any) -> Any:
-    """``value`` as plain data that tells one word from another."""
+    """``value`` as plain data: equal for equal values; an object becomes ``<module:Class>``."""
     if isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
@@ -135,47 +143,49 @@ def describe(value: Any) -> Any:
     return f"<{type(value).__module__}:{type(value).__qualname__}>"
 
 
-def _read(name: str, value: Any, environ: Mapping[str, str]) -> Word:
-    argument = Word(name, value, "argument")
+def _read(name: str, value: Any, environ: Mapping[str, str]) -> Argument:
+    argument = Argument(name, value, "argument")
     if not argument.is_auto:
         return argument
     variable = VARIABLES.get(name, "")
-    said = Word(name, environ.get(variable, "auto"), variable)
-    return Word(name, "auto", "default") if said.is_auto else said
+    from_environ = Argument(name, environ.get(variable, "auto"), variable)
+    return Argument(name, "auto", "default") if from_environ.is_auto else from_environ
 
 
-def checked(word: Word) -> Any:
-    """The word's value, if it is of the kind that the word takes; ``precision=16`` as ``"16"``.
+def checked(argument: Argument) -> Any:
+    """The argument's value if it has a valid type; ``precision=16`` becomes ``"16"``.
 
     Raises:
-        WrongTypeError: It is an object of another kind.
-        ConfigurationError: It is a number of machines, but no whole number from 1 on.
+        WrongTypeError: The value is neither a name nor an instance of its kind's base class.
+        ConfigurationError: It is ``num_nodes`` and not an integer ≥ 1.
     """
-    value = word.value
-    if word.name == "num_nodes":
-        return _checked_count(word)
-    if word.name == "devices" or isinstance(value, str):  # the grammar of devices is the accelerators' business
+    value = argument.value
+    if argument.name == "num_nodes":
+        return _checked_count(argument)
+    if argument.name == "devices" or isinstance(value, str):  # core.accelerators.devices checks devices
         return value
-    if word.name == "precision" and isinstance(value, int) and not isinstance(value, bool):
+    if argument.name == "precision" and isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    module, _, attribute = KINDS[word.name].base.partition(":")
+    module, _, attribute = KINDS[argument.name].base.partition(":")
     base = getattr(importlib.import_module(module), attribute)
     if isinstance(value, base):
         return value
     is_class = isinstance(value, type)
     given = f"the class {value.__qualname__}" if is_class else f"{value!r} of type {type(value).__name__}"
-    raise WrongTypeError(f"{word.label}: given {given}. Valid: a name, 'auto', or an instance of {base.__name__}.")
+    raise WrongTypeError(
+        f"{argument.label} has the wrong type: {given}. Pass a name, 'auto', or an instance of {base.__name__}."
+    )
 
 
-def _checked_count(word: Word) -> int | str:
-    value = word.value
-    if word.is_auto:
+def _checked_count(argument: Argument) -> int | str:
+    value = argument.value
+    if argument.is_auto:
         return "auto"
     if isinstance(value, str) and _COUNT.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        given = repr(word.value)[:100]
+        given = repr(argument.value)[:100]
         raise ConfigurationError(
-            f"{word.label}={given}: not a number of machines. Valid: 'auto' or a whole number from 1."
+            f"{argument.label} (number of machines) must be 'auto' or an integer ≥ 1; got {given}."
         )
     return int(value)

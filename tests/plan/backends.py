@@ -27,7 +27,7 @@ __all__ = [
     "ForeignEnvironment",
     "MyIO",
     "TwoAccelerator",
-    "passed_over",
+    "rejected",
     "plan_of",
     "refuse",
 ]
@@ -49,9 +49,9 @@ def plan_of(environ: dict[str, str] | None = None, **words: Any) -> Plan:
     return resolve(Request.read(environ=environ or {}, **words))
 
 
-def passed_over(choice: Choice) -> dict[str, str]:
+def rejected(choice: Choice) -> dict[str, str]:
     """By name, why each candidate was not chosen."""
-    return {candidate.name: candidate.reason for candidate in choice.passed_over}
+    return {candidate.name: candidate.reason for candidate in choice.rejected}
 
 
 class TwoAccelerator(Accelerator):

@@ -5,6 +5,7 @@ Each error is a CoreError and one of Python's own, and names the argument, what 
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -124,22 +125,22 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("word", "given", "says"), WRONG)
-def test_the_wrong_kind_of_object(front_end: Any, word: str, given: Any, says: str) -> None:
+@pytest.mark.parametrize(("argument", "given", "says"), WRONG)
+def test_the_wrong_type_of_object(front_end: Any, argument: str, given: Any, says: str) -> None:
     """A class in place of an instance, ``None``, an object of another kind: refused, saying what it takes."""
-    valid = "Valid: a name, 'auto', or an instance of "
-    refuse(front_end, {word: given}, WrongTypeError, (f"{word}: given ", says, valid))
+    valid = "Pass a name, 'auto', or an instance of "
+    refuse(front_end, {argument: given}, WrongTypeError, (f"{argument} has the wrong type: ", says, valid))
 
 
 @pytest.mark.parametrize(
     ("argument", "given", "says"),
     [
-        ("accelerator", 3, "accelerator: given 3"),
+        ("accelerator", 3, "accelerator has the wrong type: 3"),
         ("accelerator", CPUAccelerator, "the class CPUAccelerator"),
-        ("precision_plugin", MixedPrecision, "precision_plugin: given the class MixedPrecision"),
-        ("precision_plugin", CPUAccelerator(), "precision_plugin: given <"),
-        ("checkpoint_io", MyIO, "checkpoint_io: given the class MyIO"),
-        ("cluster_environment", False, "cluster_environment: given False"),
+        ("precision_plugin", MixedPrecision, "precision has the wrong type: the class MixedPrecision"),
+        ("precision_plugin", CPUAccelerator(), "precision has the wrong type: <"),
+        ("checkpoint_io", MyIO, "checkpoint_io has the wrong type: the class MyIO"),
+        ("cluster_environment", False, "cluster_environment has the wrong type: False"),
     ],
 )
 def test_the_wrong_kind_of_object_in_a_strategy(front_end: Any, argument: str, given: Any, says: str) -> None:
@@ -152,7 +153,7 @@ def test_the_wrong_kind_of_object_in_a_strategy(front_end: Any, argument: str, g
 def test_unknown_names_in_a_strategy(front_end: Any) -> None:
     """A name that was given to a strategy is refused under the argument's name there."""
     strategy = DDPStrategy(precision_plugin="bf17")
-    refuse(front_end, {"strategy": strategy}, UnknownNameError, ("precision_plugin='bf17'", "Did you mean 'bf16'"))
+    refuse(front_end, {"strategy": strategy}, UnknownNameError, ("precision='bf17'", "Did you mean 'bf16'"))
 
 
 DEVICES: list[Any] = [0, [], "", None, True, 1.5, -2, "1-3", "abc", [0, 0], 4097, [4096], "4096,", "0", False, (), [-1]]
@@ -161,21 +162,21 @@ DEVICES: list[Any] = [0, [], "", None, True, 1.5, -2, "1-3", "abc", [0, 0], 4097
 @pytest.mark.parametrize("devices", DEVICES, ids=repr)
 def test_devices(front_end: Any, devices: Any) -> None:
     """What is outside the grammar, or not there, is refused in one way, saying what was given and what is there."""
-    says = (f"devices={devices!r}", "accelerator 'cpu'", "Valid: 'auto' or -1 for all, a count k >= 1", "there: ")
+    says = (f"devices={devices!r}", "accelerator 'cpu'", "Valid: 'auto' or -1 for all, a count k >= 1", "available: ")
     refuse(front_end, {"devices": devices, "accelerator": "cpu"}, DeviceError, says)
 
 
 @pytest.mark.parametrize("devices", [3, "3", [2], "1,2", 0, None], ids=repr)
 def test_devices_that_are_not_there(front_end: Any, devices: Any) -> None:
     """Where there are two devices, a third is refused, never taken from elsewhere."""
-    says = (f"devices={devices!r}", "accelerator 'two'", "there: devices 0 to 1.")
+    says = (f"devices={devices!r}", "accelerator 'two'", "available: devices 0 to 1.")
     refuse(front_end, {"devices": devices, "accelerator": "two"}, DeviceError, says)
 
 
 @pytest.mark.parametrize("num_nodes", [0, -1, 1.0, True, None, "two", ""], ids=repr)
 def test_num_nodes(front_end: Any, num_nodes: Any) -> None:
     """A number of machines is a whole number from 1, or ``auto``."""
-    says = (f"num_nodes={num_nodes!r}", "Valid: 'auto' or a whole number from 1")
+    says = ("num_nodes (number of machines) must be 'auto' or an integer ≥ 1", f"got {num_nodes!r}")
     refuse(front_end, {"num_nodes": num_nodes}, ConfigurationError, says)
 
 
@@ -198,11 +199,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"strategy": DDPStrategy(precision_plugin=MixedPrecision("bfloat16")), "precision": "32-true"},
-        ("precision='32-true' contradicts precision_plugin='<core.precisions.mixed:MixedPrecision>'",),
+        ("precision='32-true' contradicts precision='<core.precisions.mixed:MixedPrecision>'",),
     ),
     (
         {"strategy": DDPStrategy(precision_plugin="bf16"), "precision": 16},
-        ("precision='16' contradicts precision_plugin='bf16'",),
+        ("precision='16' contradicts precision='bf16'",),
     ),
     (
         {"strategy": DDPStrategy(checkpoint_io=MyIO()), "checkpoint_io": "torch"},
@@ -216,7 +217,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"strategy": "with_parts", "accelerator": "cpu"},
         ("accelerator='cpu' contradicts accelerator='two' of ", "'with_"),
     ),
-    ({"strategy": "with_parts", "precision": 32}, ("precision='32' contradicts precision_plugin='bf16'",)),
+    ({"strategy": "with_parts", "precision": 32}, ("precision='32' contradicts precision='bf16'",)),
     ({"strategy": "with_parts", "checkpoint_io": "torch"}, ("checkpoint_io='torch' contradicts checkpoint_io='<",)),
 ]
 
@@ -224,29 +225,29 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 @pytest.mark.parametrize(("words", "says"), CONTRADICTIONS, ids=[says[0][:40] for _, says in CONTRADICTIONS])
 def test_contradictory_words(front_end: Any, words: dict[str, Any], says: tuple[str, ...]) -> None:
     """A strategy that brings one part and an argument that names another: neither wins."""
-    refuse(front_end, words, ConfigurationError, (*says, "Valid: one of the two, or the same in both."))
+    refuse(front_end, words, ConfigurationError, (*says, "Pass only one of them"))
 
 
 STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
     (
         {"strategy": "others", "accelerator": "cpu"},
         ConfigurationError,
-        ("strategy='others' does not serve accelerator 'cpu'", "Valid accelerators: 'two', 'other'"),
+        ("strategy='others' does not support accelerator 'cpu'", "Valid accelerators: 'two', 'other'"),
     ),
     (
         {"strategy": _OthersStrategy(), "accelerator": CPUAccelerator()},
         ConfigurationError,
-        ("strategy='_OthersStrategy' does not serve accelerator 'cpu'", "Valid accelerators: 'two', 'other'"),
+        ("strategy='_OthersStrategy' does not support accelerator 'cpu'", "Valid accelerators: 'two', 'other'"),
     ),
     (
         {"strategy": "single_device", "devices": 2},
         ConfigurationError,
-        ("strategy='single_device'", "devices=2", "give 2 process(es)", "Valid: 1"),
+        ("strategy='single_device' does not support 2 process(es)", "devices=2", "Valid: 1"),
     ),
     (
         {"strategy": SingleDeviceStrategy(), "accelerator": "two"},
         ConfigurationError,
-        ("strategy='single_device'", "devices='auto'", "give 2 process(es)", "Valid: 1"),
+        ("strategy='single_device' does not support 2 process(es)", "devices='auto'", "Valid: 1"),
     ),
     (
         {"strategy": _FewStrategy(), "devices": 4, "accelerator": "cpu"},
@@ -261,54 +262,62 @@ STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
     (
         {"strategy": _IdleStrategy(), "devices": 2},
         ConfigurationError,
-        ("strategy='_IdleStrategy'", "starts no processes", "devices=2", "Valid: devices=1, torchrun"),
+        ("strategy='_IdleStrategy'", "starts no processes", "devices=2", "Set devices=1", "'torchrun'"),
     ),
     (
         {"strategy": "bad_option"},
         ConfigurationError,
-        ("'find_unused_parameter'", "Valid: ", "Did you mean 'find_unused_parameters'"),
+        ("DDPStrategy: unknown argument 'find_unused_parameter'", "Did you mean 'find_unused_parameters'"),
     ),
     (
         {"strategy": "bad_argument"},
-        BackendError,
-        ("strategy 'bad_argument'", "SingleDeviceStrategy(bucket_cap_mb=3)", "unexpected keyword"),
+        ConfigurationError,
+        ("SingleDeviceStrategy: unknown argument 'bucket_cap_mb'", "Valid: 'accelerator', 'checkpoint_io'"),
     ),
     ({"strategy": "bad_target"}, BackendError, ("strategy 'bad_target'", "does not exist", "'DDPStrategy'")),
-    ({"strategy": "no_strategy"}, BackendError, ("strategy 'no_strategy'", "no Strategy", "core.strategies.base")),
+    ({"strategy": "no_strategy"}, BackendError, ("strategy 'no_strategy'", "not a subclass of core.strategies.base")),
     (
         {"strategy": DDPStrategy(process_group_backend="nope")},
         BackendError,
-        ("process_group_backend='nope'", "torch.distributed has no 'nope' here", "Valid for 'cpu': 'gloo'"),
+        (
+            "process_group_backend='nope'",
+            "torch.distributed has no backend 'nope' here",
+            "Valid for device type 'cpu': 'gloo'",
+        ),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend="mpi"), "devices": 2},
         BackendError,
-        ("process_group_backend='mpi'", "torch.distributed has no 'mpi' here", "Valid for 'cpu': 'gloo'"),
+        (
+            "process_group_backend='mpi'",
+            "torch.distributed has no backend 'mpi' here",
+            "Valid for device type 'cpu': 'gloo'",
+        ),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend=""), "devices": 2},
         BackendError,
-        ("process_group_backend=''", "Valid for 'cpu': 'gloo'"),
+        ("process_group_backend=''", "Valid for device type 'cpu': 'gloo'"),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend="undefined"), "devices": 2},
         BackendError,
-        ("process_group_backend='undefined'", "Valid for 'cpu': 'gloo'"),
+        ("process_group_backend='undefined'", "Valid for device type 'cpu': 'gloo'"),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend="cpu:gloo,"), "devices": 2},
         BackendError,
-        ("process_group_backend='cpu:gloo,'", "Valid for 'cpu': 'gloo'"),
+        ("process_group_backend='cpu:gloo,'", "Valid for device type 'cpu': 'gloo'"),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend="meta:gloo"), "devices": 2},
         BackendError,
-        ("process_group_backend='meta:gloo'", "it names none for device type 'cpu'"),
+        ("process_group_backend='meta:gloo'", "it names no backend for device type 'cpu'"),
     ),
     (
         {"strategy": DDPStrategy(process_group_backend=3), "devices": 2},  # type: ignore[arg-type]
         WrongTypeError,
-        ("process_group_backend=3", "expected a name, such as 'gloo'"),
+        ("process_group_backend must be a name such as 'gloo'", "got 3"),
     ),
 ]
 
@@ -320,10 +329,10 @@ def test_strategies(front_end: Any, words: dict[str, Any], error: type[CoreError
 
 
 BACKENDS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
-    ({"accelerator": "absent"}, ("accelerator='absent'", "no device is there", "Valid: 'auto', 'absent', ")),
-    ({"accelerator": "gpu"}, ("accelerator='gpu'", "absent: no device is there", "broken: OSError: the driver")),
-    ({"accelerator": "torch"}, ("accelerator='torch'", "there is no device that it would serve")),
-    ({"accelerator": AbsentAccelerator()}, ("accelerator=", "no device is there", "Valid: 'auto'")),
+    ({"accelerator": "absent"}, ("accelerator='absent'", "no device found", "Valid: 'auto', 'absent', ")),
+    ({"accelerator": "gpu"}, ("accelerator='gpu'", "absent: no device found", "broken: OSError: the driver")),
+    ({"accelerator": "torch"}, ("accelerator='torch'", "no device found")),
+    ({"accelerator": AbsentAccelerator()}, ("accelerator=", "no device found", "Use 'auto'")),
     ({"accelerator": BrokenAccelerator()}, ("accelerator=", "is_available() raises OSError: the driver")),
     ({"checkpoint_io": "bad_io"}, ("checkpoint_io 'bad_io'", "MyIO(bucket='here')", "no arguments")),
     ({"cluster_environment": "bad_module"}, ("cluster_environment 'bad_module'", "core.environments.nowhere")),
@@ -345,44 +354,70 @@ def test_a_backend_s_own_refusal(front_end: Any) -> None:
     ("options", "says"),
     [
         ({"find_unused_parameter": True}, ("'find_unused_parameter'", "Did you mean 'find_unused_parameters'")),
+        ({"precision_plugins": 16}, ("'precision_plugins'", "Did you mean 'precision_plugin' or 'precision'")),
+        ({"anything": 1}, ("'anything'", "Valid: 'accelerator', ", "'start_method'", "'static_graph'")),
+        ({"precision": "16", "precision_plugin": "16"}, ("precision='16' and precision_plugin='16'", "Set one")),
         ({"start_method": "forkserver"}, ("start_method='forkserver'", "Valid: 'script', 'spawn', 'fork'")),
     ],
 )
 def test_options_of_ddp(options: dict[str, Any], says: tuple[str, ...]) -> None:
-    """Options that DistributedDataParallel lacks are refused by the strategy's constructor."""
-    refuse(DDPStrategy, options, ConfigurationError, (*says, "Valid: "))
+    """Arguments that neither the strategy nor DistributedDataParallel takes are refused by the constructor."""
+    refuse(DDPStrategy, options, ConfigurationError, says)
+
+
+def test_signatures_show_all_arguments() -> None:
+    """``help`` and ``inspect`` show each argument that a strategy takes, also those that it passes on."""
+    parts = {"accelerator", "cluster_environment", "checkpoint_io", "precision", "precision_plugin"}
+    group = {"process_group_backend", "timeout", "start_method"}
+    assert set(inspect.signature(SingleDeviceStrategy).parameters) == parts
+    assert {*parts, *group, "communication_hook", "static_graph"} <= set(inspect.signature(DDPStrategy).parameters)
+
+    class Mine(DDPStrategy):
+        def __init__(self, factor: float, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+
+    names = list(inspect.signature(Mine).parameters)
+    assert names[0] == "factor"
+    assert set(names[1:]) == set(inspect.signature(DDPStrategy).parameters)
+    refuse(Mine, {"factor": 1.0, "checkpointio": 1}, ConfigurationError, ("Mine: ", "Did you mean 'checkpoint_io'"))
+
+    class Closed(DDPStrategy):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+
+    assert list(inspect.signature(Closed).parameters) == ["factor"]
 
 
 # -- the Trainer's own arguments ---------------------------------------------------------------------------------------
 
 
 ARGUMENTS: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
-    ({"max_epochs": -1}, ConfigurationError, ("max_epochs=-1", "Valid: a whole number from 0")),
-    ({"max_epochs": 1.5}, ConfigurationError, ("max_epochs=1.5", "Valid: a whole number from 0")),
-    ({"max_epochs": True}, ConfigurationError, ("max_epochs=True", "Valid: a whole number from 0")),
-    ({"max_steps": -2}, ConfigurationError, ("max_steps=-2", "Valid: a whole number from 0")),
-    ({"max_steps": "3"}, ConfigurationError, ("max_steps='3'", "Valid: a whole number from 0")),
+    ({"max_epochs": -1}, ConfigurationError, ("max_epochs=-1", "must be an integer ≥ 0")),
+    ({"max_epochs": 1.5}, ConfigurationError, ("max_epochs=1.5", "must be an integer ≥ 0")),
+    ({"max_epochs": True}, ConfigurationError, ("max_epochs=True", "must be an integer ≥ 0")),
+    ({"max_steps": -2}, ConfigurationError, ("max_steps=-2", "must be an integer ≥ 0")),
+    ({"max_steps": "3"}, ConfigurationError, ("max_steps='3'", "must be an integer ≥ 0")),
     (
         {"accumulate_grad_batches": 0},
         ConfigurationError,
-        ("accumulate_grad_batches=0", "Valid: a whole number from 1"),
+        ("accumulate_grad_batches=0", "must be an integer ≥ 1"),
     ),
     (
         {"check_val_every_n_epoch": 0},
         ConfigurationError,
-        ("check_val_every_n_epoch=0", "Valid: a whole number from 1"),
+        ("check_val_every_n_epoch=0", "must be an integer ≥ 1"),
     ),
-    ({"limit_train_batches": 0}, ConfigurationError, ("limit_train_batches=0", "Valid: a whole number from 1")),
-    ({"log_every_n_steps": 0}, ConfigurationError, ("log_every_n_steps=0", "Valid: a whole number from 1")),
+    ({"limit_train_batches": 0}, ConfigurationError, ("limit_train_batches=0", "must be an integer ≥ 1")),
+    ({"log_every_n_steps": 0}, ConfigurationError, ("log_every_n_steps=0", "must be an integer ≥ 1")),
     (
         {"gradient_clip_algorithm": "x"},
         ConfigurationError,
         ("gradient_clip_algorithm='x'", "Valid: 'norm', 'value'"),
     ),
-    ({"callbacks": [3]}, WrongTypeError, ("callbacks: given 3", "Valid: ")),
-    ({"callbacks": nn.Module()}, WrongTypeError, ("callbacks: given Module()", "Valid: ")),
-    ({"logger": "tensorboard"}, WrongTypeError, ("logger: given 'tensorboard'", "Valid: ")),
-    ({"logger": timedelta}, WrongTypeError, ("logger: given <class 'datetime.timedelta'>", "Valid: ")),
+    ({"callbacks": [3]}, WrongTypeError, ("callbacks: 3 is not a Callback", "Pass objects")),
+    ({"callbacks": nn.Module()}, WrongTypeError, ("callbacks: Module() is not a Callback", "Pass objects")),
+    ({"logger": "tensorboard"}, WrongTypeError, ("logger: 'tensorboard' is not a logger", "Pass an object")),
+    ({"logger": timedelta}, WrongTypeError, ("logger: <class 'datetime.timedelta'> is not a logger", "Pass an object")),
 ]
 
 

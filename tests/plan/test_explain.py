@@ -16,7 +16,7 @@ from core.explain import main
 
 from .backends import TORCHRUN, AbsentAccelerator, BrokenAccelerator, TwoAccelerator
 
-WORDS: list[dict[str, str]] = [
+ARGUMENTS: list[dict[str, str]] = [
     {},
     {"accelerator": "auto", "devices": "2", "strategy": "auto", "precision": "bf16-mixed"},
     {"accelerator": "gpu"},
@@ -42,7 +42,7 @@ def hardware() -> None:
 
 @pytest.mark.usefixtures("hardware")
 @pytest.mark.parametrize("environ", ENVIRONMENTS, ids=["bare", "words", "torchrun"])
-@pytest.mark.parametrize("words", WORDS, ids=lambda words: " ".join(words) or "nothing")
+@pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: " ".join(words) or "nothing")
 def test_it_prints_the_plan_that_the_front_ends_get(
     words: dict[str, str],
     environ: dict[str, str],
@@ -75,28 +75,28 @@ def test_every_choice_and_every_candidate_is_explained(capsys: pytest.CaptureFix
     assert main(["--precision=bf16", "--devices=2"]) == 0
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "accelerator          two  [this process]",
-        "because it is the present accelerator of highest priority",
-        "not torch: there is no device that it would serve",
-        "not absent: no device is there",
+        "has the highest priority of the accelerators present",
+        "not torch: no device found",
+        "not absent: no device found",
         "not broken: OSError: the driver does not answer",
-        "not cpu: priority 0 is below two's",
+        "not cpu: its priority (0) is lower than that of two (50)",
         f"strategy             ddp  [torch-hal {_version()}]",
-        "because it is two's default for several processes",
+        "the default of accelerator 'two' for several processes",
         f"precision            bf16-mixed  [torch-hal {_version()}]",
-        "because the argument says 'bf16'",
-        f"checkpoint io        torch  [torch-hal {_version()}]",
-        "because no other was asked for",
-        f"cluster environment  local  [torch-hal {_version()}]",
-        "because it is by priority the first that knows how this",
+        "requested by precision='bf16'",
+        f"checkpoint_io        torch  [torch-hal {_version()}]",
+        "the default",
+        f"cluster_environment  local  [torch-hal {_version()}]",
+        "has the highest priority of those that detect how this",
         "process was started",
         "not torchelastic: did not start this process",
         "devices              cpu, cpu",
-        "because the argument says '2'",
-        "machines             1",
-        "because no other number was asked for",
-        "processes            2, this script, started once more for each further one",
+        "requested by devices='2'",
+        "num_nodes            1",
+        "the default",
+        "processes            2 (this script is started again for each further one)",
         "process group        gloo",
-        "because it is two's own",
+        "the default of strategy 'ddp' on accelerator 'two'",
     ]
 
 
@@ -147,5 +147,5 @@ def test_the_command_itself(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     printed = json.loads(result.stdout)
     assert printed["precision"]["name"] == "bf16-mixed"
-    assert printed["precision"]["reason"] == "CORE_PRECISION says 'bf16'"
+    assert printed["precision"]["reason"] == "requested by the environment variable CORE_PRECISION='bf16'"
     assert printed["world_size"] == 2

@@ -1,4 +1,4 @@
-"""The Plan as JSON: what a launcher hands to the processes that it starts, and what ``explain --json`` prints."""
+"""The Plan as JSON: what started processes receive, and what ``explain --json`` prints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_round_trip(environ: dict[str, str], words: dict[str, Any]) -> None:
     assert again == plan
     assert again.to_dict() == plan.to_dict() == json.loads(plan.to_json(indent=2))
     assert str(again) == str(plan)
-    assert again.accelerator.passed_over == plan.accelerator.passed_over != ()
+    assert again.accelerator.rejected == plan.accelerator.rejected != ()
 
 
 def test_live_objects_stay_behind() -> None:
@@ -78,7 +78,7 @@ def _damaged(**changes: Any) -> str:
 )
 def test_what_is_no_plan(text: str) -> None:
     """Anything else is refused in one way, and says what is wrong with it."""
-    with pytest.raises(ConfigurationError, match="no Plan as JSON"):
+    with pytest.raises(ConfigurationError, match="not the JSON of a Plan"):
         Plan.from_json(text)
 
 
@@ -91,8 +91,45 @@ def test_what_only_this_process_has_is_left_out() -> None:
     assert [(choices[name].target, choices[name].init_args) for name in ("by_class", "by_object")] == [(None, {})] * 2
     assert choices["by_text"] == Choice(
         name="by_text",
-        reason="the argument says 'by_text'",
+        reason="requested by strategy='by_text'",
         origin="this process",
         target="core.strategies.ddp:DDPStrategy",
         init_args={"bucket_cap_mb": 3},
     )
+
+
+class _LongErrorAccelerator(AbsentAccelerator):
+    def is_available(self) -> bool:
+        raise OSError(150_000 * "x")
+
+
+def test_reasons_are_short() -> None:
+    """An error of any length takes at most 300 characters of a Plan, and the reason names where the whole error is."""
+    AcceleratorRegistry.register("long", _LongErrorAccelerator)
+    plan = plan_of()
+    (reason,) = [candidate.reason for candidate in plan.accelerator.rejected if candidate.name == "long"]
+    assert len(reason) == 300
+    assert reason.startswith("OSError: xxx")
+    assert "python -m core.list --probe --verbose" in reason
+    assert len(plan.to_json()) < 10_000
+
+
+def test_started_processes_receive_no_explanation() -> None:
+    """They receive what to run; long constructor arguments are looked up by name there."""
+    StrategyRegistry.register("short", "core.strategies.ddp:DDPStrategy", bucket_cap_mb=3)
+    plan = plan_of(strategy="short", devices=2)
+    sent = Plan.from_json(plan.for_ranks().to_json())
+    assert [(choice.reason, choice.rejected) for choice in sent.choices().values()] == [("", ())] * 5
+    assert sent.strategy.init_args == {"bucket_cap_mb": 3}
+    assert (sent.request, sent.devices, sent.world_size, sent.launcher, sent.process_group_backend) == (
+        plan.request,
+        plan.devices,
+        plan.world_size,
+        plan.launcher,
+        plan.process_group_backend,
+    )
+    assert "requested by" in str(plan)
+    assert "requested by" not in str(sent)
+    assert "python -m core.explain" in str(sent)
+    choice = Choice(name="long", reason="", target="a:B", init_args={"config": 9000 * "x"})
+    assert (choice.for_ranks().target, choice.for_ranks().init_args) == (None, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from core import AcceleratorRegistry, ClusterEnvironmentRegistry, Runtime, StrategyRegistry, Trainer
 from core.discovery.registry import Registry
 from core.environments import LocalEnvironment
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, LaunchError
 from core.strategies import DDPStrategy
 
-from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, passed_over, plan_of
+from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, plan_of, rejected
 
 # -- the cluster environment -------------------------------------------------------------------------------------------
 
@@ -21,7 +22,7 @@ def test_nobody_started_this_process() -> None:
     """With no launcher's variables the processes are the strategy's own to start."""
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
-    assert passed_over(plan.cluster_environment) == {"torchelastic": "did not start this process"}
+    assert rejected(plan.cluster_environment) == {"torchelastic": "did not start this process"}
 
 
 @pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, [0, 1]])
@@ -34,7 +35,7 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
     plan = given.plan
     assert (plan.cluster_environment.name, plan.strategy.name, plan.world_size) == ("torchelastic", "ddp", 2)
     assert plan.launcher is None
-    assert passed_over(plan.cluster_environment) == {"local": "priority 0 is below torchelastic's"}
+    assert rejected(plan.cluster_environment) == {"local": "its priority (0) is lower than that of torchelastic (50)"}
     runtime = given if isinstance(given, Runtime) else given.runtime
     assert (runtime.process_index, runtime.num_processes) == (1, 2)
     if devices in ("auto", -1, "-1"):
@@ -44,7 +45,7 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
 def test_torchrun_on_two_machines() -> None:
     """The number of machines comes from the launcher, too."""
     plan = plan_of({**TORCHRUN, "WORLD_SIZE": "4", "RANK": "3", "GROUP_RANK": "1"})
-    assert (plan.num_nodes, plan.num_nodes_reason, plan.world_size) == (2, "torchelastic says so", 4)
+    assert (plan.num_nodes, plan.num_nodes_reason, plan.world_size) == (2, "reported by torchelastic", 4)
 
 
 def test_ranks_set_by_hand() -> None:
@@ -78,8 +79,8 @@ def test_an_environment_that_cannot_be_asked_harms_nobody() -> None:
     ClusterEnvironmentRegistry.register("raising", _RaisingEnvironment)
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
-    reason = passed_over(plan.cluster_environment)["raising"]
-    assert reason == "cannot tell whether it started this process: KeyError: 'JOB'"
+    reason = rejected(plan.cluster_environment)["raising"]
+    assert reason == "detection failed: KeyError: 'JOB'"
 
 
 # -- processes that a launcher of ours started -------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def launched(plan: Any, local_rank: int = 1) -> dict[str, str]:
     environment = LocalEnvironment({})
     environment.connect(len(plan.devices), 1)
     environment.main_port = 29500
-    return environment.launch_variables(local_rank, plan.to_json())
+    return environment.launch_variables(local_rank, plan.for_ranks().to_json())
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def launched(plan: Any, local_rank: int = 1) -> dict[str, str]:
         {},
         {"accelerator": "cpu", "precision": 16},
         {"strategy": "mine"},
-        {"strategy": DDPStrategy("cpu", checkpoint_io=MyIO(), precision_plugin=16)},  # type: ignore[arg-type]
+        {"strategy": DDPStrategy(accelerator="cpu", checkpoint_io=MyIO(), precision_plugin=16)},  # type: ignore[arg-type]
         {"accelerator": TwoAccelerator(), "checkpoint_io": MyIO()},
         {"accelerator": "registered"},
     ],
@@ -112,7 +113,7 @@ def test_ranks_take_the_launcher_s_plan(words: dict[str, Any]) -> None:
     words = {"devices": 2, **words}
     plan = plan_of(**words)
     taken = plan_of(launched(plan), **words)
-    assert taken == plan
+    assert taken == plan.for_ranks()
     assert taken.parts["cluster_environment"].global_rank == 1
     kinds = ("accelerator", "strategy", "precision", "checkpoint_io")
     assert [type(taken.parts[kind]) for kind in kinds] == [type(plan.parts[kind]) for kind in kinds]
@@ -135,3 +136,22 @@ def test_other_words_in_a_process_that_was_started() -> None:
     for words in ({"devices": 1}, {"devices": 3}, {"devices": 2, "num_nodes": 2}):
         with pytest.raises(ConfigurationError, match="an earlier run of this script"):
             plan_of(environ, **words)
+
+
+class _AcmeStrategy(DDPStrategy):
+    """Another strategy that starts processes as ``ddp`` does."""
+
+
+@pytest.mark.parametrize(("start_method", "argument"), [("script", "-c"), ("spawn", "a lambda"), ("fork", "in use")])
+def test_launchers_name_the_strategy_that_was_asked_for(
+    start_method: str, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message about starting processes never names a strategy that the user has not asked for as the subject."""
+    StrategyRegistry.register("acme", _AcmeStrategy, start_method=start_method)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-c", "pass"])
+    runtime = Runtime(accelerator="cpu", strategy="acme", devices=2)
+    monkeypatch.setattr(runtime.plan.parts["accelerator"], "fork_unsafe_reason", lambda: "the card is in use")
+    with pytest.raises(LaunchError, match="strategy='acme'") as caught:
+        runtime.launch(lambda runtime: None)
+    assert argument in str(caught.value)
+    assert "strategy='ddp' starts" not in str(caught.value)

@@ -34,7 +34,7 @@ from core.precisions import FullPrecision, MixedPrecision
 from core.specs import AcceleratorSpec, BackendSpec, StrategySpec
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 
-from .backends import AbsentAccelerator, BrokenAccelerator, MyIO, TwoAccelerator, passed_over, plan_of
+from .backends import AbsentAccelerator, BrokenAccelerator, MyIO, TwoAccelerator, plan_of, rejected
 
 # -- auto: what is there -----------------------------------------------------------------------------------------------
 
@@ -43,8 +43,8 @@ def test_only_the_cpu_is_there() -> None:
     """With no other hardware ``auto`` means the CPU, and says that torch reports no device that it could have taken."""
     plan = plan_of()
     assert (plan.accelerator.name, plan.devices, plan.strategy.name) == ("cpu", ("cpu",), "single_device")
-    assert plan.accelerator.reason == "it is the present accelerator of highest priority"
-    assert passed_over(plan.accelerator) == {"torch": "there is no device that it would serve"}
+    assert plan.accelerator.reason == "has the highest priority of the accelerators present"
+    assert rejected(plan.accelerator) == {"torch": "no device found"}
     assert plan.accelerator.origin.startswith("torch-hal ")
 
 
@@ -54,8 +54,8 @@ def test_registered_hardware_that_is_there_is_chosen(front_end: Any) -> None:
     AcceleratorRegistry.register("two", TwoAccelerator)
     plan = front_end().plan
     assert (plan.accelerator.name, plan.accelerator.origin) == ("two", "this process")
-    assert (plan.world_size, plan.devices_reason) == (2, "no number was asked for, so all there are")
-    assert passed_over(plan.accelerator)["cpu"] == "priority 0 is below two's"
+    assert (plan.world_size, plan.devices_reason) == (2, "the default: all devices present")
+    assert rejected(plan.accelerator)["cpu"] == "its priority (0) is lower than that of two (50)"
 
 
 def test_registered_hardware_that_is_absent_is_passed_over() -> None:
@@ -63,7 +63,7 @@ def test_registered_hardware_that_is_absent_is_passed_over() -> None:
     AcceleratorRegistry.register("absent", AbsentAccelerator)
     plan = plan_of()
     assert plan.accelerator.name == "cpu"
-    assert passed_over(plan.accelerator)["absent"] == "no device is there"
+    assert rejected(plan.accelerator)["absent"] == "no device found"
 
 
 class _ExitsAccelerator(TwoAccelerator):
@@ -91,8 +91,8 @@ def test_broken_hardware_is_recorded_and_harms_nobody(
     AcceleratorRegistry.register("broken", cls)
     plan = plan_of()
     assert plan.accelerator.name == "cpu"
-    assert reason in passed_over(plan.accelerator)["broken"]
-    assert "'broken' is passed over" in caplog.text
+    assert reason in rejected(plan.accelerator)["broken"]
+    assert "'broken' cannot be used" in caplog.text
     with pytest.raises(BackendError, match="accelerator='broken'") as caught:
         plan_of(accelerator="broken")
     assert reason in str(caught.value)
@@ -103,11 +103,11 @@ def test_priority_then_name_decides() -> None:
     """Of several that are there the highest priority goes first, and the first name among equals."""
     for name, priority in (("b", 60), ("c", 70), ("a", 60)):
         AcceleratorRegistry.register(name, TwoAccelerator, priority=priority)
-    assert passed_over(plan_of().accelerator)["a"] == "priority 60 is below c's"
+    assert rejected(plan_of().accelerator)["a"] == "its priority (60) is lower than that of c (70)"
     AcceleratorRegistry.remove("c")
     plan = plan_of()
     assert plan.accelerator.name == "a"
-    assert passed_over(plan.accelerator)["b"] == "a has the same priority, 60, and comes before it"
+    assert rejected(plan.accelerator)["b"] == "a has the same priority (60) and comes first by name"
 
 
 def test_a_device_type_that_cannot_be_asked_for_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_device_type_that_cannot_be_asked_for_harms_nobody(monkeypatch: pytest
     monkeypatch.setattr("core.accelerators.torch_device.device_types", device_types)
     plan = plan_of()
     assert plan.accelerator.name == "cpu"
-    assert passed_over(plan.accelerator)["torch"] == "cannot tell what it serves: RuntimeError: no such library"
+    assert rejected(plan.accelerator)["torch"] == "discovering its devices failed: RuntimeError: no such library"
 
 
 def test_a_name_taken_from_an_installed_backend() -> None:
@@ -144,7 +144,7 @@ def test_what_is_installed_and_unusable_is_a_candidate_passed_over(tmp_path: Pat
     environ = {"CORE_PLUGINS": "-acme"}
     plan = resolve(Request.read(environ=environ), Registry.read(environ, path=[*sys.path, str(tmp_path)]))
     assert plan.accelerator.name == "cpu"
-    reasons = passed_over(plan.accelerator)
+    reasons = rejected(plan.accelerator)
     assert reasons["acme"].startswith("denied: ")
     assert reasons["newer"].startswith("incompatible: ")
     assert ">=99" in reasons["newer"]
@@ -161,9 +161,12 @@ def test_a_shared_alias_means_the_best_present_one() -> None:
     plan = plan_of(accelerator="gpu")
     assert plan.accelerator.name == "good"
     assert plan.accelerator.reason == (
-        "the argument says 'gpu', which 'best', 'good', 'fair' claim; best present by priority"
+        "requested by accelerator='gpu', an alias of 'best', 'good', 'fair'; has the highest priority of those present"
     )
-    assert passed_over(plan.accelerator) == {"best": "no device is there", "fair": "priority 70 is below good's"}
+    assert rejected(plan.accelerator) == {
+        "best": "no device found",
+        "fair": "its priority (70) is lower than that of good (80)",
+    }
 
 
 def test_a_shared_alias_of_which_none_is_there() -> None:
@@ -172,7 +175,7 @@ def test_a_shared_alias_of_which_none_is_there() -> None:
     AcceleratorRegistry.register("broken", BrokenAccelerator, aliases=("gpu",))
     with pytest.raises(BackendError, match="accelerator='gpu'") as caught:
         plan_of(accelerator="gpu")
-    assert "absent: no device is there" in str(caught.value)
+    assert "absent: no device found" in str(caught.value)
     assert "broken: OSError: the driver does not answer" in str(caught.value)
 
 
@@ -180,9 +183,9 @@ def test_an_explicit_name_never_falls_back() -> None:
     """Hardware that was named and is absent is an error, though another is there."""
     AcceleratorRegistry.register("absent", AbsentAccelerator)
     AcceleratorRegistry.register("two", TwoAccelerator)
-    with pytest.raises(BackendError, match=r"accelerator='absent': cannot be used here: no device is there\. Valid: "):
+    with pytest.raises(BackendError, match=r"accelerator='absent' cannot be used here: no device found\. Valid: "):
         plan_of(accelerator="absent")
-    with pytest.raises(BackendError, match="no device is there"):
+    with pytest.raises(BackendError, match="no device found"):
         plan_of(accelerator=AbsentAccelerator())
     with pytest.raises(BackendError, match="the driver does not answer"):
         plan_of(accelerator=BrokenAccelerator())
@@ -194,7 +197,7 @@ def test_a_shared_alias_of_another_kind_means_the_highest_priority() -> None:
     PrecisionRegistry.register("mine-low", FullPrecision, aliases=("mine",), priority=40)
     choice = plan_of(precision="mine").precision
     assert choice.name == "mine-high"
-    assert passed_over(choice) == {"mine-low": "priority 40 is below mine-high's"}
+    assert rejected(choice) == {"mine-low": "its priority (40) is lower than that of mine-high (60)"}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,9 @@ def test_devices_of_the_cpu(devices: Any, count: int) -> None:
     assert plan.devices == ("cpu",) * count
     assert plan.world_size == count
     assert plan.strategy.name == ("ddp" if count > 1 else "single_device")
-    assert plan.strategy.reason == f"it is cpu's default for {'several processes' if count > 1 else 'one process'}"
+    assert plan.strategy.reason == (
+        f"the default of accelerator 'cpu' for {'several processes' if count > 1 else 'one process'}"
+    )
     assert plan.launcher == ("script" if count > 1 else None)
     assert plan.process_group_backend == ("gloo" if count > 1 else None)
 
@@ -258,7 +263,7 @@ def test_an_accelerator_says_its_default_strategies(by_name: bool) -> None:
 def test_a_default_strategy_that_is_not_there() -> None:
     """An accelerator whose default strategy is not installed is refused by that name, and told whose wish it was."""
     AcceleratorRegistry.register("wishing", type("W", (TwoAccelerator,), {"default_parallel_strategy": "wish"}))
-    with pytest.raises(UnknownNameError, match="wishing's default_parallel_strategy='wish'"):
+    with pytest.raises(UnknownNameError, match=r"wishing\.default_parallel_strategy='wish'"):
         plan_of(accelerator="wishing")
     assert plan_of(accelerator="wishing", strategy="ddp").strategy.name == "ddp"
 
@@ -275,11 +280,11 @@ def test_the_plan_knows_how_a_registered_strategy_starts_processes(start_method:
 
 def test_a_process_group_backend_of_the_user_s() -> None:
     """What was given to the strategy is used, by types of device as well, and the Plan says whose word it was."""
-    assert plan_of(devices=2).process_group_reason == "it is cpu's own"
+    assert plan_of(devices=2).process_group_reason == "the default of strategy 'ddp' on accelerator 'cpu'"
     for backend in ("gloo", "cpu:gloo", "Gloo"):
         plan = plan_of(devices=2, strategy=DDPStrategy(process_group_backend=backend))
         assert plan.process_group_backend == backend
-        assert plan.process_group_reason == f"process_group_backend of the strategy says {backend!r}"
+        assert plan.process_group_reason == f"requested by the strategy's process_group_backend={backend!r}"
 
 
 class _PickyStrategy(SingleDeviceStrategy):
@@ -293,7 +298,7 @@ def test_a_strategy_that_serves_the_accelerator() -> None:
     StrategyRegistry.register("by_text", f"{__name__}:_PickyStrategy")
     for strategy in ("picky", "by_text", _PickyStrategy()):
         assert plan_of(accelerator="two", strategy=strategy, devices=1).accelerator.name == "two"
-        with pytest.raises(ConfigurationError, match=r"does not serve accelerator 'cpu'\. Valid accelerators: 'two'"):
+        with pytest.raises(ConfigurationError, match=r"does not support accelerator 'cpu'\. Valid accelerators: 'two'"):
             plan_of(accelerator="cpu", strategy=strategy)
 
 
@@ -333,21 +338,23 @@ def test_a_spec_says_more_than_its_class() -> None:
 
 def test_an_accelerator_that_serves_several_names() -> None:
     """Each name that it serves now, best first, is asked for like one of its own; installed backends keep theirs."""
-    serving = AcceleratorSpec(name="serving", target=_ServingAccelerator, serves=f"{__name__}:served")
+    serving = AcceleratorSpec(name="serving", target=_ServingAccelerator, discover=f"{__name__}:served")
     registry = registry_of(serving)
 
     def plan_here(**words: Any) -> Plan:
         return resolve(Request.read(environ={}, **words), registry)
 
     assert plan_here().accelerator.name == "two_b"
-    assert passed_over(plan_here().accelerator).keys() == {"torch", "two_a", "cpu"}
+    assert rejected(plan_here().accelerator).keys() == {"torch", "two_a", "cpu"}
     plan = plan_here(accelerator="two_a")
     assert (plan.accelerator.name, plan.parts["accelerator"].name) == ("two_a", "two_a")
     assert type(plan_here(accelerator="cpu").parts["accelerator"]) is CPUAccelerator
-    reason = "the argument says 'serving', which 'two_b', 'two_a' claim; best present by priority"
+    reason = (
+        "requested by accelerator='serving', an alias of 'two_b', 'two_a'; has the highest priority of those present"
+    )
     assert plan_here(accelerator="serving").accelerator.reason == reason
     given = _ServingAccelerator("two_a")
-    assert plan_here(strategy=DDPStrategy(given), accelerator="two_a").parts["accelerator"] is given
+    assert plan_here(strategy=DDPStrategy(accelerator=given), accelerator="two_a").parts["accelerator"] is given
 
 
 # -- parts that are given to a strategy --------------------------------------------------------------------------------
@@ -356,14 +363,19 @@ def test_an_accelerator_that_serves_several_names() -> None:
 def test_parts_of_a_strategy_count_as_the_user_s_words() -> None:
     """What a strategy object was given is what runs, and the Plan says where the word came from."""
     accelerator, precision, checkpoint_io = CPUAccelerator(), MixedPrecision("bfloat16"), MyIO()
-    given = DDPStrategy(accelerator, LocalEnvironment(), checkpoint_io, precision)
+    given = DDPStrategy(
+        accelerator=accelerator,
+        cluster_environment=LocalEnvironment(),
+        checkpoint_io=checkpoint_io,
+        precision=precision,
+    )
     runtime = Runtime(strategy=given)
     assert runtime.strategy is given
     assert (given.accelerator, given.precision, given.checkpoint_io) == (accelerator, precision, checkpoint_io)
     assert runtime.plan.precision.name == "bf16-mixed"
     assert runtime.plan.checkpoint_io.name == "MyIO"
     for choice in (runtime.plan.accelerator, runtime.plan.precision, runtime.plan.checkpoint_io):
-        assert choice.reason.startswith("the strategy's argument says ")
+        assert choice.reason.startswith("requested by the strategy's ")
     runtime.teardown()
 
 
@@ -386,10 +398,10 @@ def test_parts_of_a_strategy_go_before_the_environment() -> None:
 def test_the_same_word_twice_is_no_contradiction() -> None:
     """One object in both, or an object and its own name, agree; the object is used."""
     mixed, cpu, io = MixedPrecision("bfloat16"), CPUAccelerator(), TorchCheckpointIO()
-    strategy = DDPStrategy(cpu, checkpoint_io=io, precision_plugin=mixed)
+    strategy = DDPStrategy(accelerator=cpu, checkpoint_io=io, precision_plugin=mixed)
     plan = plan_of(strategy=strategy, accelerator="cpu", precision="bf16", checkpoint_io=io)
     assert [plan.parts[kind] for kind in ("accelerator", "precision", "checkpoint_io")] == [cpu, mixed, io]
-    plan = plan_of(strategy=DDPStrategy("cpu", precision_plugin="bf16"), accelerator=cpu, precision=mixed)
+    plan = plan_of(strategy=DDPStrategy(accelerator="cpu", precision_plugin="bf16"), accelerator=cpu, precision=mixed)
     assert [plan.parts[kind] for kind in ("accelerator", "precision")] == [cpu, mixed]
 
 
@@ -409,7 +421,7 @@ def test_parts_of_an_accelerator_s_default_strategy() -> None:
     AcceleratorRegistry.register("own", type("Own", (TwoAccelerator,), {"default_parallel_strategy": "own_ddp"}))
     StrategyRegistry.register("own_ddp", DDPStrategy, precision_plugin="bf16-true")
     assert plan_of(accelerator="own").precision.name == "bf16-true"
-    with pytest.raises(ConfigurationError, match="precision='64-true' contradicts precision_plugin='bf16-true'"):
+    with pytest.raises(ConfigurationError, match="precision='64-true' contradicts precision='bf16-true'"):
         plan_of(accelerator="own", precision="64-true")
     StrategyRegistry.register("own_ddp", DDPStrategy, accelerator="cpu")
     with pytest.raises(ConfigurationError, match="contradicts accelerator='cpu' of strategy 'own_ddp'"):
