@@ -1,6 +1,6 @@
-"""Accelerators: kinds of hardware.
+"""Accelerators: the kinds of hardware.
 
-Importing this package imports no torch, since :mod:`core.accelerators.detect` lies in it; asking for a class does.
+Importing this package does not import torch, so that :mod:`core.accelerators.detect` needs none; using a class does.
 """
 
 from __future__ import annotations

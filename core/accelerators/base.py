@@ -19,9 +19,9 @@ import torch.distributed as dist
 from core.accelerators.devices import parse_devices
 from core.accelerators.modules import call_for_device, device_function
 from core.errors import BackendError, ConfigurationError, quoted
-from core.registration import AcceleratorRegistry
+from core.registration import REGISTRIES
 
-__all__ = ["CAPABILITIES", "Accelerator"]
+__all__ = ["CAPABILITIES", "Accelerator", "is_out_of_memory"]
 
 CAPABILITIES = frozenset(
     {
@@ -36,12 +36,12 @@ CAPABILITIES = frozenset(
         "rng_state",
     }
 )
-"""What hardware is taken to be able to do unless its accelerator says that it lacks it.
+"""What every accelerator is expected to support, unless its ``unsupported`` names it.
 
 ``float64``, ``float16``, ``bfloat16``: compute in that dtype. ``autocast``: :class:`torch.autocast` on its device type.
-``loss_scaling``: :class:`torch.amp.GradScaler` on it. ``collectives``: several processes, a device each, in one process
-group. ``rng_state``: its generator's state is read and put back exactly. ``memory_stats``: ``get_device_stats`` has
-``memory_allocated_bytes``. ``eager``: it runs single operations on tensors, not compiled steps alone.
+``loss_scaling``: :class:`torch.amp.GradScaler` on it. ``collectives``: several processes with one device each in one
+process group. ``rng_state``: get and set the state of its random number generator exactly. ``memory_stats``:
+``get_device_stats`` has ``memory_allocated_bytes``. ``eager``: single operations on tensors, not only compiled steps.
 """
 
 _CALLED_WITHOUT_SELF = {
@@ -50,35 +50,38 @@ _CALLED_WITHOUT_SELF = {
     "auto_device_count": (),
     "is_available": (),
 }
-"""The methods that ask nothing of an instance, with the arguments they are called with."""
+"""The methods that may be written without ``self``, with the arguments they are called with."""
 
 
 class Accelerator(ABC):
     """One kind of hardware: how to find it, pick devices, set them up and ask their state.
 
-    The four methods that ask nothing of an instance (``parse_devices``, ``get_parallel_devices``,
-    ``auto_device_count``, ``is_available``) may be written with ``self``, as static methods, or as plain functions.
+    ``parse_devices``, ``get_parallel_devices``, ``auto_device_count`` and ``is_available`` can be written with
+    ``self``, as static methods, or as plain functions.
 
-    A class that defines the class method ``register_accelerators(cls, accelerator_registry)`` is offered the in-process
-    registry once, when it is defined.
+    If a class defines the class method ``register_accelerators(cls, accelerator_registry)``, it is called once with the
+    in-process registry, when the class is defined.
     """
 
     name: str = ""
-    """The name it is asked for by; a class that sets none is called by its own: ``xpu`` for ``XPUAccelerator``."""
+    """The name for ``accelerator=``; by default derived from the class's name: ``xpu`` for ``XPUAccelerator``."""
 
+    device_family: str = ""
+    """What follows ``MULTI_`` in :attr:`core.Runtime.distributed_type`; by default ``name`` in capitals."""
     default_strategy: ClassVar[str] = "single_device"
     """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
     default_parallel_strategy: ClassVar[str] = "ddp"
     """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
-    lacks: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What it cannot do: a word of :data:`CAPABILITIES` each, and the reason that is shown to who asks for it. What is
-    not in it is declared to work."""
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What the hardware cannot do: a name in :data:`CAPABILITIES` and the reason that users see. Everything that is not
+    listed is declared to work."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if unknown := sorted(set(cls.lacks) - CAPABILITIES):
+        if unknown := sorted(set(cls.unsupported) - CAPABILITIES):
             raise ConfigurationError(
-                f"{cls.__name__}.lacks: {quoted(unknown)} unknown. Valid: {quoted(sorted(CAPABILITIES))}."
+                f"{cls.__name__}.unsupported: unknown capability {quoted(unknown)}. "
+                f"Valid: {quoted(sorted(CAPABILITIES))}."
             )
         if "name" not in cls.__dict__:
             cls.name = cls.__name__.removesuffix("Accelerator").lower() or cls.__name__.lower()
@@ -88,27 +91,27 @@ class Accelerator(ABC):
                 setattr(cls, method, staticmethod(function))
         if "register_accelerators" in cls.__dict__:
             register: Callable[[Any], None] = cls.__dict__["register_accelerators"].__get__(None, cls)
-            register(AcceleratorRegistry)
+            register(REGISTRIES["accelerator"])
 
     # -- finding and choosing ------------------------------------------------------------------------------------
 
     @abstractmethod
     def is_available(self) -> bool:
-        """Whether the hardware can be used here and now. Never raises."""
+        """Return whether the hardware can be used on this machine now. Never raises."""
 
     @abstractmethod
     def auto_device_count(self) -> int:
-        """How many devices ``devices="auto"`` means."""
+        """Return the number of devices that ``devices="auto"`` means."""
 
     def device_limit(self) -> int | None:
-        """How many devices there are at most; ``None`` where any number of processes can share the hardware."""
+        """Return the number of available devices; ``None`` if any number of processes can share the hardware."""
         return self.auto_device_count()
 
     def parse_devices(self, devices: Any) -> Any:
-        """The indices that ``devices`` means; see :mod:`core.accelerators.devices` for the grammar.
+        """Return the indices that ``devices`` means; see :mod:`core.accelerators.devices` for the grammar.
 
-        When a run is resolved, core has applied the grammar already and ``devices`` is a list of indices; an override
-        may reorder or replace them and returns what :meth:`get_parallel_devices` takes.
+        In a run, core has already applied the grammar and ``devices`` is a list of indices; an override can reorder or
+        replace them and returns what :meth:`get_parallel_devices` takes.
         """
         return parse_devices(
             devices, all_devices=self.auto_device_count(), limit=self.device_limit(), accelerator=self.name
@@ -116,31 +119,31 @@ class Accelerator(ABC):
 
     @abstractmethod
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The torch devices for what :meth:`parse_devices` returned, in order; one process uses one of them."""
+        """Return the torch devices for the result of :meth:`parse_devices`, in order; each process uses one of them."""
 
     def pick_devices(self, count: int) -> list[int]:
-        """The indices that a bare number of devices means, such as those that nobody else uses; the first, by default.
+        """Return the indices for ``devices=count``, such as those of idle devices; by default the first ones.
 
-        Not asked where somebody else has started the processes: each of them would choose for itself.
+        Not called where a launcher started the processes, since each process would choose for itself.
 
         Raises:
-            DeviceError: There are not so many to choose from.
+            DeviceError: There are fewer devices than ``count`` to choose from.
         """
         return list(range(count))
 
     def import_backend(self) -> None:  # noqa: B027 - torch itself knows most types
-        """Import what gives torch this type of device, where torch does not do so by itself.
+        """Import the package that adds this device type to torch, unless torch does so by itself.
 
-        Called in every process before a device is named.
+        Called in every process before a device is used.
         """
 
     # -- using ---------------------------------------------------------------------------------------------------
 
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` this process's current one.
+        """Make ``device`` the current device of this process.
 
         Raises:
-            BackendError: It is one of several, and torch has no call to select it.
+            BackendError: Its index is not 0, and torch has no function to select it.
         """
         index: int | None = device.index
         if index is None:
@@ -149,31 +152,38 @@ class Accelerator(ABC):
         if set_device is not None:
             set_device(index)
         elif index > 0:
-            raise self._lacks(device, "set_device", "setup_device")
+            raise self._missing(device, "set_device", "setup_device")
 
     def teardown(self) -> None:  # noqa: B027 - most hold nothing
-        """Free what this accelerator holds in this process."""
+        """Release the resources that this accelerator holds in this process."""
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on ``device`` is done; where torch has no such call, nothing is ever queued."""
+        """Wait until all work queued on ``device`` is done; a no-op if torch has no such function for the device."""
         call_for_device(device, "synchronize")
 
     def empty_cache(self, device: torch.device) -> None:
-        """Give memory that torch caches for ``device`` back to it, where it caches any."""
+        """Release the memory that torch caches for ``device``, if it caches any."""
         empty_cache = device_function(device.type, "empty_cache")
         if empty_cache is not None:
             empty_cache()
 
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Whether ``error`` says that the device, or the host, has too little memory.
+
+        By default torch's own exception, and messages of its allocators.
+        """
+        return is_out_of_memory(error)
+
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Statistics of ``device`` for loggers, by name; numbers, in the unit that the name ends with."""
+        """Return statistics of ``device`` for loggers, by name: numbers, in the unit that the name ends with."""
         del device
         return {}
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """The state of the random number generator of ``device``, a byte tensor on the CPU.
+        """Return the state of the random number generator of ``device``, a byte tensor on the CPU.
 
         Raises:
-            BackendError: torch has no call for it, and a resumed run would draw other numbers.
+            BackendError: torch has no function for it, so a resumed run would draw different numbers.
         """
         if device.type == "cpu":
             return torch.get_rng_state()
@@ -181,53 +191,62 @@ class Accelerator(ABC):
         return state
 
     def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
-        """Put the random number generator of ``device`` back into ``state``.
+        """Set the state of the random number generator of ``device``.
 
         Raises:
-            BackendError: torch has no call for it.
+            BackendError: torch has no function for it.
         """
         if device.type == "cpu":
             torch.set_rng_state(state)
         else:
             self._rng_function(device, "set_rng_state")(state, device)
 
-    # -- what other rooms ask instead of naming hardware ----------------------------------------------------------
+    # -- what other packages of core need, so that they name no hardware ------------------------------------------
 
     def fork_unsafe_reason(self) -> str | None:
-        """Why this process must not be forked any more, such as hardware that it already uses; ``None`` if it may."""
+        """Return why this process can no longer be forked, such as hardware in use; ``None`` if it can."""
         return None
 
     def autocast_device_type(self, device: torch.device) -> str:
-        """The ``device_type`` that :class:`torch.autocast` and :class:`torch.amp.GradScaler` take for ``device``."""
+        """Return the ``device_type`` for :class:`torch.autocast` and :class:`torch.amp.GradScaler` on ``device``."""
         return device.type
 
     def process_group_backend(self, device: torch.device) -> str:
-        """The ``torch.distributed`` backend that serves collectives on ``device``.
+        """Return the ``torch.distributed`` backend for collectives on ``device``.
 
         Raises:
-            BackendError: torch knows no backend for this type of device.
+            BackendError: torch has no backend for this device type.
         """
         known = dist.Backend.default_device_backend_map if dist.is_available() else {}
         backend = known.get(device.type)
         if backend is None:
             raise BackendError(
-                f"accelerator {self.name!r}: torch.distributed has no backend for device type {device.type!r}, but for "
-                f"{quoted(sorted(known))}. Valid: process_group_backend= on the strategy, or a backend that the "
-                "accelerator's package registers."
+                f"accelerator {self.name!r}: torch.distributed has no backend for device type {device.type!r} (only "
+                f"for: {quoted(sorted(known))}). Pass process_group_backend= to the strategy, or register a backend "
+                f"for {device.type!r} with torch.distributed.Backend.register_backend."
             )
         return str(backend)
 
     def _rng_function(self, device: torch.device, name: str) -> Callable[..., Any]:
         function = device_function(device.type, name)
         if function is None:
-            raise self._lacks(device, name, name)
+            raise self._missing(device, name, name)
         return function
 
-    def _lacks(self, device: torch.device, function: str, override: str) -> BackendError:
+    def _missing(self, device: torch.device, function: str, override: str) -> BackendError:
         return BackendError(
-            f"accelerator {self.name!r}: device '{device}' needs torch.{device.type}.{function}, which is not there. "
-            f"Valid: a torch backend that provides it, or {type(self).__name__}.{override} overridden."
+            f"accelerator {self.name!r}: device '{device}' needs torch.{device.type}.{function}, which does not exist. "
+            f"Use a torch backend that provides it, or override {type(self).__name__}.{override}."
         )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` is torch's exception for too little memory, or has a message of its allocators."""
+    messages = ("out of memory", "can't allocate memory", "cannot allocate memory")
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(message in text for message in messages)
+    )
 
 
 def _takes_no_self(function: FunctionType, arguments: tuple[str, ...]) -> bool:

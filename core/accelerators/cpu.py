@@ -19,28 +19,28 @@ class CPUAccelerator(Accelerator):
     """The host's CPU: any number of processes share it, so ``devices=k`` means k processes."""
 
     name = "cpu"
-    lacks = MappingProxyType({"memory_stats": "torch does not count the host's memory"})
+    unsupported = MappingProxyType({"memory_stats": "torch does not count the host's memory"})
 
     def is_available(self) -> bool:
-        """Always."""
+        """Return ``True``."""
         return True
 
     def auto_device_count(self) -> int:
-        """One process: torch itself spreads an operator over the cores."""
+        """Return 1: torch itself uses all cores from one process."""
         return 1
 
     def device_limit(self) -> None:
-        """None: any number of processes can share the CPU."""
+        """Return ``None``: any number of processes can share the CPU."""
         return
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The CPU once for each index."""
+        """Return the CPU once for each index."""
         return [torch.device("cpu") for _ in devices]
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """CPU time and memory of this process, memory and load of the host; what the host does not tell is left out.
+        """Return CPU time and memory of this process, and memory and load of the host, as far as the host reports them.
 
-        ``process_cpu_seconds``, ``process_memory_bytes`` (resident), ``host_memory_bytes`` (all there is),
+        ``process_cpu_seconds``, ``process_memory_bytes`` (resident), ``host_memory_bytes`` (total),
         ``host_memory_available_bytes`` and ``host_load_processes`` (running or waiting, mean of one minute).
         """
         del device

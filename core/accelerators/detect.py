@@ -1,4 +1,4 @@
-"""How many devices of core's own accelerators are there: torch-free, quick."""
+"""Device counts of core's own accelerators, quick and without torch."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ __all__ = ["cpu"]
 
 
 def cpu() -> int:
-    """One: the host itself, which any number of processes share."""
+    """Return 1: the host itself, which any number of processes share."""
     return 1

@@ -1,13 +1,13 @@
 """The one grammar of ``devices=``, the same on every accelerator.
 
 =============================================  ==============================================
-``"auto"``, ``-1``, ``"-1"``                   all there are
+``"auto"``, ``-1``, ``"-1"``                   all devices
 ``k`` >= 1, ``"k"``                            the first k
 ``[1, 3]``, ``(1, 3)``, ``"1, 3"``, ``"1,"``   exactly those, in that order
-anything else, or what is not there            :class:`core.errors.DeviceError`
+anything else, or a missing device             :class:`core.errors.DeviceError`
 =============================================  ==============================================
 
-Blanks around a word or a number mean nothing. Integers of NumPy and the like count as integers; ``True`` does not.
+Surrounding whitespace is ignored. NumPy integers count as integers; ``True`` does not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["GRAMMAR", "parse_devices"]
 GRAMMAR = "'auto' or -1 for all, a count k >= 1, or distinct indices as [1, 3], '1, 3' or '1,'"
 
 _MAX_PROCESSES = 4096
-"""The most processes that one machine is asked for where the hardware sets no limit: a slip, not a wish, beyond it."""
+"""The most processes on one machine where the hardware sets no limit; a larger number is taken for a typing error."""
 
 _COUNT = re.compile(r"\s*(-1|\d{1,9})\s*", re.ASCII)
 _INDICES = re.compile(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*,?\s*", re.ASCII)
@@ -40,26 +40,27 @@ def parse_devices(
     accelerator: str,
     pick: Callable[[int], list[int]] | None = None,
 ) -> list[int]:
-    """Turn the user's words into device indices.
+    """Turn the value of ``devices=`` into device indices.
 
     Args:
         devices: The value of ``devices=``.
-        all_devices: How many ``"auto"`` means.
-        limit: How many are there; ``None`` where any number can be had (processes on a CPU).
-        accelerator: The accelerator's name, for messages.
-        pick: Which devices a bare number means; the first ones where it is not given.
+        all_devices: The number of devices that ``"auto"`` means.
+        limit: The number of available devices; ``None`` for no limit (processes on a CPU).
+        accelerator: The accelerator's name, for error messages.
+        pick: Chooses the devices for a count; by default the first ones.
 
     Returns:
         Distinct indices in the order of use.
 
     Raises:
-        DeviceError: The value is outside the grammar, or names devices that are not there.
+        DeviceError: The value does not follow the grammar, or names devices that do not exist.
     """
 
     def refuse(why: str) -> DeviceError:
-        there = f"up to {_MAX_PROCESSES} processes" if limit is None else _there(limit)
+        available = f"up to {_MAX_PROCESSES} processes" if limit is None else _available(limit)
         return DeviceError(
-            f"devices={_shortened(devices)} for accelerator {accelerator!r}: {why}. Valid: {GRAMMAR}; there: {there}."
+            f"devices={_shortened(devices)} for accelerator {accelerator!r}: {why}. Valid: {GRAMMAR}; "
+            f"available: {available}."
         )
 
     parsed: Any = _parse_text(devices) if isinstance(devices, str) else devices
@@ -89,29 +90,29 @@ def _is_integer(value: Any) -> bool:
 def _count(count: int, all_devices: int, end: int, refuse: _Refuse) -> int:
     if count == -1:
         if all_devices < 1:
-            raise refuse("none is there")
+            raise refuse("no device found")
         return all_devices
     if count < 1:
         raise refuse("a count must be at least 1")
     if count > end:
-        raise refuse(f"{count} asked for")
+        raise refuse(f"{count} requested")
     return count
 
 
 def _exactly(indices: list[Any] | tuple[Any, ...], end: int, refuse: _Refuse) -> list[int]:
     if not indices:
-        raise refuse("no device is named")
+        raise refuse("no index given")
     if not all(_is_integer(index) and index >= 0 for index in indices):
-        raise refuse("every index must be a whole number from 0 on")
+        raise refuse("every index must be an integer >= 0")
     if len(set(indices)) != len(indices):
-        raise refuse("an index is named twice")
+        raise refuse("duplicate index")
     missing = [str(index) for index in indices if index >= end]
     if missing:
         raise refuse(f"no device {_shortened(', '.join(missing), str)}")
     return [int(index) for index in indices]
 
 
-def _there(limit: int) -> str:
+def _available(limit: int) -> str:
     return "none" if limit < 1 else "device 0" if limit == 1 else f"devices 0 to {limit - 1}"
 
 

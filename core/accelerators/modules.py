@@ -1,4 +1,4 @@
-"""What torch holds for a device type: its module ``torch.<type>``, which need not have every function."""
+"""The module ``torch.<type>`` that torch has for a device type; functions in it may be missing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["call_for_device", "device_function"]
 
 
 def device_function(device_type: str, name: str) -> Callable[..., Any] | None:
-    """``torch.<device_type>.<name>``, or ``None`` where torch has no such module or function."""
+    """Return ``torch.<device_type>.<name>``, or ``None`` if torch has no such module or function."""
     function: Callable[..., Any] | None = getattr(getattr(torch, device_type, None), name, None)
     return function
 
 
 def call_for_device(device: torch.device, name: str) -> Any:
-    """Call ``torch.<device type>.<name>`` for ``device``; ``None`` where there is no such function."""
+    """Call ``torch.<device type>.<name>`` for ``device``; return ``None`` if there is no such function."""
     function = device_function(device.type, name)
     if function is None:
         return None
@@ -26,8 +26,8 @@ def call_for_device(device: torch.device, name: str) -> Any:
 
 
 def _takes_argument(function: Callable[..., Any]) -> bool:
-    # Types of which a machine has at most one device don't always take it.
+    # Functions of device types with at most one device per machine don't always take a device.
     try:
         return bool(inspect.signature(function).parameters)
-    except ValueError:  # compiled, and doesn't tell
+    except ValueError:  # a compiled function without a signature
         return True

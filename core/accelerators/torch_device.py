@@ -21,20 +21,20 @@ _MEMORY_STATS = {
     "memory_allocated_peak_bytes": ("max_memory_allocated",),
     "memory_reserved_bytes": ("memory_reserved", "driver_allocated_memory"),
 }
-"""Statistics, and the functions that give them: modules of devices don't all use the same names."""
+"""Statistics, and the names that the function for each has in the modules of different device types."""
 
 
 class TorchDeviceAccelerator(Accelerator):
-    """Any device type that torch reports, so that hardware with only a torch backend works with no plugin at all.
+    """Any device type that torch reports, so that hardware with only a torch backend needs no plugin.
 
-    Everything is asked of ``torch.<name>``, the module that torch holds for the type.
+    It calls the functions of ``torch.<name>``, the module that torch has for the device type.
 
     Args:
-        name: The device type, as in ``torch.device(name)``; the best one present where none is given.
+        name: The device type, as in ``torch.device(name)``; by default the best one available.
 
     Raises:
-        UnknownNameError: torch knows no such type of device.
-        BackendError: No name is given, and torch reports no device.
+        UnknownNameError: torch has no such device type.
+        BackendError: ``name`` is ``None`` and torch reports no device.
     """
 
     name = "torch"
@@ -42,35 +42,35 @@ class TorchDeviceAccelerator(Accelerator):
     def __init__(self, name: str | None = None) -> None:
         present = device_types()
         if name is None and not present:
-            raise BackendError("name=None: torch reports no device here. Valid: another accelerator.")
+            raise BackendError("accelerator='torch': torch reports no device on this machine. Use another accelerator.")
         self.name = present[0] if name is None else name
         if not _is_device_type(self.name):
             raise UnknownNameError(
-                f"name={name!r}: no device type of this torch. Valid here: {quoted(present)}; the host's CPU has an "
-                "accelerator of its own."
+                f"name={name!r}: not a device type that this torch supports. Available: {quoted(present)}; for the CPU "
+                "use accelerator='cpu'."
             )
 
     def is_available(self) -> bool:
-        """Whether torch can use at least one device of the type here and now. Never raises."""
+        """Return whether torch can use at least one device of the type now. Never raises."""
         return _count(self.name) > 0
 
     def auto_device_count(self) -> int:
-        """How many devices of the type torch can use."""
+        """Return the number of devices of the type that torch can use."""
         return _count(self.name)
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The devices of the type at these indices."""
+        """Return the devices of the type at these indices."""
         return [torch.device(self.name, index) for index in devices]
 
     def fork_unsafe_reason(self) -> str | None:
-        """That torch has initialized the devices in this process: they are lost to a forked one."""
+        """Return that torch has initialized the devices in this process: a forked process cannot use them."""
         is_initialized = device_function(self.name, "is_initialized")
         if is_initialized is not None and is_initialized():
-            return f"torch.{self.name} is initialized in it"
+            return f"torch.{self.name} is already initialized"
         return None
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Memory of ``device``, as far as torch tells it for the type.
+        """Return the memory of ``device``, as far as torch reports it for the type.
 
         ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_reserved_bytes`` (by torch),
         ``memory_free_bytes`` and ``memory_total_bytes``.
@@ -88,9 +88,9 @@ class TorchDeviceAccelerator(Accelerator):
 
 
 def device_types() -> tuple[str, ...]:
-    """The device types of which torch can use a device here, beside the host's own; best first.
+    """The device types of which torch can use a device on this machine, except the CPU; best first.
 
-    A backend from outside torch comes first, as in :mod:`torch.accelerator`: someone installed it on purpose.
+    A backend from outside torch comes first, as in :mod:`torch.accelerator`: it was installed on purpose.
     """
     names = (torch._C._get_privateuse1_backend_name(), *map(str.lower, DeviceType.__members__))
     return tuple(name for name in names if name != "cpu" and _count(name) > 0)
@@ -104,13 +104,13 @@ def _is_device_type(name: str) -> bool:
 
 
 def _count(device_type: str) -> int:
-    """How many devices of a type torch can use; none where its module can't be asked."""
+    """The number of devices of a type that torch can use; 0 if its module raises an error."""
     is_available = device_function(device_type, "is_available")
     device_count = device_function(device_type, "device_count")
     if is_available is None or device_count is None:
         return 0
     try:
         return int(device_count()) if is_available() else 0
-    except Exception:  # the module is a vendor's, and raises what it likes
-        logger.warning("torch.%s can't tell whether it is available", device_type, exc_info=True)
+    except Exception:  # a vendor's module can raise anything
+        logger.warning("torch.%s: counting devices failed; it is treated as unavailable", device_type, exc_info=True)
         return 0

@@ -1,4 +1,4 @@
-"""Cluster environments: who this process is among the others."""
+"""Cluster environments: they tell a process its ranks and the address at which the processes meet."""
 
 from core.environments.base import ClusterEnvironment
 from core.environments.launched import LaunchedEnvironment, RankVariables

@@ -1,4 +1,4 @@
-"""The ClusterEnvironment: who this process is among the others."""
+"""The ClusterEnvironment: tells a process its ranks, the world size, and the main address and port."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["ClusterEnvironment"]
 
 
 class ClusterEnvironment(ABC):
-    """Who this process is among the others, read from what the cluster put into the environment variables.
+    """Tells a process its ranks and the world size, from the environment variables that the cluster has set.
 
     Args:
-        environ: The environment variables; a copy of the process's own where none are given. They are read once.
+        environ: The environment variables; by default a copy of this process's. They are read once.
     """
 
     name: str = ""
-    """The name it is asked for by."""
+    """The name that users request it by."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ: Mapping[str, str] = dict(os.environ if environ is None else environ)
@@ -25,73 +25,81 @@ class ClusterEnvironment(ABC):
     @staticmethod
     @abstractmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether this process was started by this kind of cluster."""
+        """Whether this kind of cluster started this process."""
 
     @property
     @abstractmethod
     def creates_processes_externally(self) -> bool:
-        """Whether the cluster starts every process, so that no launcher of ours may."""
+        """Whether the cluster starts all processes, so that the strategy must start none."""
 
     @property
     @abstractmethod
     def main_address(self) -> str:
-        """Host name or address of the machine of rank 0."""
+        """Host name or IP address of the machine of rank 0."""
 
     @property
     @abstractmethod
     def main_port(self) -> int:
-        """Port on that machine for the processes to meet."""
+        """Port on that machine at which the processes meet."""
 
     @property
     @abstractmethod
     def world_size(self) -> int:
-        """How many processes there are in all."""
+        """Number of processes on all machines."""
 
     @property
     @abstractmethod
     def local_world_size(self) -> int:
-        """How many processes there are on this machine."""
+        """Number of processes on this machine."""
 
     @property
     @abstractmethod
     def global_rank(self) -> int:
-        """This process's number among all, from 0."""
+        """Rank of this process among all processes."""
 
     @property
     @abstractmethod
     def local_rank(self) -> int:
-        """This process's number on its machine, from 0."""
+        """Rank of this process on its machine."""
 
     @property
     @abstractmethod
     def node_rank(self) -> int:
-        """This machine's number, from 0."""
+        """Rank of this machine."""
 
     @property
     def num_nodes(self) -> int:
-        """How many machines there are."""
+        """Number of machines."""
         return max(1, self.world_size // max(1, self.local_world_size))
 
     @property
     def hosts_store(self) -> bool:
-        """Whether the cluster itself serves the store at ``main_address:main_port``; else rank 0 does."""
+        """Whether the cluster serves the store at ``main_address:main_port``; otherwise rank 0 serves it."""
         return False
 
     def connect(self, processes_per_node: int, num_nodes: int) -> None:
-        """Take the numbers of the run that is about to start; an environment that counts itself checks them."""
+        """Receive the numbers of the run that is about to start, and check them.
+
+        Args:
+            processes_per_node: Number of processes on each machine.
+            num_nodes: Number of machines.
+
+        Raises:
+            ConfigurationError: See :meth:`validate_settings`.
+        """
         self.validate_settings(processes_per_node, num_nodes)
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse words that this cluster contradicts.
+        """Reject numbers that contradict what the cluster has started.
 
         Args:
-            processes_per_node: Processes asked for on each machine.
-            num_nodes: Machines asked for.
+            processes_per_node: Requested number of processes on each machine.
+            num_nodes: Requested number of machines.
 
         Raises:
-            ConfigurationError: The cluster gave another number of processes or machines.
+            ConfigurationError: The cluster has started another number of processes or machines.
         """
         del processes_per_node, num_nodes
 
-    def teardown(self) -> None:  # noqa: B027 - most set up nothing
-        """Undo what this environment set up."""
+    def teardown(self) -> None:  # noqa: B027 - most have nothing to undo
+        """Undo what this environment has set up."""

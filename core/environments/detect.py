@@ -1,4 +1,4 @@
-"""Torch-free answers to "was this process started by that cluster?", from environment variables alone."""
+"""Detecting from environment variables, without torch, which cluster started this process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 __all__ = ["LAUNCHED", "TORCHRUN_VARIABLES", "local", "torchelastic"]
 
 LAUNCHED = "CORE_LAUNCHED_PLAN"
-"""Set by a strategy's launcher in the processes that it starts, to the Plan they belong to."""
+"""Set by a strategy's launcher in the processes that it starts: the Plan that they run, as JSON."""
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets, and what anyone must set who starts processes by hand."""
+"""The variables that torchrun sets. Whoever starts processes by hand must set them too."""
 
 
 def local(environ: Mapping[str, str]) -> bool:
-    """Always: a process that no cluster started is on its own."""
+    """Always true: any process can run on its own."""
     del environ
     return True
 
 
 def torchelastic(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun's variables are all there, and it was no launcher of ours that set them."""
+    """Whether all of torchrun's variables are set, and were not set by a strategy's launcher."""
     return LAUNCHED not in environ and all(variable in environ for variable in TORCHRUN_VARIABLES)

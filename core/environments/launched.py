@@ -1,4 +1,4 @@
-"""Processes that an external launcher started, each with its ranks in environment variables."""
+"""Processes that an external launcher started, with their ranks in environment variables."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["LaunchedEnvironment", "RankVariables"]
 
 @frozen
 class RankVariables:
-    """The environment variables that hold a process's numbers.
+    """The names of the environment variables that hold a process's ranks.
 
     Attributes:
-        rank: This process's number among all.
-        size: How many there are.
-        local_rank: This process's number on its machine.
-        local_size: How many there are on this machine.
-        node_rank: This machine's number; ``None`` where the launcher does not say it.
+        rank: Rank of this process among all processes.
+        size: Number of processes on all machines.
+        local_rank: Rank of this process on its machine.
+        local_size: Number of processes on this machine.
+        node_rank: Rank of this machine; ``None`` if the launcher does not set it.
     """
 
     rank: str
@@ -33,18 +33,22 @@ class RankVariables:
 
 
 class LaunchedEnvironment(ClusterEnvironment):
-    """A ClusterEnvironment whose launcher gave every process its numbers, and machines as many processes each."""
+    """A ClusterEnvironment whose launcher tells every process its ranks, with equally many processes on each machine.
+
+    A subclass sets :attr:`variables` and defines ``detect`` and :meth:`command`. It overrides the properties that the
+    launcher tells in another way, such as ``main_address`` where there is no ``MASTER_ADDR``.
+    """
 
     variables: RankVariables
-    """Where the numbers are."""
+    """The names of the environment variables."""
     advice: str = ""
-    """What else whoever sets the variables by hand must know, for messages."""
+    """What to observe when the variables are set by hand, for error messages."""
     ranks_count_through: bool = True
-    """Whether the ranks of a machine are neighbours, machine after machine."""
+    """Whether ranks are consecutive on each machine, machine after machine."""
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: the launcher started every process."""
+        """True: the launcher has started all processes."""
         return True
 
     @property
@@ -59,53 +63,54 @@ class LaunchedEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """As the launcher says."""
+        """Number of processes on all machines."""
         return whole_number(self.environ, self.variables.size, low=1)
 
     @property
     def local_world_size(self) -> int:
-        """As the launcher says."""
+        """Number of processes on this machine."""
         return whole_number(self.environ, self.variables.local_size, low=1)
 
     @property
     def global_rank(self) -> int:
-        """As the launcher says."""
+        """Rank of this process among all processes."""
         return whole_number(self.environ, self.variables.rank)
 
     @property
     def local_rank(self) -> int:
-        """As the launcher says."""
+        """Rank of this process on its machine."""
         return whole_number(self.environ, self.variables.local_rank)
 
     @property
     def node_rank(self) -> int:
-        """As the launcher says; where it does not, counted by ranks."""
+        """Rank of this machine; computed from the ranks if the launcher does not set it."""
         counted = self.global_rank // self.local_world_size
         variable = self.variables.node_rank
         return counted if variable is None else whole_number(self.environ, variable, counted)
 
     @abstractmethod
     def command(self, processes_per_node: int, num_nodes: int) -> str:
-        """How the launcher is asked for these numbers, for messages."""
+        """The command that starts this many processes, for error messages."""
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse another number of processes or machines than the launcher gave.
+        """Reject a number of processes or machines other than the launcher's.
 
         Raises:
-            ConfigurationError: The numbers differ, or the variables contradict each other or are no numbers.
+            ConfigurationError: The numbers differ, the variables contradict each other, or one is not an integer.
         """
         self._check_ranks()
         size, local_size = self.variables.size, self.variables.local_size
         if processes_per_node != self.local_world_size:
             raise ConfigurationError(
-                f"devices: {processes_per_node} process(es) on this machine asked for, but its launcher started "
-                f"{self.local_world_size} ({local_size}). Valid: devices={self.local_world_size}, devices='auto', or "
-                f"{self.command(processes_per_node, num_nodes)}."
+                f"devices asks for {processes_per_node} process(es) on this machine, but the launcher has started "
+                f"{self.local_world_size} ({local_size}). Set devices={self.local_world_size} or devices='auto', or "
+                f"start the script with '{self.command(processes_per_node, num_nodes)}'."
             )
         if num_nodes != self.num_nodes:
             raise ConfigurationError(
-                f"num_nodes={num_nodes}: the launcher started {self.num_nodes} machine(s) ({size}={self.world_size}, "
-                f"{local_size}={self.local_world_size}). Valid: num_nodes={self.num_nodes} or 'auto'."
+                f"num_nodes={num_nodes}, but the launcher has started processes on {self.num_nodes} machine(s) "
+                f"({size}={self.world_size}, {local_size}={self.local_world_size}). Set num_nodes={self.num_nodes} or "
+                "num_nodes='auto'."
             )
 
     def _check_ranks(self) -> None:
@@ -113,15 +118,17 @@ class LaunchedEnvironment(ClusterEnvironment):
         local_rank, local_size, node_rank = self.local_rank, self.local_world_size, self.node_rank
         fault = ""
         if rank >= size or local_rank >= local_size:
-            fault = "a rank must be below its size"
+            fault = "a rank must be smaller than its world size"
         elif size % local_size:
             fault = "every machine must have the same number of processes"
         elif self.ranks_count_through and rank != node_rank * local_size + local_rank:
-            fault = "ranks must count through the machines"
+            fault = "ranks must be consecutive on each machine"
         if fault:
             names = self.variables
+            advice = f"; {self.advice}" if self.advice else ""
             raise ConfigurationError(
-                f"environment variables {names.rank}={rank}, {names.size}={size}, {names.local_rank}={local_rank}, "
-                f"{names.local_size}={local_size}, {names.node_rank or 'number of the machine'}={node_rank}: {fault}. "
-                f"Valid: as the launcher sets them: {self.command(local_size, self.num_nodes)}{self.advice}."
+                f"the environment variables contradict each other: {fault}, but {names.rank}={rank}, "
+                f"{names.size}={size}, {names.local_rank}={local_rank}, {names.local_size}={local_size}, "
+                f" {names.node_rank or 'node rank'}={node_rank}. "
+                f"Start the script with '{self.command(local_size, self.num_nodes)}'{advice}."
             )

@@ -1,4 +1,4 @@
-"""This machine alone, or a few machines on each of which the user starts the script once."""
+"""This machine alone, or several machines on each of which the user starts the script once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from core.errors import ConfigurationError
 __all__ = ["LAUNCHED", "LocalEnvironment"]
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-"""What says that a process is the only one, where it is said at all."""
+"""Values that a single process may have; the variables may also be unset."""
 
 
 class LocalEnvironment(ClusterEnvironment):
-    """Processes started by the strategy's own launcher.
+    """Processes that the strategy's launcher starts.
 
-    The process that the user started is local rank 0; the launcher gives each further one the same variables that
-    torchrun would. For more than one machine, start the script once on each, with ``NODE_RANK``, ``MASTER_ADDR`` and
-    ``MASTER_PORT`` set.
+    The process that the user started is local rank 0. The launcher sets the same variables for the others as torchrun
+    does. For several machines, start the script once on each, with ``NODE_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``
+    set.
     """
 
     name = "local"
@@ -35,29 +35,29 @@ class LocalEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Always true: a process that no cluster started is on its own."""
+        """Always true: any process can run on its own."""
         return detect.local(os.environ if environ is None else environ)
 
     @property
     def is_launched(self) -> bool:
-        """Whether this process was started by a launcher of ours, beside the one that the user started."""
+        """Whether a strategy's launcher has started this process, or others for which this process is local rank 0."""
         return LAUNCHED in self.environ
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether this process was itself started by a launcher, so that it must start none."""
+        """Whether a strategy's launcher has already started the processes."""
         return self.is_launched
 
     @property
     def main_address(self) -> str:
-        """``MASTER_ADDR`` where there are several machines or a launcher set it, else the loopback address."""
+        """``MASTER_ADDR`` on several machines and in started processes, otherwise the loopback address."""
         if self.is_launched or self._num_nodes > 1:
             return self.environ["MASTER_ADDR"]
         return "127.0.0.1"
 
     @property
     def main_port(self) -> int:
-        """``MASTER_PORT`` likewise, else the port that the launcher's store was given; 0 before there is one."""
+        """``MASTER_PORT`` likewise, otherwise the port of the launcher's store; 0 before the store is open."""
         return self._port
 
     @main_port.setter
@@ -66,49 +66,50 @@ class LocalEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Machines times processes on each."""
+        """Number of processes on all machines."""
         return self.local_world_size * self.num_nodes
 
     @property
     def num_nodes(self) -> int:
-        """As the run asked for."""
+        """Number of machines, as requested for the run."""
         if self.is_launched:
             return max(1, whole_number(self.environ, "WORLD_SIZE") // self.local_world_size)
         return self._num_nodes
 
     @property
     def local_world_size(self) -> int:
-        """As the run asked for."""
+        """Number of processes on this machine, as requested for the run."""
         return whole_number(self.environ, "LOCAL_WORLD_SIZE") if self.is_launched else self._processes_per_node
 
     @property
     def global_rank(self) -> int:
-        """Counted through the machines."""
+        """Rank of this process among all processes; consecutive on each machine."""
         return self.node_rank * self.local_world_size + self.local_rank
 
     @property
     def local_rank(self) -> int:
-        """0 in the process that the user started."""
+        """Rank of this process on its machine; 0 in the process that the user started."""
         return whole_number(self.environ, "LOCAL_RANK") if self.is_launched else 0
 
     @property
     def node_rank(self) -> int:
-        """``NODE_RANK``, else 0."""
+        """``NODE_RANK``; 0 if it is not set."""
         return whole_number(self.environ, "NODE_RANK", 0)
 
     def connect(self, processes_per_node: int, num_nodes: int) -> None:
-        """Take the numbers of the run; see :meth:`validate_settings`."""
+        """Receive the numbers of the run, and check them; see :meth:`validate_settings`."""
         super().connect(processes_per_node, num_nodes)
         self._processes_per_node = processes_per_node
         self._num_nodes = num_nodes
         if num_nodes > 1:
-            self._port = self._given_port()
+            self._port = self._requested_port()
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse ranks that somebody else gave, another size in launched processes, and machines that cannot meet.
+        """Reject ranks that another launcher has set, and settings with which the processes cannot meet.
 
         Raises:
-            ConfigurationError: As said.
+            ConfigurationError: The variables say that another launcher started this process; an earlier run of this
+                script has started another number of processes; or the variables for several machines are missing.
         """
         if self.is_launched:
             self._check_same_size(processes_per_node, num_nodes)
@@ -117,48 +118,49 @@ class LocalEnvironment(ClusterEnvironment):
         missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if not self.environ.get(name)]
         if num_nodes > 1 and missing:
             raise ConfigurationError(
-                f"num_nodes={num_nodes}: environment variable(s) {', '.join(missing)} not set. Valid: torchrun on each "
-                "machine, or the script on each with NODE_RANK, MASTER_ADDR and MASTER_PORT."
+                f"num_nodes={num_nodes} needs the environment variables NODE_RANK, MASTER_ADDR and MASTER_PORT (not "
+                f"set: {', '.join(missing)}). Set them on each machine, or use torchrun on each machine."
             )
         if self.node_rank >= num_nodes:
             raise ConfigurationError(
-                f"environment variable NODE_RANK: given {self.node_rank}, but num_nodes={num_nodes}. Valid: a "
-                "NODE_RANK below num_nodes, and num_nodes= as many as there are machines."
+                f"environment variable NODE_RANK is {self.node_rank}, but num_nodes={num_nodes}. Set num_nodes to the "
+                "number of machines, and NODE_RANK to an integer from 0 to num_nodes - 1."
             )
         if num_nodes > 1:
-            self._given_port()
+            self._requested_port()
 
-    def _given_port(self) -> int:
+    def _requested_port(self) -> int:
         return whole_number(self.environ, "MASTER_PORT", low=1, high=LARGEST_PORT)
 
     def _check_alone(self) -> None:
-        """Two processes that both took themselves for the only one would overwrite each other's work."""
+        """Two processes that both believe to be the only one would overwrite each other's files."""
         names = [name for name, alone in _ALONE.items() if self.environ.get(name, alone) != alone]
         if not names:
             return
         given = ", ".join(f"{name}={self.environ[name]}" for name in names)
         missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in self.environ)
         raise ConfigurationError(
-            f"environment variables {given}: they say that this is one of several processes, but cluster environment "
-            f"{self.name!r} starts its own. Valid: the environment of what started it, as 'torchelastic', which needs "
-            f"{', '.join(TORCHRUN_VARIABLES)} (not set: {missing or 'none'}); or none of RANK, WORLD_SIZE, LOCAL_RANK."
+            f"environment variables {given} say that another launcher started this process, but "
+            f"cluster_environment={self.name!r} starts processes itself. Set cluster_environment to that launcher's: "
+            f"'torchelastic' needs {', '.join(TORCHRUN_VARIABLES)} (not set: {missing or 'none'}). Or unset RANK, "
+            "WORLD_SIZE and LOCAL_RANK."
         )
 
     def _check_same_size(self, processes_per_node: int, num_nodes: int) -> None:
         if (processes_per_node, num_nodes) != (self.local_world_size, self.num_nodes):
             raise ConfigurationError(
-                f"devices, num_nodes: {processes_per_node} process(es) on {num_nodes} machine(s) asked for in a "
-                f"process that an earlier run of this script made one of {self.local_world_size} on {self.num_nodes}. "
-                "Valid: runs of one size in a script that starts itself again; for several sizes strategy='ddp_spawn', "
-                "or a script each."
+                f"devices and num_nodes ask for {processes_per_node} process(es) on each of {num_nodes} machine(s), "
+                f"but an earlier run of this script has started {self.local_world_size} on each of {self.num_nodes}. "
+                "Use the same numbers for all runs of the script, a strategy that runs a function in processes "
+                "(start_method='spawn', such as 'ddp_spawn'), or another script."
             )
 
     def launch_variables(self, local_rank: int, plan: str) -> dict[str, str]:
-        """The variables that make a process local rank ``local_rank`` of this run.
+        """The environment variables for the process of local rank ``local_rank``.
 
         Args:
-            local_rank: From 0.
-            plan: The Plan as JSON.
+            local_rank: Rank of the process on this machine.
+            plan: The part of the Plan that the process needs, as JSON.
         """
         return {
             LAUNCHED: plan,

@@ -1,4 +1,4 @@
-"""Processes started by torchrun, or by anything that sets the variables it sets."""
+"""Processes that torchrun started, or anything else that sets the same variables."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["TorchElasticEnvironment"]
 class TorchElasticEnvironment(LaunchedEnvironment):
     """Ranks from ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``GROUP_RANK``; see torchrun's docs.
 
-    Where the processes were started by hand on one machine, ``LOCAL_WORLD_SIZE`` and ``GROUP_RANK`` may be missing.
+    If the processes were started by hand on one machine, ``LOCAL_WORLD_SIZE`` and ``GROUP_RANK`` may be missing.
     """
 
     name = "torchelastic"
-    advice = "; by hand, LOCAL_WORLD_SIZE too where there are several machines"
+    advice = "on several machines, set LOCAL_WORLD_SIZE too"
     variables = RankVariables("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether torchrun's variables are all there."""
+        """Whether all of torchrun's variables are set."""
         return detect.torchelastic(os.environ if environ is None else environ)
 
     @property
     def hosts_store(self) -> bool:
-        """Whether torchrun's agent serves the store, as it says in ``TORCHELASTIC_USE_AGENT_STORE``."""
+        """Whether torchrun's agent serves the store, as ``TORCHELASTIC_USE_AGENT_STORE`` tells."""
         return self.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
     @property
     def local_world_size(self) -> int:
-        """``LOCAL_WORLD_SIZE``; ``WORLD_SIZE`` where it is missing."""
+        """``LOCAL_WORLD_SIZE``; ``WORLD_SIZE`` if it is not set."""
         return whole_number(self.environ, self.variables.local_size, self.world_size, low=1)
 
     def command(self, processes_per_node: int, num_nodes: int) -> str:
@@ -44,15 +44,16 @@ class TorchElasticEnvironment(LaunchedEnvironment):
         return f"torchrun {machines}--nproc_per_node {processes_per_node}"
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse other numbers than torchrun gave, and an address that is none.
+        """Reject numbers other than torchrun's, and an empty address.
 
         Raises:
-            ConfigurationError: As said.
+            ConfigurationError: The numbers differ, the variables contradict each other, or ``MASTER_ADDR`` or
+                ``MASTER_PORT`` is invalid.
         """
         address, port = self.main_address, self.main_port
         if not address:
             raise ConfigurationError(
-                f"environment variables MASTER_ADDR={address!r}, MASTER_PORT={port}: no address to meet at. Valid: a "
-                "host name or an address."
+                f"environment variable MASTER_ADDR is {address!r} (MASTER_PORT={port}). It must be the host name or IP "
+                "address of rank 0's machine."
             )
         super().validate_settings(processes_per_node, num_nodes)

@@ -1,4 +1,4 @@
-"""Reading whole numbers out of environment variables."""
+"""Reading integers from environment variables."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _DIGITS = re.compile(r"\d{1,9}", re.ASCII)
 def whole_number(
     environ: Mapping[str, str], variable: str, default: int | None = None, *, low: int = 0, high: int | None = None
 ) -> int:
-    """The value of ``variable`` as a whole number.
+    """The value of ``variable`` as an integer.
 
     Args:
         environ: The environment variables.
-        variable: The name.
-        default: The answer where it is not set.
-        low: The smallest valid number.
-        high: The largest valid number; ``None`` for any.
+        variable: The variable's name.
+        default: Returned if the variable is not set.
+        low: The smallest valid integer.
+        high: The largest valid integer; ``None`` for no limit.
 
     Raises:
-        ConfigurationError: It is not set and has no default, or is no such number.
+        ConfigurationError: The variable is not set and there is no default, or it is not an integer in this range.
     """
     text = environ.get(variable)
     if text is None and default is not None:
         return default
     number = int(text) if text is not None and _DIGITS.fullmatch(text) else -1
     if number < low or (high is not None and number > high):
-        given = "not set" if text is None else repr(text[:100])
-        valid = f"from {low} on" if high is None else f"from {low} to {high}"
-        raise ConfigurationError(f"environment variable {variable}: given {given}. Valid: a whole number {valid}.")
+        given = "is not set" if text is None else f"is {text[:100]!r}"
+        valid = f"≥ {low}" if high is None else f"from {low} to {high}"
+        raise ConfigurationError(f"environment variable {variable} {given}. It must be an integer {valid}.")
     return number

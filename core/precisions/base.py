@@ -1,4 +1,4 @@
-"""The Precision: a declaration of dtypes, and hooks that carry it out in plain torch."""
+"""The Precision: a declaration of dtypes, and hooks that apply it in plain torch."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ __all__ = ["Precision"]
 class Precision:
     """A dtype policy.
 
-    It is a declaration first: the attributes below say what the policy is, and a Strategy whose engine does mixed
-    precision itself reads only them. The hooks carry the declaration out in plain torch; the base class's are those of
-    32-bit training, and a hook that a subclass leaves alone costs nothing in the loop.
+    The attributes declare the policy. A Strategy whose engine does mixed precision itself reads only them. The hooks
+    apply the policy in plain torch. The base class's hooks are those of 32-bit training; a hook that a subclass does
+    not override costs nothing in the loop.
     """
 
     name: str = "32-true"
-    """The name it is asked for by."""
+    """The name that selects it, as in ``precision="32-true"``."""
     param_dtype: torch.dtype = torch.float32
-    """What parameters are stored in."""
+    """Dtype that parameters are stored in."""
     compute_dtype: torch.dtype = torch.float32
-    """What matrix products and convolutions are computed in."""
+    """Dtype of matrix products and convolutions."""
     reduce_dtype: torch.dtype = torch.float32
-    """What gradients are reduced over processes in."""
+    """Dtype in which gradients are reduced over processes."""
     buffer_dtype: torch.dtype = torch.float32
-    """What floating point buffers are stored in."""
+    """Dtype that floating point buffers are stored in."""
     output_dtype: torch.dtype = torch.float32
-    """What the module's floating point outputs are handed over in."""
+    """Dtype of the module's floating point outputs."""
     scales_loss: bool = False
     """Whether the loss is scaled before backward and gradients are unscaled before the step."""
 
     def connect(self, device_type: str) -> None:
-        """Prepare for devices of one type, as :meth:`core.Accelerator.autocast_device_type` names it.
+        """Prepare for one type of device, as :meth:`core.Accelerator.autocast_device_type` names it.
 
         Raises:
-            BackendError: This precision cannot be had on that type of device.
+            BackendError: This type of device does not support the precision.
         """
         del device_type
 
-    def acts_in(self, hook: str) -> bool:
-        """Whether the hook of that name does anything of its own; the loop leaves out one that does not."""
+    def overrides(self, hook: str) -> bool:
+        """Whether this precision overrides the named hook; the loop skips hooks that are not overridden."""
         return getattr(type(self), hook) is not getattr(Precision, hook)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
-        """``module`` with parameters and buffers in the declared dtypes, in place where torch can."""
+        """``module`` with parameters and buffers in the declared dtypes, converted in place where torch can."""
         return module
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """The context that a forward pass runs in."""
+        """The context in which a forward pass runs."""
         return nullcontext()
 
     def convert_input(self, data: Any) -> Any:
-        """``data``, any nested structure, with floating point tensors in the dtype that a forward pass takes."""
+        """``data``, any nested structure, with floating point tensors in the dtype that a forward pass expects."""
         return data
 
     def convert_output(self, data: Any) -> Any:
@@ -74,35 +74,40 @@ class Precision:
         """Apply the gradients; returns what ``optimizer.step`` returns."""
         return optimizer.step(closure) if closure is not None else optimizer.step()
 
+    def step_was_skipped(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer's last step was skipped, because gradients of the scaled loss were not finite."""
+        del optimizer
+        return False
+
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Undo the scaling of the loss in the optimizer's gradients, once a step however often it is called."""
+        """Undo the loss scaling in the optimizer's gradients. Further calls in the same step do nothing."""
         del optimizer
 
     def clip_gradients(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Tensor | None:
-        """Limit gradients in place; they must be unscaled.
+        """Clip gradients in place. They must be unscaled.
 
         Args:
-            parameters: Whose gradients.
-            clip_value: The largest norm, or the largest absolute value.
-            algorithm: ``"norm"`` (of all gradients as one vector) or ``"value"`` (each element).
+            parameters: The parameters whose gradients are clipped.
+            clip_value: The maximum norm, or the maximum absolute value; at least 0.
+            algorithm: ``"norm"`` (of all gradients as one vector) or ``"value"`` (of each element).
             norm_type: Order of the norm.
 
         Returns:
             The norm before clipping, a scalar; ``None`` for ``"value"``.
 
         Raises:
-            ConfigurationError: Another algorithm was named.
+            ConfigurationError: ``algorithm`` is unknown, or ``clip_value`` is negative.
         """
         return clip_gradients(parameters, clip_value, algorithm, norm_type)
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be kept in a checkpoint: empty, or the scaler's state."""
+        """The state to save in a checkpoint: the loss scaler's, or empty."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave."""
+        """Load what :meth:`state_dict` returned."""
         del state
 
     def teardown(self) -> None:

@@ -1,4 +1,4 @@
-"""Limiting gradients."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ALGORITHMS = ("norm", "value")
 def clip_gradients(
     parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
 ) -> Tensor | None:
-    """Limit gradients in place; see :meth:`core.precisions.Precision.clip_gradients`."""
+    """Clip gradients in place; see :meth:`core.precisions.Precision.clip_gradients`."""
     if not clip_value >= 0:
-        raise ConfigurationError(f"clip_value={clip_value!r}. Valid: a number from 0 on.")
+        raise ConfigurationError(f"clip_value={clip_value!r} must be a number of at least 0.")
     if algorithm not in ALGORITHMS:
-        raise ConfigurationError(f"algorithm={algorithm!r} for clipping gradients. Valid: {quoted(ALGORITHMS)}.")
+        raise ConfigurationError(f"algorithm={algorithm!r} cannot clip gradients. Valid: {quoted(ALGORITHMS)}.")
     with_gradients = [parameter for parameter in parameters if parameter.grad is not None]
     if algorithm == "norm":
         return _clip_norm(with_gradients, clip_value, norm_type)
@@ -32,14 +32,14 @@ def clip_gradients(
 
 
 def _clip_norm(parameters: list[nn.Parameter], clip_value: float, norm_type: float) -> Tensor:
-    """As torch does; of gradients that are divided among processes the norm is that of the whole ones."""
+    """As torch does; for gradients sharded over processes, by the norm of the full gradients."""
     by_mesh: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         by_mesh.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
     if by_mesh.keys() <= {None}:
         norm: Tensor = nn.utils.clip_grad_norm_(parameters, clip_value, norm_type)
         return norm
-    # torch combines norms of tensors on one mesh only; a vector's norm is the norm of its parts' norms.
+    # torch only combines norms of tensors on one mesh. The norm of a vector is the norm of its parts' norms.
     norms = [_whole(nn.utils.get_total_norm(_gradients(group), norm_type)) for group in by_mesh.values()]
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
     for group in by_mesh.values():

@@ -1,4 +1,4 @@
-"""What the precisions share: default dtypes, conversion of nested structures, and what a device type can hold."""
+"""Shared by the precisions: default dtypes, conversion of nested structures, and checks of a device's dtypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class DefaultDtype:
-    """Context: new floating point tensors are made in ``dtype``; the default of before is back at the end."""
+    """A context in which ``dtype`` is torch's default dtype; the previous default is restored at the end."""
 
     __slots__ = ("_before", "_dtype")
 
@@ -37,14 +37,16 @@ def half_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """The 16-bit dtype that ``dtype`` names.
 
     Raises:
-        ConfigurationError: It is another dtype or word.
-        WrongTypeError: It is neither.
+        ConfigurationError: ``dtype`` is not float16 or bfloat16.
+        WrongTypeError: ``dtype`` is neither a string nor a dtype.
     """
     if not isinstance(dtype, str | torch.dtype):
-        raise WrongTypeError(f"dtype={dtype!r}: expected a torch.dtype or its name.")
+        raise WrongTypeError(f"dtype={dtype!r} must be a torch.dtype or its name, not {type(dtype).__name__}.")
     found = _HALVES.get(dtype) if isinstance(dtype, str) else dtype
     if found is None or found not in _HALVES.values():
-        raise ConfigurationError(f"dtype={dtype!r}. Valid: {quoted(_HALVES)}, or the torch.dtype of that name.")
+        raise ConfigurationError(
+            f"dtype={dtype!r} is not a 16-bit dtype. Valid: {quoted(_HALVES)}, or the torch.dtype."
+        )
     return found
 
 
@@ -59,15 +61,15 @@ def widen(data: Any, narrow: torch.dtype, wide: torch.dtype) -> Any:
 
 
 def require_dtype(precision: str, dtype: torch.dtype, device_type: str) -> None:
-    """Make sure that a device of that type can hold tensors of ``dtype``.
+    """Check that a device of this type supports tensors of ``dtype``.
 
     Raises:
-        BackendError: It cannot.
+        BackendError: It does not.
     """
     try:
         torch.empty(1, dtype=dtype, device=device_type)
     except (RuntimeError, TypeError, AssertionError) as error:
         raise BackendError(
-            f"precision={precision!r} cannot be had on device type {device_type!r}: {error} Valid: a precision whose "
-            f"dtype that device has, such as '32-true'."
+            f"precision={precision!r}: device type {device_type!r} does not support {dtype}: {error} Choose a "
+            f"precision whose dtype the device supports, such as precision='32-true'."
         ) from error

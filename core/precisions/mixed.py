@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -27,22 +28,22 @@ _WITHOUT_AUTOCAST = ("32-true", "bf16-true", "16-true", "64-true")
 
 
 class MixedPrecision(Precision):
-    """Float32 parameters; matrix products and the like in a 16-bit dtype, as :class:`torch.autocast` decides.
+    """Float32 parameters; operations that :class:`torch.autocast` selects run in a 16-bit dtype.
 
-    Inputs are taken as they are: autocast converts where an operation wants it. What the module returns in the 16-bit
-    dtype is handed over in float32.
+    Inputs are used as they are; autocast converts them where an operation needs it. Outputs in the 16-bit dtype are
+    converted to float32.
 
-    With float16 the loss is scaled, by one :class:`torch.amp.GradScaler` for all optimizers. Its scale is updated once
-    after the steps that follow a backward pass, however many optimizers took one: at the next backward pass, or when
-    the state is asked for. So every gradient is unscaled by what its loss was scaled by.
+    With float16, one :class:`torch.amp.GradScaler` scales the loss for all optimizers. Its scale is updated once after
+    the optimizers' steps: at the next backward pass, or when the state is read. So every gradient is unscaled by the
+    scale that its loss had.
 
     Args:
         dtype: ``"float16"`` for 16-mixed, ``"bfloat16"`` for bf16-mixed, or the :class:`torch.dtype`.
-        scaler: What scales the loss under 16-mixed, in place of torch's scaler in its defaults.
+        scaler: Scales the loss under 16-mixed; a ``GradScaler`` with torch's defaults if ``None``.
 
     Raises:
-        ConfigurationError: ``dtype`` is another one, or a scaler is given for bfloat16.
-        WrongTypeError: ``scaler`` is no GradScaler.
+        ConfigurationError: ``dtype`` is not a 16-bit dtype, or a scaler is given for bfloat16.
+        WrongTypeError: ``scaler`` is not a GradScaler.
     """
 
     def __init__(self, dtype: str | torch.dtype, scaler: torch.amp.GradScaler | None = None) -> None:
@@ -50,43 +51,48 @@ class MixedPrecision(Precision):
         self.name = _NAMES[self.compute_dtype]
         self.scales_loss = self.compute_dtype is torch.float16
         if scaler is not None and not self.scales_loss:
-            raise ConfigurationError(f"scaler={scaler!r} with {self.name!r}, which scales no loss. Valid: '16-mixed'.")
+            raise ConfigurationError(
+                f"scaler={scaler!r} has no effect with precision={self.name!r}, which does not scale the loss. "
+                f"Leave it out, or set precision='16-mixed'."
+            )
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-            raise WrongTypeError(f"scaler={scaler!r}: expected a torch.amp.GradScaler.")
+            raise WrongTypeError(f"scaler={scaler!r} must be a torch.amp.GradScaler, not {type(scaler).__name__}.")
         self.scaler = scaler
         self._autocast: Callable[[], torch.autocast] = _not_connected
         self._backwards = 0
-        """Backward passes since the scale was updated."""
+        """Number of backward passes since the scale was updated."""
         self._unscaled: dict[Optimizer, int] = {}
-        """Optimizers whose gradients are unscaled but not yet applied, and after how many backward passes."""
+        """Optimizers with unscaled gradients that are not applied yet, and the number of backward passes before."""
         self._stepped: set[Optimizer] = set()
-        """Optimizers that took a step since the scale was updated."""
+        """Optimizers that were stepped since the scale was updated."""
+        self._found_inf: WeakKeyDictionary[Optimizer, list[Tensor]] = WeakKeyDictionary()
+        """By optimizer, for each device: whether its last step had non-finite gradients, 1.0 or 0.0."""
 
     def connect(self, device_type: str) -> None:
-        """As in the base class; refused where torch has no such autocast there, or cannot scale a loss there."""
+        """As in the base class; raises where torch has no such autocast, or cannot scale a loss."""
         fault = _autocast_fault(device_type, self.compute_dtype)
         if fault is None and self.scales_loss and self.scaler is None:
             fault = _scaling_fault(device_type)
         if fault is not None:
             raise BackendError(
-                f"precision={self.name!r} cannot be had on device type {device_type!r}: {fault} "
+                f"precision={self.name!r} is not supported on device type {device_type!r}: {fault} "
                 f"Valid: {quoted(_valid_names(device_type))}."
             )
         self._autocast = partial(torch.autocast, device_type, dtype=self.compute_dtype)
         if self.scales_loss and self.scaler is None:
             self.scaler = torch.amp.GradScaler(device_type)
 
-    def acts_in(self, hook: str) -> bool:
-        """As in the base class; without a scale, the hooks around it do nothing."""
-        return super().acts_in(hook) and (self.scales_loss or hook not in _SCALING_HOOKS)
+    def overrides(self, hook: str) -> bool:
+        """As in the base class; under bf16-mixed, without loss scaling, its hooks count as not overridden."""
+        return super().overrides(hook) and (self.scales_loss or hook not in _SCALING_HOOKS)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in float32."""
         return module.float()
 
     def forward_context(self) -> torch.autocast:
-        """Autocast to the 16-bit dtype, on the type of device that was connected."""
-        # A new one each time: an autocast object cannot be entered again while it is.
+        """Autocast to the 16-bit dtype on the connected type of device."""
+        # A new one each time: an autocast object cannot be entered while it is active.
         return self._autocast()
 
     def convert_output(self, data: Any) -> Any:
@@ -107,16 +113,14 @@ class MixedPrecision(Precision):
         """As in the base class.
 
         Raises:
-            ConfigurationError: There was another backward pass since, but no step: what is unscaled and what is not
-                can no longer be told apart.
+            ConfigurationError: Another backward pass ran since the gradients were unscaled: they are now partly scaled.
         """
         if not self.scales_loss or self._unscaled.get(optimizer) == self._backwards:
             return
         if optimizer in self._unscaled:
             raise ConfigurationError(
-                f"precision={self.name!r}: the gradients were unscaled (to clip them, say) before their last backward "
-                f"pass. Valid: to unscale after the last backward pass of a step, and then to call optimizer_step, "
-                f"which leaves out a step whose gradients are not finite."
+                f"precision={self.name!r}: the gradients were unscaled, for example by clipping, and then backward was "
+                f"called again before the optimizer's step. Clip once, after the last backward pass of a step."
             )
         self._connected_scaler().unscale_(optimizer)
         self._unscaled[optimizer] = self._backwards
@@ -127,42 +131,54 @@ class MixedPrecision(Precision):
         """As in the base class.
 
         Raises:
-            ConfigurationError: The gradients are still scaled, or another algorithm was named.
+            ConfigurationError: The gradients are still scaled, or an argument is invalid.
         """
         if self._backwards and not self._unscaled:
             raise ConfigurationError(
-                f"precision={self.name!r}: gradients cannot be clipped while they are scaled. Valid: to call "
-                f"unscale_gradients(optimizer) first."
+                f"precision={self.name!r}: gradients cannot be clipped while they are scaled. Call "
+                f"unscale_gradients(optimizer) first; with a Runtime, prepare their optimizer."
             )
         return super().clip_gradients(parameters, clip_value, algorithm, norm_type)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class. Under 16-mixed a step whose gradients are not finite is left out, and returns ``None``.
+        """As in the base class. Under 16-mixed, a step with non-finite gradients is skipped and returns ``None``.
 
         Raises:
-            ConfigurationError: Under 16-mixed: a closure is given, or the loss did not go through :meth:`backward`.
+            ConfigurationError: Under 16-mixed, a closure is given, or :meth:`backward` was not called before.
         """
         if not self.scales_loss:
             return super().optimizer_step(optimizer, closure)
         if closure is not None:
             raise ConfigurationError(
-                f"precision={self.name!r} with an optimizer closure: torch cannot scale the loss of a closure. Valid: "
-                f"an optimizer that takes none, or {quoted(('bf16-mixed', *_WITHOUT_AUTOCAST))}."
+                f"precision={self.name!r}: step was given a closure, whose loss torch cannot scale. Use an optimizer "
+                f"that needs no closure, or one of these precisions: {quoted(('bf16-mixed', *_WITHOUT_AUTOCAST))}."
             )
         if not self._backwards or optimizer in self._stepped:
             raise ConfigurationError(
-                f"precision={self.name!r}: {type(optimizer).__name__} is to take a step, but no backward pass of a "
-                f"scaled loss came before it. Valid: this precision's backward(loss), then one step of each optimizer."
+                f"precision={self.name!r}: {type(optimizer).__name__}.step was called without a backward pass of the "
+                f"scaled loss. Call runtime.backward(loss), not loss.backward(), then step each optimizer once."
             )
         if optimizer not in self._unscaled and not _has_gradients(optimizer):
+            self._found_inf.pop(optimizer, None)
             return optimizer.step()
-        result = self._connected_scaler().step(optimizer)
+        scaler = self._connected_scaler()
+        result = scaler.step(optimizer)
+        if scaler.is_enabled():
+            found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            # Copies: updating the scale adds them up in place. They are read only if someone asks for them.
+            self._found_inf[optimizer] = [tensor.clone() for tensor in found.values()]
+        # The scaler may skip the optimizer's step. Schedulers would warn that they were stepped before the optimizer.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
         self._unscaled.pop(optimizer, None)
         self._stepped.add(optimizer)
         return result
 
+    def step_was_skipped(self, optimizer: Optimizer) -> bool:
+        """As in the base class; it waits until the device has computed the gradients."""
+        return any(bool(found.item()) for found in self._found_inf.get(optimizer, ()))
+
     def state_dict(self) -> dict[str, Any]:
-        """The scaler's state after the last step; empty under bf16-mixed."""
+        """The loss scaler's state after the last step; empty under bf16-mixed."""
         if not self.scales_loss:
             return {}
         scaler = self._connected_scaler()
@@ -171,11 +187,19 @@ class MixedPrecision(Precision):
         return scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave; one of a run in another precision leaves the scale as it is."""
+        """Load what :meth:`state_dict` returned; a state saved under another precision is ignored with a warning."""
         if self.scales_loss and state:
             self._connected_scaler().load_state_dict(state)
         elif self.scales_loss or state:
-            _log.warning("precision=%r: the state is of another precision, and its loss scale is not used", self.name)
+            _log.warning("precision=%r: ignored a state that was saved under another precision", self.name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._stepped:  # torch's scaler refuses to be copied or pickled between a step and its update
+            self._update(self._connected_scaler())
+        return {name: value for name, value in self.__dict__.items() if name != "_found_inf"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _found_inf=WeakKeyDictionary())
 
     def _update(self, scaler: torch.amp.GradScaler) -> None:
         scaler.update()
@@ -188,7 +212,7 @@ class MixedPrecision(Precision):
 
 
 def _not_connected() -> Any:
-    raise ConfigurationError("This MixedPrecision is not connected. Valid: connect(device_type) first.")
+    raise ConfigurationError("This MixedPrecision is not connected. Call connect(device_type) first.")
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
@@ -206,7 +230,7 @@ def _valid_names(device_type: str) -> list[str]:
 
 
 def _autocast_fault(device_type: str, dtype: torch.dtype) -> str | None:
-    """Why torch has no autocast to ``dtype`` there; where it has not, it may only warn, and compute in float32."""
+    """Why torch cannot autocast to ``dtype`` there. In that case torch may only warn and compute in float32."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -217,7 +241,7 @@ def _autocast_fault(device_type: str, dtype: torch.dtype) -> str | None:
 
 
 def _scaling_fault(device_type: str) -> str | None:
-    """Why torch cannot scale a loss there: found out by a step with an infinite gradient, which must be left out."""
+    """Why torch cannot scale a loss there, found with a step on an infinite gradient, which must be skipped."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -231,4 +255,4 @@ def _scaling_fault(device_type: str) -> str | None:
             works = scaler.get_scale() == before * scaler.get_backoff_factor() and weight.item() == 0
     except (RuntimeError, AssertionError, Warning) as error:
         return f"{error}".partition("\n")[0]
-    return None if works else "its loss scaling does not leave out a step with an infinite gradient."
+    return None if works else "its loss scaling does not skip a step with an infinite gradient."

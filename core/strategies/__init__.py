@@ -3,26 +3,64 @@
 from typing import TYPE_CHECKING
 
 from core.lazy import lazy_names
-from core.strategies.base import Strategy, TrainingStepOptions
+from core.strategies.base import Strategy
 from core.strategies.communication import COMMUNICATION_HOOKS
-from core.strategies.ddp import DDPStrategy
-from core.strategies.optimizer_wrapper import OptimizerWrapper
-from core.strategies.parallel import ParallelStrategy
+from core.strategies.ddp import DDPArguments, DDPStrategy
+from core.strategies.inference import InferenceModule, call_without_gradients
+from core.strategies.launchers import unpicklable_path
+from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
+from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
+from core.strategies.parts import StrategyParts, keyword_parameters
+from core.strategies.process_plan import ProcessPlan
+from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy
+from core.strategies.step import TrainingStep, TrainingStepOptions
 
 if TYPE_CHECKING:
+    from core.checkpoints.base import CheckpointIO
+    from core.registration import CodeRegistry
     from core.strategies.ddp_sharded import DDPShardedStrategy
+
+    StrategyRegistry: CodeRegistry
 
 __all__ = [
     "COMMUNICATION_HOOKS",
+    "LOG_REDUCTIONS",
+    "REDUCTIONS",
+    "CheckpointIO",
+    "DDPArguments",
     "DDPShardedStrategy",
     "DDPStrategy",
+    "InferenceModule",
+    "LoggedValue",
     "OptimizerWrapper",
     "ParallelStrategy",
+    "ProcessGroupParts",
+    "ProcessGroupStrategy",
+    "Reduction",
+    "ProcessPlan",
     "SingleDeviceStrategy",
     "Strategy",
+    "StrategyParts",
+    "StrategyRegistry",
+    "TrainingStep",
     "TrainingStepOptions",
+    "call_without_gradients",
+    "collect_logs",
+    "keyword_parameters",
+    "reduce_logged",
+    "unpicklable_path",
+    "unwrap_optimizer",
 ]
 
-# What it needs of torch takes the better part of a second to import.
-__getattr__, __dir__ = lazy_names(__name__, {"DDPShardedStrategy": "core.strategies.ddp_sharded"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        # For those who write a strategy and look here for what goes with it.
+        "CheckpointIO": "core.checkpoints.base",
+        "StrategyRegistry": "core.registration",
+        # What it needs of torch takes the better part of a second to import.
+        "DDPShardedStrategy": "core.strategies.ddp_sharded",
+    },
+)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
-import attrs
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -20,120 +20,137 @@ from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, quoted
 from core.precisions.base import Precision
-from core.registration import StrategyRegistry
-from core.strategies.moving import move_module, move_optimizer_state
+from core.registration import REGISTRIES
+from core.strategies.parts import StrategyParts, keyword_parameters, requested_parts, signature
+from core.strategies.placement import move_module, move_optimizer_state
+from core.strategies.process_plan import ProcessPlan
+from core.strategies.step import TrainingStep, TrainingStepOptions, compose_training_step, tensor_backward
 
-__all__ = ["REDUCTIONS", "Strategy", "TrainingStepOptions"]
+__all__ = ["Strategy"]
 
 T = TypeVar("T")
-
-REDUCTIONS = ("mean", "sum", "min", "max", "product")
-"""The words that ``reduce`` takes."""
-
-
-@attrs.frozen(kw_only=True)
-class TrainingStepOptions:
-    """What a whole training step does beside forward and backward."""
-
-    optimizer: Optimizer
-    """The optimizer that is stepped, as :meth:`Strategy.setup_optimizers` returned it."""
-    module: nn.Module
-    """The module whose gradients are reduced and clipped, as :meth:`Strategy.setup_module` returned it."""
-    accumulate: int = 1
-    """Batches a step; each counts with its share of so many."""
-    clip_value: float | None = None
-    """As in :meth:`core.Precision.clip_gradients`."""
-    clip_algorithm: str = "norm"
-    """As in :meth:`core.Precision.clip_gradients`."""
-
-
-TrainingStep = Callable[[Any, int, bool], Tensor | None]
-"""One batch: ``step(batch, batch_idx, is_step_end)`` runs forward and backward, and the optimizer where
-``is_step_end``. Returns the loss, or ``None`` where ``forward`` skipped the batch."""
 
 
 class Strategy(ABC):
     """How a model is spread over devices and kept in step.
 
-    A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. What is given
-    to the constructor counts as the user's word; the front end resolves the rest and hands all parts to :meth:`connect`
-    before anything else is called.
+    A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. The user may
+    pass any of them to the constructor; the front end resolves the rest and passes all to :meth:`connect` before it
+    calls anything else. The methods come in five groups, and docs/strategy-authors.md says when to override which:
+
+    * *identity and launch*: which process this is, how the others are started, set up and torn down.
+    * *placement*: modules and optimizers on their devices, wrapped as the strategy needs them.
+    * *step*: backward, clipping and the optimizer's step, bound once before the loop.
+    * *collectives*: values that processes exchange.
+    * *state*: what a checkpoint holds.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: How checkpoints are written, as an object or by name.
-        precision_plugin: The dtype policy, as an object or by name.
+        **parts: The parts; see :class:`core.strategies.StrategyParts`.
+
+    Raises:
+        ConfigurationError: An argument is unknown, or a part is given twice.
     """
 
-    name: str = ""
-    """The name it was asked for by; a class given directly goes by its class name."""
-    accelerators: ClassVar[tuple[str, ...] | None] = None
-    """Names of the accelerators it serves; ``None`` for any."""
-    min_processes: ClassVar[int] = 1
-    """The smallest world size it serves."""
-    max_processes: ClassVar[int | None] = None
-    """The largest world size it serves; ``None`` for any."""
-    precisions: tuple[str, ...] | None = None
-    """Names of the precisions it serves; ``None`` for any."""
-    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm", "value")
-    """How it can limit gradients; see :meth:`core.Precision.clip_gradients`."""
-    one_process_per_node: ClassVar[bool] = False
-    """Whether one process drives all the devices of a machine, rather than one each."""
-    serves_own_loop: ClassVar[bool] = True
-    """Whether :class:`core.Runtime` may use it; else it runs whole training steps of the Trainer only."""
-    infers_together: ClassVar[bool] = False
-    """Whether even a forward pass without gradients needs all processes, as where each holds a part of the module."""
-    trains_as_one: bool = True
-    """Whether the processes train as one does with their batches joined, and so have the same module after a step."""
-    uses_process_group: ClassVar[bool] = False
-    """Whether its processes meet in a ``torch.distributed`` process group."""
-    launcher: str | None = None
-    """How it starts processes that nobody else did. ``None`` for not at all; ``"script"`` starts the user's script once
-    more for each; any other word, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
+    # -- declarations: what the strategy supports; class attributes, or set by the constructor -------------------
 
-    started_by: ClassVar[str] = "torchrun"
-    """The command that starts its processes, for the message that says they are missing."""
+    name: str = ""
+    """The name under which the user asked for it, or the name of its class."""
+    accelerators: ClassVar[tuple[str, ...] | None] = None
+    """Names of the accelerators it supports; ``None`` for any."""
+    min_processes: ClassVar[int] = 1
+    """The smallest world size it supports."""
+    max_processes: ClassVar[int | None] = None
+    """The largest world size it supports; ``None`` for any."""
+    precisions: tuple[str, ...] | None = None
+    """Names of the precisions it supports; ``None`` for any."""
+    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm", "value")
+    """The algorithms it can clip gradients by; see :meth:`core.Precision.clip_gradients`."""
+    one_process_per_node: ClassVar[bool] = False
+    """Whether one process drives all devices of a machine, rather than one device each."""
+    supports_custom_loop: ClassVar[bool] = True
+    """Whether :class:`core.Runtime` can use it; if not, it runs only whole training steps of the Trainer."""
+    inference_is_collective: ClassVar[bool] = False
+    """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
+    keeps_replicas_equal: bool = True
+    """Whether training gives the result of one process with the joined batches, so that all modules are equal after a
+    step."""
+    uses_process_group: ClassVar[bool] = False
+    """Whether its processes join a ``torch.distributed`` process group."""
+    launcher: str | None = None
+    """How it starts processes that nothing else has started: ``None`` for not at all; ``"script"`` runs the user's
+    script again in each; any other name, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
+    distributed_type: ClassVar[str | None] = None
+    """What :attr:`core.Runtime.distributed_type` is with it; by default ``MULTI_`` and the kind of device, or ``NO``
+    for one process."""
+    launch_command: ClassVar[str] = "torchrun"
+    """The command that starts its processes, for the error that says they are missing."""
+    extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = keyword_parameters(StrategyParts.__annotations__)
+    """The arguments that the ``**`` of this class's own constructor takes and no base class does; ``help`` shows them,
+    and the error for an unknown argument suggests them."""
+
+    # -- the parts, set by connect -------------------------------------------------------------------------------
 
     accelerator: Accelerator
     precision: Precision
     checkpoint_io: CheckpointIO
     cluster_environment: ClusterEnvironment
+    plan: ProcessPlan
+    """What the Plan decided about devices and processes."""
     parallel_devices: Sequence[torch.device]
-    """The devices of this machine's processes, by local rank; all of one process's, if it drives them all."""
+    """The devices of this machine's processes, by local rank; all of one process's devices if it drives several."""
 
-    def __init__(
-        self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
-    ) -> None:
-        given = {
-            "accelerator": accelerator,
-            "cluster_environment": cluster_environment,
-            "checkpoint_io": checkpoint_io,
-            "precision": precision_plugin,
-        }
-        self.given = MappingProxyType({kind: word for kind, word in given.items() if word is not None})
+    moves_modules: bool = True
+    """Whether :meth:`setup_module` moves modules; the front end turns it off for one that the user has placed."""
+
+    __signature__: ClassVar[inspect.Signature]
+
+    def __init__(self, **parts: Unpack[StrategyParts]) -> None:
+        self.requested_parts: Mapping[str, Any] = MappingProxyType(requested_parts(type(self), parts))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.__signature__ = signature(cls)
         if "register_strategies" in cls.__dict__:
             register: Callable[[Any], None] = cls.__dict__["register_strategies"].__get__(None, cls)
-            register(StrategyRegistry)
+            register(REGISTRIES["strategy"])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "given": dict(self.given)}
+        state = {**self.__dict__, "requested_parts": dict(self.requested_parts)}
         if "parallel_devices" in state:
             state["parallel_devices"] = [str(device) for device in self.parallel_devices]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, given=MappingProxyType(state["given"]))
+        self.__dict__.update(state, requested_parts=MappingProxyType(state["requested_parts"]))
         if "parallel_devices" in state:
             self.accelerator.import_backend()
             self.parallel_devices = [torch.device(device) for device in state["parallel_devices"]]
+
+    def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
+        """The ``torch.distributed`` backend that this strategy needs; ``None`` if it joins no process group.
+
+        Resolution asks this before anything is connected, and writes the answer into the Plan.
+
+        Args:
+            accelerator: The accelerator of the run.
+            device: One of the run's devices.
+
+        Raises:
+            BackendError: There is no backend for this type of device.
+        """
+        return accelerator.process_group_backend(device) if self.uses_process_group else None
+
+    def launcher_for(self, processes_per_node: int, num_nodes: int) -> str | None:
+        """How this strategy starts a run's processes, as in :attr:`launcher`; ``None`` if it need not or cannot.
+
+        Resolution asks this if no cluster has started the processes, and writes the answer into the Plan.
+
+        Args:
+            processes_per_node: Number of processes on each machine.
+            num_nodes: Number of machines. The user starts the script once on each.
+        """
+        del num_nodes
+        return None if processes_per_node == 1 else self.launcher
 
     def connect(
         self,
@@ -142,35 +159,33 @@ class Strategy(ABC):
         precision: Precision,
         checkpoint_io: CheckpointIO,
         cluster_environment: ClusterEnvironment,
-        parallel_devices: Sequence[torch.device],
-        num_nodes: int,
-        plan: str = "{}",
+        plan: ProcessPlan,
     ) -> None:
-        """Take the parts that were resolved for one run.
+        """Receive the parts that were resolved for one run. Called once, before all other methods.
+
+        Override it to reject a combination that cannot work: no process has been started yet.
 
         Args:
             accelerator: The hardware.
             precision: The dtype policy.
-            checkpoint_io: How checkpoints are written.
-            cluster_environment: Who this process is.
-            parallel_devices: One device for each process on this machine; all of them, if one process drives them.
-            num_nodes: Machines.
-            plan: The Plan as JSON, for processes that are started.
+            checkpoint_io: Writes and reads checkpoints.
+            cluster_environment: Tells this process its ranks.
+            plan: What was decided about devices and processes; kept as :attr:`plan`.
         """
         self.accelerator = accelerator
         self.precision = precision
         self.checkpoint_io = checkpoint_io
         self.cluster_environment = cluster_environment
-        self.parallel_devices = list(parallel_devices)
-        self._plan = plan
-        cluster_environment.connect(self.local_processes, num_nodes)
+        self.plan = plan
+        self.parallel_devices = [torch.device(device) for device in plan.devices]
+        cluster_environment.connect(plan.processes_per_node, plan.num_nodes)
 
     # -- who and where -------------------------------------------------------------------------------------------
 
     @property
     def world_size(self) -> int:
-        """How many processes there are in all."""
-        return self.cluster_environment.world_size
+        """Number of processes on all machines."""
+        return self.plan.world_size
 
     @property
     def global_rank(self) -> int:
@@ -189,36 +204,36 @@ class Strategy(ABC):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is rank 0 of all."""
+        """Whether this process has global rank 0."""
         return self.global_rank == 0
 
     @property
     def local_processes(self) -> int:
-        """How many processes there are on this machine."""
-        return 1 if self.one_process_per_node else len(self.parallel_devices)
+        """Number of processes on this machine."""
+        return self.plan.processes_per_node
 
     @property
     def root_device(self) -> torch.device:
-        """The device that this process works on; the first, if it drives all of a machine's."""
+        """The device that this process works on; the first one, if it drives several."""
         return self.parallel_devices[self.local_rank]
 
     @property
     def data_shards(self) -> int:
-        """Into how many parts the data is split."""
+        """The number of parts that the data is split into."""
         return self.world_size
 
     @property
     def data_shard(self) -> int:
-        """Which of those parts this process takes."""
+        """The part of the data that this process takes, from 0."""
         return self.global_rank
 
-    # -- life ----------------------------------------------------------------------------------------------------
+    # -- identity and launch: the life of a run ------------------------------------------------------------------
 
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``function`` in every process of the run, starting those that nobody else started.
+        """Call ``function`` in every process of the run, starting those that nothing else has started.
 
         Returns:
-            What it returned in this process; where this process is only the supervisor, in rank 0.
+            What it returned in this process, or in rank 0 if this process only supervises the others.
 
         Raises:
             LaunchError: A process could not be started, or one of them failed.
@@ -226,15 +241,15 @@ class Strategy(ABC):
         return function(*args, **kwargs)
 
     def setup_environment(self) -> None:
-        """Make this process ready: its device, the precision on it, and the connection to the others."""
+        """Prepare this process: its device, the precision on it, and the connection to the other processes."""
         self.accelerator.setup_device(self.root_device)
         self.precision.connect(self.accelerator.autocast_device_type(self.root_device))
 
     def teardown(self, failed: bool = False) -> None:
-        """Leave the others and free what is held; may be called twice.
+        """Disconnect from the other processes and free resources; may be called twice.
 
         Args:
-            failed: Leave at once, without waiting for the others, since this process is ending with an error.
+            failed: Leave at once, without waiting for the others, since this process ends with an error.
         """
         del failed
         self.precision.teardown()
@@ -242,20 +257,21 @@ class Strategy(ABC):
         self.cluster_environment.teardown()
         self.accelerator.teardown()
 
-    # -- modules, optimizers and the step ------------------------------------------------------------------------
+    # -- placement: modules and optimizers -----------------------------------------------------------------------
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         """``module`` in the precision's dtypes, on this process's device, wrapped as the strategy needs it."""
-        return move_module(self.precision.convert_module(module), self.root_device)
+        converted = self.precision.convert_module(module)
+        return move_module(converted, self.root_device) if self.moves_modules else converted
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The user's own module behind ``module``, which may be what :meth:`setup_module` returned."""
+        """The user's own module; ``module`` is that module or what :meth:`setup_module` returned for it."""
         return module
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """What runs a forward pass without gradients, of ``module`` as it was set up.
+        """The module that runs forward passes without gradients for ``module``, which :meth:`setup_module` returned.
 
-        It must not wait for the other processes, unless :attr:`infers_together`.
+        It must not wait for the other processes, unless :attr:`inference_is_collective`.
         """
         return module
 
@@ -265,6 +281,8 @@ class Strategy(ABC):
             move_optimizer_state(optimizer)
         return list(optimizers)
 
+    # -- step ----------------------------------------------------------------------------------------------------
+
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar, and reduce them over processes."""
         self.precision.backward(loss, *args, **kwargs)
@@ -273,110 +291,112 @@ class Strategy(ABC):
         """Apply the gradients; returns what the optimizer's ``step`` returns."""
         return self.precision.optimizer_step(optimizer, closure)
 
+    def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """A context in which backward does not reduce gradients of ``module``, which :meth:`setup_module` returned."""
+        del module
+        return nullcontext()
+
+    def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
+        """What the wrapper of ``module`` knows between two batches of an accumulation: plain values."""
+        del module
+        return {}
+
+    def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """Load what :meth:`accumulation_state` returned."""
+        del module, state
+
+    def sync_in_backward(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """A context in which backward reduces the gradients of ``module``, also after a forward pass in no_sync."""
+        del module
+        return nullcontext()
+
+    def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
+        """A context in which processes without further batches take part in the others' reductions of ``joinables``.
+
+        Raises:
+            ConfigurationError: The strategy has several processes, and cannot do so.
+        """
+        del joinables
+        if self.world_size == 1:
+            return nullcontext()
+        raise ConfigurationError(
+            f"join_uneven_inputs: strategy {self.name!r} needs even_batches=True. Set it, or use strategy='ddp'."
+        )
+
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Undo the scaling of the loss in the optimizer's gradients, reduced; see :class:`core.Precision`."""
+        """Undo the scaling of the loss in the optimizer's reduced gradients; see :class:`core.Precision`."""
         self.precision.unscale_gradients(optimizer)
 
     def clip_gradients(
-        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
-    ) -> Tensor | None:
-        """Unscale and limit the module's gradients; see :meth:`core.Precision.clip_gradients`."""
-        self.unscale_gradients(optimizer)
-        return self.clip_parameters(module.parameters(), clip_value, algorithm)
-
-    def clip_parameters(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Tensor | None:
-        """Limit gradients of ``parameters``, unscaled before; see :meth:`core.Precision.clip_gradients`."""
+        """Limit the gradients of ``parameters``, which are unscaled; see :meth:`core.Precision.clip_gradients`."""
         return self.precision.clip_gradients(parameters, clip_value, algorithm, norm_type)
-
-    def check_clip_algorithm(self, algorithm: str, argument: str = "algorithm") -> None:
-        """Refuse a word, given as ``argument``, that is none of :attr:`clip_algorithms`.
-
-        Raises:
-            ConfigurationError: As said.
-        """
-        if algorithm not in self.clip_algorithms:
-            raise ConfigurationError(
-                f"{argument}={algorithm!r}: not how strategy {self.name!r} clips gradients. Valid: "
-                f"{quoted(self.clip_algorithms)}."
-            )
-
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """A context in which backward leaves gradients unreduced, for accumulation; ``module`` as it was set up."""
-        del module
-        return nullcontext()
 
     def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
         """The whole training step, composed once before the loop.
 
-        A strategy whose engine owns backward and step, marks where a step ends, or runs the step only as one compiled
-        whole, overrides this.
+        Override it if an engine owns backward and step, or runs the step only as one compiled whole.
 
         Args:
-            forward: ``forward(batch, batch_idx)`` gives the loss, a scalar, or ``None`` to skip the batch.
-            options: What else a step does.
+            forward: ``forward(batch, batch_idx)`` returns the loss, a scalar, or ``None`` to skip the batch.
+            options: What else the step does.
         """
         optimizer, module = options.optimizer, options.module
-        backward, zero_grad = self.bound_backward(), optimizer.zero_grad
-        apply = self.bound_optimizer_step(optimizer)
-        if options.accumulate == 1 and options.clip_value is None:
 
-            def plain_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
-                loss = forward(batch, batch_idx)
-                if loss is not None:
-                    backward(loss)
-                    apply()
-                    zero_grad()
-                return loss
+        def clip_gradients(clip_value: float, algorithm: str) -> None:
+            self.unscale_gradients(optimizer)
+            self.clip_gradients(module.parameters(), clip_value, algorithm)
 
-            return plain_step
+        return compose_training_step(
+            forward,
+            options,
+            backward=self.make_backward(),
+            optimizer_step=self.make_optimizer_step(optimizer),
+            clip_gradients=clip_gradients,
+            no_sync=self.no_sync,
+        )
 
-        clip_value, accumulate = options.clip_value, options.accumulate
-        has_gradients = False
+    def make_backward(self) -> Callable[..., None]:
+        """The function that the loop calls for :meth:`backward`: the tensor's own if nothing overrides it.
 
-        def accumulating_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
-            nonlocal has_gradients
-            with nullcontext() if is_step_end else self.no_sync(module):
-                loss = forward(batch, batch_idx)
-                if loss is not None:
-                    backward(loss / accumulate if accumulate > 1 else loss)
-                    has_gradients = True
-            if is_step_end and has_gradients:
-                has_gradients = False
-                if clip_value is not None:
-                    self.clip_gradients(module, optimizer, clip_value, options.clip_algorithm)
-                apply()
-                zero_grad()
-            return loss
-
-        return accumulating_step
-
-    def bound_backward(self) -> Callable[..., None]:
-        """What ``backward`` comes down to, for the loop: the tensor's own where nothing overrides it.
-
-        It is asked for anew whenever modules or optimizers were prepared.
+        The front end asks for it again each time that modules or optimizers were prepared.
         """
         if type(self).backward is Strategy.backward:
-            return self.precision.backward if self.precision.acts_in("backward") else _tensor_backward
+            return self.precision.backward if self.precision.overrides("backward") else tensor_backward
         return self.backward
 
-    def bound_optimizer_step(self, optimizer: Optimizer) -> Callable[[], Any]:
-        """What ``optimizer_step`` comes down to, for the loop: the optimizer's own where nothing overrides it."""
-        return optimizer.step if self.steps_plainly() else partial(self.optimizer_step, optimizer)
+    def make_optimizer_step(self, optimizer: Optimizer) -> Callable[..., Any]:
+        """``step(closure=None)``, which the loop calls for :meth:`optimizer_step`: the optimizer's own by default."""
+        return optimizer.step if self.uses_native_step() else partial(self.optimizer_step, optimizer)
 
-    def steps_plainly(self) -> bool:
-        """Whether stepping an optimizer needs nobody but the optimizer."""
-        return type(self).optimizer_step is Strategy.optimizer_step and not self.precision.acts_in("optimizer_step")
+    def uses_native_step(self) -> bool:
+        """Whether the optimizer's own ``step`` does all that :meth:`optimizer_step` would do."""
+        return type(self).optimizer_step is Strategy.optimizer_step and not self.precision.overrides("optimizer_step")
 
-    # -- collectives ---------------------------------------------------------------------------------------------
+    def check_clip_algorithm(self, algorithm: str, argument: str = "algorithm") -> None:
+        """Refuse a value of ``argument`` that is not one of :attr:`clip_algorithms`.
+
+        Raises:
+            ConfigurationError: It is not.
+        """
+        if algorithm not in self.clip_algorithms:
+            raise ConfigurationError(
+                f"{argument}={algorithm!r}: strategy {self.name!r} cannot clip gradients by it. Valid: "
+                f"{quoted(self.clip_algorithms)}."
+            )
+
+    # -- collectives: every process calls them, in the same order ------------------------------------------------
 
     @abstractmethod
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
-        """``tensor`` combined elementwise over all processes, the same on each; the input is left as it was.
+        """``tensor`` combined elementwise over all processes, equal on each; the input is not changed.
+
+        The mean of an integer tensor is a float32 tensor.
 
         Raises:
-            ConfigurationError: ``reduction`` is none of :data:`REDUCTIONS`.
+            ConfigurationError: ``reduction`` is not one of :data:`core.strategies.REDUCTIONS`, or shapes or dtypes
+                differ between processes.
         """
 
     @abstractmethod
@@ -389,81 +409,91 @@ class Strategy(ABC):
 
     @abstractmethod
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """``obj``, any picklable object, as process ``src`` has it."""
+        """``obj``, any picklable object, as the process with rank ``src`` has it."""
 
     @abstractmethod
     def barrier(self, name: str | None = None) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has called this; ``name`` is for engines that show it in their logs."""
 
     @abstractmethod
     def all_gather_object(self, obj: T) -> list[T]:
         """``obj``, any picklable object, of every process, by rank."""
 
+    def differing(self, facts: str) -> list[str] | None:
+        """Compare ``facts`` over all processes, which all call this.
+
+        Returns:
+            Those of every process, by rank, if they are not equal; ``None`` if they are.
+        """
+        given = self.all_gather_object(facts)
+        return given if len(set(given)) > 1 else None
+
+    def assume_alike(self) -> AbstractContextManager[None]:
+        """A context in which :meth:`reduce` and :meth:`all_gather` do not compare shapes and dtypes over processes."""
+        return nullcontext()
+
     def gather_shards(self, obj: T) -> list[T]:
-        """``obj`` of one process for each part of the data, by part; of processes that take the same, the first's."""
+        """``obj`` of one process for each part of the data, by part; of processes with the same part, the first's."""
         by_shard: dict[int, T] = {}
         for shard, item in self.all_gather_object((self.data_shard, obj)):
             by_shard.setdefault(shard, item)
         return [by_shard[shard] for shard in sorted(by_shard)]
 
-    @staticmethod
-    def check_reduction(reduction: str) -> None:
-        """Refuse a word that is none of :data:`REDUCTIONS`.
+    # -- state: every process calls these ------------------------------------------------------------------------
 
-        Raises:
-            ConfigurationError: As said.
-        """
-        if reduction not in REDUCTIONS:
-            raise ConfigurationError(f"reduction={reduction!r}: unknown. Valid: {quoted(REDUCTIONS)}.")
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
+    @property
+    def saving_is_collective(self) -> bool:
+        """Whether saving needs every process: the state is divided among them, or it cannot be known who calls it."""
+        return self.world_size > 1
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """The state of the user's own ``module``; every process calls it."""
+        """The state of the user's own ``module``; its tensors may be divided among the processes."""
         return module.state_dict()
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As :meth:`module_state`, every tensor whole, at least in process 0; every process calls it."""
+        """As :meth:`module_state`, but every tensor is whole, at least in rank 0."""
         return self.module_state(module)
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`module_state` gave."""
+        """Load what :meth:`module_state` returned."""
         module.load_state_dict(state)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The state of ``optimizer``; every process calls it."""
+        """The state of ``optimizer``."""
         return optimizer.state_dict()
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """Take back what :meth:`optimizer_state` gave."""
+        """Load what :meth:`optimizer_state` returned."""
         optimizer.load_state_dict(state)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write ``checkpoint``; every process calls it, and returns once it is committed.
+        """Write ``checkpoint``, and return once it is committed.
 
         Raises:
             CheckpointError: It could not be written; raised in every process.
         """
-        self.checkpoint_io.save_checkpoint(checkpoint, path, storage_options)
+        if "://" not in os.fspath(path):
+            with suppress(OSError):  # the CheckpointIO's own error says what could not be written
+                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        options = () if storage_options is None else (storage_options,)
+        self.checkpoint_io.save_checkpoint(checkpoint, path, *options)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Read a checkpoint, its tensors on the CPU; every process calls it.
+        """Read a checkpoint, its tensors on the CPU.
 
         Raises:
             CheckpointError: It is absent, uncommitted or damaged.
         """
-        return self.checkpoint_io.load_checkpoint(path, map_location="cpu")
+        load = self.checkpoint_io.load_checkpoint
+        # A CheckpointIO written for Lightning's interface may take the path alone.
+        return load(path, map_location="cpu") if "map_location" in inspect.signature(load).parameters else load(path)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove a checkpoint; every process may call it, rank 0 acts."""
+        """Remove a checkpoint, from rank 0."""
         if self.is_global_zero:
             self.checkpoint_io.remove_checkpoint(path)
 
 
-def _tensor_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-    if args or kwargs:
-        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
-    else:  # the common call; Python makes it without building a tuple and a dictionary
-        loss.backward()  # type: ignore[no-untyped-call]
+Strategy.__signature__ = signature(Strategy)

@@ -27,14 +27,14 @@ bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al.
 bucket after another; options are those of torch's ``PowerSGDState``."""
 
 CALLBACKS_SECONDS = 1.0
-"""How long a callback that has run may take to let go of what it holds."""
+"""How long a callback that has run may take to release what it holds."""
 
 
 def check_communication_hook(hook: str | CommunicationHook | None, options: Mapping[str, Any]) -> None:
-    """Refuse a word that is none of :data:`COMMUNICATION_HOOKS`, and options that nobody takes.
+    """Check the arguments ``communication_hook`` and ``communication_options``.
 
     Raises:
-        ConfigurationError: As said.
+        ConfigurationError: The hook is unknown, or it takes no options and some are given.
     """
     if isinstance(hook, str) and hook not in COMMUNICATION_HOOKS:
         raise ConfigurationError(
@@ -43,23 +43,23 @@ def check_communication_hook(hook: str | CommunicationHook | None, options: Mapp
         )
     if hook is not None and not isinstance(hook, str) and not callable(hook):
         raise ConfigurationError(
-            f"communication_hook={hook!r}: neither a name nor a function. Valid: {quoted(COMMUNICATION_HOOKS)}, or a "
-            "function of state and bucket."
+            f"communication_hook={hook!r}: must be one of {quoted(COMMUNICATION_HOOKS)}, or a function of state and "
+            "bucket."
         )
     if options and hook != "power_sgd":
         raise ConfigurationError(
-            f"communication_options={dict(options)!r}: communication_hook={hook!r} takes none. Valid: options with "
-            "'power_sgd'."
+            f"communication_options={dict(options)!r}: communication_hook={hook!r} takes no options. Leave them out "
+            "or set communication_hook='power_sgd'."
         )
 
 
 def register_communication_hook(
     module: DistributedDataParallel, hook: str | CommunicationHook, options: Mapping[str, Any]
 ) -> None:
-    """Let ``hook`` average the gradients of ``module``.
+    """Make ``hook`` average the gradients of ``module``.
 
     Raises:
-        ConfigurationError: ``options`` are none that the hook takes.
+        ConfigurationError: The hook does not take one of the options, or not its value.
     """
     if not isinstance(hook, str):
         module.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # torch refuses other annotations
@@ -70,11 +70,11 @@ def register_communication_hook(
 
 
 _SENT_AS = {"allreduce": None, "bf16_compress": torch.bfloat16, "fp16_compress": torch.float16}
-"""By hook, what gradients are sent as; ``None`` for as they are."""
+"""The dtype in which a hook sends gradients; ``None`` for their own."""
 
 
 def _mean(dtype: torch.dtype | None, bucket: GradBucket) -> Future[Tensor]:
-    # Not torch's own hooks: that of bfloat16 is refused where collectives are not those of certain vendors.
+    # Not torch's own hooks: it refuses that of bfloat16 except with certain vendors' collectives.
     gradients = bucket.buffer()
     sent = gradients.to(dtype or gradients.dtype).div_(dist.get_world_size())
 
@@ -99,10 +99,10 @@ def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, A
         group = dist.group.WORLD
         held = sys.getrefcount(group)
         reduced: Future[Tensor] = power_sgd.powerSGD_hook(state, bucket)
-        # A bucket's later collectives begin when its first is done. With two buckets on the way, processes would begin
-        # them in orders of their own, and take one bucket's numbers for another's.
+        # A bucket's later collectives begin when its first is done. With two buckets in flight, processes would begin
+        # them in different orders, and mix up the buckets' numbers.
         reduced.wait()
-        # Its callbacks hold the group. If a thread of the group's own is the last to drop it, the process is aborted.
+        # Its callbacks hold the group. If one of the group's own threads drops it last, the process aborts.
         deadline = time.monotonic() + CALLBACKS_SECONDS
         while sys.getrefcount(group) > held and time.monotonic() < deadline:
             time.sleep(0)

@@ -3,129 +3,192 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Unpack
+from weakref import ref
 
+import torch
 from torch import nn
+from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
-from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, nearest, quoted
-from core.precisions.base import Precision
+from core.errors import ConfigurationError
 from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
-from core.strategies.parallel import ParallelStrategy
+from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
+from core.strategies.process_group import while_alive
 
-__all__ = ["DDPStrategy"]
+__all__ = ["DDPArguments", "DDPStrategy"]
 
-_DDP_ARGUMENTS = frozenset(inspect.signature(DistributedDataParallel).parameters) - {"module", "device_ids"}
+_DDP_ARGUMENTS = MappingProxyType(
+    {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(DistributedDataParallel).parameters.items()
+        if name not in ("module", "device_ids")
+    }
+)
+"""By name, those that this version of torch takes."""
 
 
-class DDPStrategy(ParallelStrategy):
+class DDPArguments(ProcessGroupParts, total=False):
+    """The arguments that :class:`DDPStrategy` passes on; see :class:`torch.nn.parallel.DistributedDataParallel`."""
+
+    output_device: int | torch.device | None
+    dim: int
+    broadcast_buffers: bool
+    init_sync: bool
+    process_group: Any
+    bucket_cap_mb: float | None
+    find_unused_parameters: bool
+    check_reduction: bool
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    delay_all_reduce_named_params: Any
+    param_to_hook_all_reduce: Any
+    mixed_precision: Any
+    device_mesh: Any
+    skip_all_reduce_unused_params: bool
+    bucket_cap_mb_list: Any
+    batched_grad_copy: bool
+    forward_sync_buffers: bool
+
+
+class DDPStrategy(ProcessGroupStrategy):
     """A replica of the module in each process; gradients are averaged while backward computes them.
 
     Source: Li et al., PyTorch Distributed, VLDB 2020; :class:`torch.nn.parallel.DistributedDataParallel`.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: How checkpoints are written, as an object or by name.
-        precision_plugin: The dtype policy, as an object or by name.
-        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
-        timeout: How long a collective may wait for the other processes.
-        start_method: As in :class:`core.strategies.ParallelStrategy`.
         communication_hook: How a bucket of gradients is averaged: a name of
             :data:`core.strategies.COMMUNICATION_HOOKS`, or a function of state (``None``) and bucket.
-        communication_options: What the hook takes.
-        **ddp_kwargs: Passed to ``DistributedDataParallel``, such as ``find_unused_parameters``, ``static_graph``,
-            ``gradient_as_bucket_view``, ``bucket_cap_mb``.
+        communication_options: Options of the hook.
+        **others: As in :class:`core.strategies.ProcessGroupStrategy`; and those of ``DistributedDataParallel``, such as
+            ``find_unused_parameters``, ``static_graph``, ``gradient_as_bucket_view``, ``bucket_cap_mb``.
+
+    Raises:
+        ConfigurationError: An argument is unknown or has an invalid value.
     """
 
-    model: nn.Module
-    """In :meth:`configure_ddp`: the module to wrap, to be replaced by the wrapped one."""
+    extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = _DDP_ARGUMENTS
+
+    _model: nn.Module | None = None
+    """The module that is being set up."""
+    _last_model: ref[nn.Module] | None = None
+    """The module that was set up last. This strategy does not keep it alive."""
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
         *,
-        process_group_backend: str | None = None,
-        timeout: timedelta = timedelta(minutes=30),
-        start_method: str = "script",
         communication_hook: str | CommunicationHook | None = None,
         communication_options: Mapping[str, Any] = MappingProxyType({}),
-        **ddp_kwargs: Any,
+        **others: Unpack[DDPArguments],
     ) -> None:
-        super().__init__(
-            accelerator,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            start_method=start_method,
-        )
-        unknown = sorted(set(ddp_kwargs) - _DDP_ARGUMENTS)
-        if unknown:
-            raise ConfigurationError(
-                f"{quoted(unknown)}: no argument of DDPStrategy or DistributedDataParallel. Valid: "
-                f"{quoted(sorted(_DDP_ARGUMENTS))}.{nearest(unknown[0], _DDP_ARGUMENTS)}"
-            )
+        arguments: dict[str, Any] = {**others}
+        self.ddp_kwargs = {name: arguments.pop(name) for name in others if name in _DDP_ARGUMENTS}
+        super().__init__(**arguments)
         check_communication_hook(communication_hook, communication_options)
         self.communication_hook = communication_hook
         self.communication_options = dict(communication_options)
-        self.ddp_kwargs = ddp_kwargs
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Converted, moved and wrapped; a module without trainable parameters is not wrapped, as torch refuses it."""
+        """Converted, moved and wrapped; a module without trainable parameters is not wrapped: torch refuses that."""
         self.model = super().setup_module(module)
         if any(parameter.requires_grad for parameter in self.model.parameters()):
             self.configure_ddp()
-        wrapped: nn.Module = self.__dict__.pop("model")
-        if self._group is not None and isinstance(wrapped, DistributedDataParallel):
-            self._group.release_at_leave(partial(release_from_group, wrapped))
+        wrapped, self._model = self.model, None
+        self._last_model = ref(wrapped)
+        if isinstance(wrapped, DistributedDataParallel):
+            self.release_at_leave(while_alive(wrapped, release_from_group))
         return wrapped
 
+    @property
+    def model(self) -> nn.Module:
+        """The module that :meth:`configure_ddp` wraps, and replaces by the wrapped one; afterwards the latter.
+
+        Raises:
+            ConfigurationError: No module was set up, or it is no longer in use.
+        """
+        model = self._model
+        if model is None and self._last_model is not None:
+            model = self._last_model()
+        if model is None:
+            raise ConfigurationError(
+                "strategy.model: there is none. Read it after a module was prepared, while that module is in use, "
+                "such as in a hook."
+            )
+        return model
+
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_last_model"}
+
     def configure_ddp(self) -> None:
-        """Replace :attr:`model` by its wrapped form; a documented seam for subclasses."""
+        """Replace :attr:`model` by its wrapped form; override it to wrap in another way."""
         self.model = DistributedDataParallel(self.model, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
         if self.communication_hook is not None:
             register_communication_hook(self.model, self.communication_hook, self.communication_options)
 
     def ddp_device_ids(self) -> list[int] | None:
-        """What ``DistributedDataParallel`` takes as ``device_ids``: the device's index where it has one."""
-        index = self.root_device.index
+        """The argument ``device_ids`` of ``DistributedDataParallel``: the device's index, if it has one."""
+        index = self.root_device.index if self.moves_modules else None
         return None if index is None else [index]
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The module within."""
+        """The wrapped module."""
         return module.module if isinstance(module, DistributedDataParallel) else module
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """The module within: a forward pass alone needs nothing of the other processes."""
+        """The wrapped module: its forward pass does not need the other processes."""
         return self.unwrap_module(module)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Backward within leaves gradients unreduced; a static graph's first reduces them, for torch to learn it."""
+        """A context in which backward does not reduce gradients; the first backward of a static graph always does."""
         if not isinstance(module, DistributedDataParallel) or _learns_graph(module):
             return nullcontext()
         return module.no_sync()
 
+    def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
+        """Whether the next forward pass sends the buffers of rank 0 to the others; see :class:`Strategy`."""
+        return {"sends": module.require_forward_param_sync} if isinstance(module, DistributedDataParallel) else {}
+
+    def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        """As in :meth:`accumulation_state`."""
+        if isinstance(module, DistributedDataParallel):
+            module.require_forward_param_sync = state["sends"]
+
+    def sync_in_backward(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """See :meth:`Strategy.sync_in_backward`."""
+        return _forced_sync(module) if isinstance(module, DistributedDataParallel) else nullcontext()
+
+    def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
+        """By torch's ``Join``; gradients are divided by the number of all processes."""
+        chosen = [one for one in joinables if isinstance(one, Joinable)]
+        return Join(chosen) if chosen else nullcontext()
+
+
+@contextmanager
+def _forced_sync(module: DistributedDataParallel) -> Iterator[None]:
+    before = module.require_backward_grad_sync, module.require_forward_param_sync
+    module.require_backward_grad_sync = module.require_forward_param_sync = True
+    # As forward does outside of no_sync: the reducer then waits for the gradients of all parameters.
+    module.reducer.prepare_for_backward([])
+    try:
+        yield
+    finally:
+        module.require_backward_grad_sync, module.require_forward_param_sync = before
+
 
 def _learns_graph(module: DistributedDataParallel) -> bool:
-    """Whether the next backward pass shows ``module`` its static graph: torch asserts that it reduces gradients."""
+    """Whether the next backward pass records the static graph: torch asserts that it reduces gradients."""
     return module.static_graph and not module._static_graph_delay_allreduce_enqueued
 
 
 def release_from_group(module: DistributedDataParallel) -> None:
-    """Cut ``module`` from its process group: it still passes calls on to the module within where gradients are off."""
+    """Remove what ``module`` holds of its process group; without gradients it still calls the wrapped module."""
     module.require_forward_param_sync = module.require_backward_grad_sync = False
     for name in ("reducer", "logger", "process_group"):
         delattr(module, name)

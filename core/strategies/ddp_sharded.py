@@ -1,20 +1,20 @@
-"""DistributedDataParallel with the optimizer's state divided among the processes."""
+"""DistributedDataParallel with the optimizer state divided among the processes."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
 from core.strategies.ddp import DDPStrategy
+from core.strategies.process_group import while_alive
 
 with warnings.catch_warnings():
-    # It compiles functions in a way that torch itself calls deprecated.
+    # It compiles functions in a way that torch itself has deprecated.
     warnings.filterwarnings("ignore", message=r"`torch\.jit", category=DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -22,11 +22,10 @@ __all__ = ["DDPShardedStrategy"]
 
 
 class DDPShardedStrategy(DDPStrategy):
-    """A replica of the module in each process, and a part of the optimizer's state.
+    """A replica of the module in each process, and a part of the optimizer state.
 
-    Each process updates its share of the parameters and sends them to the others, which gives the numbers of
-    :class:`DDPStrategy` for optimizers that treat parameters one by one. Arguments are those of
-    :class:`DDPStrategy`.
+    Each process updates its share of the parameters and sends them to the others. For optimizers that treat parameters
+    one by one the result equals that of :class:`DDPStrategy`, whose arguments it takes.
 
     Source: Rajbhandari et al., ZeRO, SC 2020, stage 1; :class:`torch.distributed.optim.ZeroRedundancyOptimizer`.
     """
@@ -34,19 +33,19 @@ class DDPShardedStrategy(DDPStrategy):
     name = "ddp_sharded"
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """Each optimizer's sharded form; learning rates set in the given one's ``param_groups`` hold for it.
+        """Each optimizer's sharded form, which shares its ``param_groups`` with the user's optimizer.
 
         Raises:
-            ConfigurationError: An optimizer has stepped, cannot be made anew from its defaults, or its parameters
-                differ in dtype.
+            ConfigurationError: An optimizer has already stepped, cannot be created again from its defaults, or its
+                parameters differ in dtype.
         """
         return [self._shard(optimizer) for optimizer in super().setup_optimizers(optimizers)]
 
     def _shard(self, optimizer: Optimizer) -> Optimizer:
         if optimizer.state:
             raise ConfigurationError(
-                f"optimizer {type(optimizer).__name__}: it has stepped before strategy {self.name!r} could divide its "
-                "state. Valid: prepare a new optimizer, then load what was saved."
+                f"optimizer {type(optimizer).__name__} has already stepped, so strategy {self.name!r} cannot divide "
+                "its state. Prepare a new optimizer, then load the checkpoint."
             )
         taken = inspect.signature(type(optimizer)).parameters
         options = {name: value for name, value in optimizer.defaults.items() if name in taken}
@@ -56,16 +55,15 @@ class DDPShardedStrategy(DDPStrategy):
             )
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"optimizer {type(optimizer).__name__}: strategy {self.name!r} cannot divide its state: {error}. "
-                "Valid: one that its defaults make anew, with parameters of one dtype."
+                f"optimizer {type(optimizer).__name__}: strategy {self.name!r} cannot divide its state: {error}. Use "
+                "an optimizer that can be created from its defaults, with parameters of one dtype."
             ) from error
         sharded.follow(optimizer)
-        if self._group is not None:
-            self._group.release_at_leave(partial(setattr, sharded, "process_group", None))
+        self.release_at_leave(while_alive(sharded, lambda optimizer: setattr(optimizer, "process_group", None)))
         return sharded
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """The whole state in process 0; in the others the groups alone."""
+        """The whole state in rank 0; only the groups in the others."""
         if not isinstance(optimizer, _ShardedOptimizer):
             return super().optimizer_state(optimizer)
         optimizer.consolidate_state_dict(to=0)
@@ -75,7 +73,7 @@ class DDPShardedStrategy(DDPStrategy):
 
 
 class _ShardedOptimizer(ZeroRedundancyOptimizer):
-    """Takes its options from the param_groups of another optimizer, which is what schedulers change."""
+    """Reads its options from the param_groups of another optimizer, which schedulers change."""
 
     _followed: Optimizer | None = None
 
@@ -83,14 +81,14 @@ class _ShardedOptimizer(ZeroRedundancyOptimizer):
         """Share the param_groups of ``optimizer``."""
 
         def note(*_: Any) -> None:
-            optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers ask whether it has stepped
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check that it has stepped
 
         self._followed = optimizer
         self.param_groups = optimizer.param_groups
         self.register_step_pre_hook(note)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what was saved, this process its share."""
+        """Load this process's share of a saved state."""
         super().load_state_dict(state_dict)
         if self._followed is not None:
             for followed, loaded in zip(self._followed.param_groups, self.param_groups, strict=True):

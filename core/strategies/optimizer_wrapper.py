@@ -1,68 +1,109 @@
-"""What a loop has in the place of the user's optimizer, where somebody else has a say in its step."""
+"""The user's optimizer with another ``step``."""
 
 from __future__ import annotations
 
-from typing import Any, Self
+import copy
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any, ClassVar, Self
 
 from torch.optim import Optimizer
 
-__all__ = ["OptimizerWrapper"]
+from core.strategies.joined import joined_class
+
+__all__ = ["OptimizerWrapper", "unwrap_optimizer"]
 
 
 class OptimizerWrapper(Optimizer):
-    """``optimizer`` but for ``step``, which a subclass defines: state, parameter groups and all else are its own.
+    """The user's optimizer with another ``step``, for engines that step by themselves.
 
-    Each has a class to itself, with a property for each name that the optimizer has when it is wrapped.
-    ``__getattr__`` would do without, but a class that has one makes Python look longer for whatever is there, ``step``
-    too: by microseconds a step.
+    The wrapper is an instance of the optimizer's class, so ``isinstance(wrapper, torch.optim.Adam)`` holds, and has the
+    same attributes: both objects share one ``__dict__``. Only ``step`` is separate. Setting ``wrapper.step``, as
+    learning rate schedulers do, leaves ``optimizer.step`` alone and vice versa.
+
+    Forwarding to the optimizer instead would need ``__getattr__``, which slows down every step, or a class for each
+    optimizer, and ``isinstance`` would fail. Replacing ``optimizer.step`` would change the user's object, whose own
+    step the engine calls.
+
+    A subclass may override all methods but ``step``.
 
     Args:
-        optimizer: The user's own.
+        optimizer: The user's optimizer.
+        step: Called as ``wrapper.step(closure=None)``. It must not refer to the wrapper, which would be a reference
+            cycle that keeps parameters alive.
     """
 
-    # In slots, they are names of the class, and no property for the like of the optimizer's takes their place.
-    __slots__ = ("optimizer",)
+    own_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes that a subclass keeps for itself, as in ``__slots__``. All others are shared with the optimizer."""
 
-    optimizer: Optimizer
+    _core_optimizer: Optimizer
+    _core_call: tuple[type[OptimizerWrapper], tuple[Any, ...], dict[str, Any]]
+    """The class and the arguments that the wrapper was made with, for copies."""
 
-    def __new__(cls, optimizer: Optimizer, *others: Any) -> Self:
-        """An object of a class with the optimizer's names."""
-        del others
-        names = [name for name in dir(optimizer) if not hasattr(cls, name)]
-        space = {"__module__": cls.__module__, **{name: _of_optimizer(name) for name in names}}
-        return super().__new__(type(cls.__name__, (cls,), space))
+    def __init_subclass__(cls) -> None:
+        # Not passed on: the user's class, which may register its subclasses, comes next.
+        if isinstance(cls.__dict__.get("step"), FunctionType):
+            raise TypeError(
+                f"class {cls.__name__} defines step, which has no effect in an OptimizerWrapper. Pass the function to "
+                "OptimizerWrapper.__init__(optimizer, step) instead."
+            )
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        # Optimizer.__init__ is not called: state and groups stay in one place, the user's own optimizer.
-        self.optimizer = optimizer
+    def __new__(cls, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Self:
+        """An instance of ``cls`` and of the optimizer's class."""
+        # The user's class may override __new__, __init__ and __setattr__: none of them runs for a wrapper.
+        self: Self = object.__new__(_joined_class(cls, type(optimizer)))
+        object.__setattr__(self, "__dict__", optimizer.__dict__)
+        object.__setattr__(self, "_core_optimizer", optimizer)
+        object.__setattr__(self, "_core_call", (cls, (optimizer, *args), kwargs))
+        return self
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """The optimizer's own."""
-        self.optimizer.zero_grad(set_to_none)
+    def __init__(self, optimizer: Optimizer, step: Callable[..., Any]) -> None:
+        del optimizer
+        object.__setattr__(self, "step", _Step(step))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizer's own."""
-        return self.optimizer.state_dict()
+    def _patch_step_function(self) -> None:
+        """Nothing: torch adds its step hooks to a class here, and the class of the optimizer has them."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the optimizer's own."""
-        self.optimizer.load_state_dict(state_dict)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        duplicate: Self = _remake(*copy.deepcopy(self._core_call, memo))
+        return duplicate
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """To the optimizer's own."""
-        self.optimizer.add_param_group(param_group)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.optimizer!r})"
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        del protocol
+        return _remake, self._core_call
 
 
-def _of_optimizer(name: str) -> property:
-    """The attribute ``name`` of the user's own optimizer."""
+def unwrap_optimizer(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside an :class:`OptimizerWrapper`; any other optimizer is returned as it is."""
+    return optimizer._core_optimizer if isinstance(optimizer, OptimizerWrapper) else optimizer
 
-    def read(self: OptimizerWrapper) -> Any:
-        return getattr(self.optimizer, name)
 
-    def write(self: OptimizerWrapper, value: Any) -> None:
-        setattr(self.optimizer, name, value)
+class _Step(partial[Any]):
+    """What a wrapper has as ``step``. It looks like a bound method to schedulers, which bind ``__func__`` again."""
 
-    return property(read, write)
+    @property
+    def __func__(self) -> Any:
+        return staticmethod(self)
+
+
+def _joined_class(wrapper: type[OptimizerWrapper], wrapped: type[Optimizer]) -> Any:
+    """The class of all wrappers of one class around optimizers of one class."""
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Optimizer:
+        """``type(wrapper)(parameters, ...)`` makes another optimizer of the user's class."""
+        del cls
+        return wrapped(*args, **kwargs)
+
+    namespace = {
+        "__new__": new,
+        "__init__": wrapper.__init__,
+        "__module__": wrapper.__module__,
+        "__qualname__": f"{wrapper.__qualname__}[{wrapped.__qualname__}]",
+    }
+    own = ("step", "_core_optimizer", "_core_call", *wrapper.own_attributes)
+    return joined_class(wrapper, wrapped, own, "_core_optimizer", namespace)
+
+
+def _remake(cls: type[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return cls(*args, **kwargs)

@@ -1,144 +1,336 @@
-"""Strategies of several processes that meet in a ``torch.distributed`` process group."""
+"""Strategies of several processes: over any engine, and over a ``torch.distributed`` process group."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
 
 from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
+from core.checkpoints.agreement import run_on_each_rank
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED, LocalEnvironment
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
-from core.precisions.base import Precision
+from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies import process_group
 from core.strategies.base import Strategy
+from core.strategies.board import Board
+from core.strategies.comparison import by_rank, describe_tensor
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.launchers.base import SETTLE_SECONDS
+from core.strategies.parts import StrategyParts
+from core.strategies.reductions import REDUCTIONS, check_reduction, copy_for_reduction
 
-__all__ = ["ParallelStrategy"]
+__all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
 
 T = TypeVar("T")
 
 START_METHODS = ("script", "spawn", "fork")
 
-_OPERATIONS = {
-    "mean": dist.ReduceOp.SUM,
-    "sum": dist.ReduceOp.SUM,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-}
-
-
 _script_stores: list[Store] = []
-"""Keeps open what a script's processes meet in: later runs of the script, with strategies of their own, do so too."""
+"""Keeps the stores of a script's processes open: later runs of the script use them again."""
+
+
+class _ThreadLimit:
+    """One thread in each process while any run is live that shares its machine, as torchrun sets it.
+
+    So the processes do not each take all of its cores.
+    """
+
+    runs = 0
+    before = 1
+
+    def enter(self) -> None:
+        """A run begins."""
+        if self.runs == 0:
+            self.before = torch.get_num_threads()
+            torch.set_num_threads(1)
+        self.runs += 1
+
+    def leave(self) -> None:
+        """A run ends."""
+        self.runs -= 1
+        if self.runs == 0:
+            torch.set_num_threads(self.before)
+
+
+_thread_limit = _ThreadLimit()
 
 
 class ParallelStrategy(Strategy):
-    """Several processes, one device each, that meet in a ``torch.distributed`` process group.
+    """Several processes, one device each, that an engine connects.
+
+    A subclass implements :meth:`init_dist_connection`, which connects the process to the engine, and the collective
+    :meth:`all_gather_object`. :meth:`all_reduce`, :meth:`all_gather_list`, :meth:`broadcast` and :meth:`barrier` are
+    built on that collective; override those for which the engine has something faster. :meth:`reduce` and
+    :meth:`all_gather` check arguments, copy, and divide for a mean, for all engines alike.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: How checkpoints are written, as an object or by name.
-        precision_plugin: The dtype policy, as an object or by name.
-        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
+        **parts: As in :class:`core.strategies.StrategyParts`.
+    """
+
+    _limits_threads = False
+    _compares = True
+    """Whether collectives compare shapes and dtypes over processes first."""
+
+    # -- identity and launch -------------------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        """Prepare this process's device, then connect to the other processes."""
+        super().setup_environment()
+        if self.local_processes > 1 and "OMP_NUM_THREADS" not in self.cluster_environment.environ:
+            _thread_limit.enter()
+            self._limits_threads = True
+        try:
+            self.init_dist_connection()
+        except BaseException:
+            self._free_threads()
+            raise
+
+    @abstractmethod
+    def init_dist_connection(self) -> None:
+        """Connect this process to the others; :meth:`teardown` disconnects it."""
+
+    def teardown(self, failed: bool = False) -> None:
+        """Restore the number of threads; see :meth:`Strategy.teardown`."""
+        self._free_threads()
+        super().teardown(failed)
+
+    def _free_threads(self) -> None:
+        if self._limits_threads:
+            self._limits_threads = False
+            _thread_limit.leave()
+
+    # -- collectives ---------------------------------------------------------------------------------------------
+
+    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
+        """Combined over all processes; see :meth:`Strategy.reduce`."""
+        is_mean = check_reduction(reduction).is_mean
+        self._check_alike(tensor)
+        result = self.all_reduce(copy_for_reduction(tensor, self.root_device, is_mean=is_mean), reduction)
+        return result.div_(self.world_size) if is_mean else result
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """Stacked by rank; see :meth:`Strategy.all_gather`."""
+        self._check_alike(tensor)
+        own = tensor.detach().to(self.root_device).contiguous()
+        return torch.stack(self.all_gather_list(own))
+
+    def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
+        """``tensor`` combined elementwise over all processes, for :meth:`reduce`, which divides by the world size.
+
+        Args:
+            tensor: Contiguous, on this process's device, of equal shape and dtype in all; may be changed in place.
+            reduction: A name of :data:`core.strategies.REDUCTIONS`; a mean is a sum here.
+        """
+        stacked = torch.stack(self.all_gather_list(tensor))
+        return REDUCTIONS[reduction].combine(stacked).to(tensor.dtype)
+
+    def all_gather_list(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, by rank, for :meth:`all_gather`.
+
+        Args:
+            tensor: Contiguous, on this process's device, of equal shape and dtype in all processes.
+        """
+        return [part.to(self.root_device) for part in self.all_gather_object(tensor.cpu())]
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """As the process with rank ``src`` has it; see :meth:`Strategy.broadcast`."""
+        return self.all_gather_object(obj)[src]
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until every process has called this."""
+        del name
+        self.all_gather_object(None)
+
+    def broadcast_module(self, module: nn.Module, src: int = 0) -> None:
+        """Give ``module`` the parameters and buffers that it has in the process with rank ``src``."""
+        with torch.no_grad():
+            for tensor in chain(module.parameters(), module.buffers()):
+                self.broadcast_tensor(tensor, src)
+
+    def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
+        """Overwrite ``tensor`` with the one of the process with rank ``src``, of equal shape and dtype."""
+        tensor.copy_(self.broadcast(tensor.cpu(), src))
+
+    def run_on_each_rank(self, function: Callable[[], T]) -> list[T]:
+        """Call ``function`` in every process.
+
+        Returns:
+            What it returned in each process, by rank.
+
+        Raises:
+            CheckpointError: It raised an exception in some process; raised in every process.
+        """
+        return run_on_each_rank(function, self.all_gather_object)
+
+    def differing(self, facts: str) -> list[str] | None:
+        """By a checksum, in one small collective; see :meth:`Strategy.differing`."""
+        parts = self.all_gather_list(torch.tensor([zlib.crc32(facts.encode())], device=self.root_device))
+        return self.all_gather_object(facts) if len(set(torch.cat(parts).tolist())) > 1 else None
+
+    @contextmanager
+    def assume_alike(self) -> Iterator[None]:
+        """See :meth:`Strategy.assume_alike`."""
+        before, self._compares = self._compares, False
+        try:
+            yield
+        finally:
+            self._compares = before
+
+    def _check_alike(self, tensor: Tensor) -> None:
+        """Refuse tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
+        if self._compares and (given := self.differing(describe_tensor(tensor))) is not None:
+            raise ConfigurationError(
+                f"tensor: shapes or dtypes differ between processes: {by_rank(given)}. Pass tensors of the same shape "
+                "and dtype in every process; pad them if necessary."
+            )
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Rank 0 writes, or each process its part; an error in one process is raised in all."""
+        save = partial(super().save_checkpoint, checkpoint, path, storage_options)
+        if self.checkpoint_io.is_collective:
+            save()
+        else:
+            self.run_on_each_rank(save if self.is_global_zero else lambda: None)
+
+
+class ProcessGroupParts(StrategyParts, total=False):
+    """The arguments that every strategy over a process group takes."""
+
+    process_group_backend: str | None
+    """The ``torch.distributed`` backend; the accelerator's own unless given."""
+    timeout: timedelta
+    """How long a collective may wait for the other processes."""
+    start_method: str
+    """How processes are started that nothing else has started."""
+
+
+class ProcessGroupStrategy(ParallelStrategy):
+    """Several processes, one device each, that join a ``torch.distributed`` process group.
+
+    Args:
+        process_group_backend: The ``torch.distributed`` backend; the accelerator's own unless given.
         timeout: How long a collective may wait for the other processes.
-        start_method: How processes are started that nobody else started: ``"script"`` starts this script once more for
+        start_method: How processes are started that nothing else has started: ``"script"`` runs the script again in
             each, ``"spawn"`` and ``"fork"`` run a function in each.
+        **parts: As in :class:`core.strategies.StrategyParts`.
+
+    Raises:
+        ConfigurationError: An argument is unknown or has an invalid value.
+        WrongTypeError: ``timeout`` is not a :class:`datetime.timedelta`.
     """
 
     uses_process_group: ClassVar[bool] = True
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
         *,
         process_group_backend: str | None = None,
         timeout: timedelta = timedelta(minutes=30),
         start_method: str = "script",
+        **parts: Unpack[StrategyParts],
     ) -> None:
-        super().__init__(accelerator, cluster_environment, checkpoint_io, precision_plugin)
+        super().__init__(**parts)
         if start_method not in START_METHODS:
             raise ConfigurationError(f"start_method={start_method!r}: unknown. Valid: {quoted(START_METHODS)}.")
         if not isinstance(timeout, timedelta):
-            raise WrongTypeError(f"timeout={timeout!r}. Valid: a datetime.timedelta, such as timedelta(minutes=30).")
+            raise WrongTypeError(f"timeout={timeout!r}: must be a datetime.timedelta, such as timedelta(minutes=30).")
         self.launcher = start_method
         self.process_group_backend = process_group_backend
         self.timeout = timeout
         self._group: process_group.JoinedGroup | None = None
         self._store: Store | None = None
         self._script: ScriptLauncher | None = None
-        self._threads_before: int | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
 
+    def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
+        """``process_group_backend`` if it was given, otherwise the accelerator's own; see :class:`Strategy`."""
+        if self.process_group_backend is not None:
+            return self.process_group_backend
+        return super().process_group_backend_for(accelerator, device)
+
+    def connect(self, **parts: Any) -> None:
+        """Receive the parts of one run; see :meth:`Strategy.connect`.
+
+        Raises:
+            ConfigurationError: This strategy must start the processes, but the cluster environment is not ``local``.
+        """
+        super().connect(**parts)
+        environment = self.cluster_environment
+        if self.plan.launcher in START_METHODS and not isinstance(environment, LocalEnvironment):
+            raise ConfigurationError(
+                f"strategy={self.name!r} cannot start processes under cluster_environment={environment.name!r}. "
+                "Set cluster_environment='local', or start the processes with the cluster's own launcher."
+            )
+
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
-        environment = self._environment_now()
-        if environment.creates_processes_externally or self.local_processes == 1:
+        environment = self._current_environment()
+        if self.plan.launcher is None or environment.creates_processes_externally:
             return function(*args, **kwargs)
-        if not isinstance(environment, LocalEnvironment):
-            raise ConfigurationError(
-                f"cluster_environment={environment.name!r}: it starts no processes, and strategy {self.name!r} can "
-                "start them only where the environment is 'local'."
-            )
-        if self.launcher != "script":
+        assert isinstance(environment, LocalEnvironment)  # see connect
+        if self.plan.launcher != "script":
             return self._run_function(environment, function, args, kwargs)
         if self._script is None:
             self._script = self._start_script(environment)
         return function(*args, **kwargs)
 
-    def _environment_now(self) -> ClusterEnvironment:
-        """The environment, anew where an earlier run of this script has started its processes since it was connected.
+    def _current_environment(self) -> ClusterEnvironment:
+        """The cluster environment, read again if an earlier run of this script has started processes meanwhile.
 
-        Those serve this run as well, and this process is local rank 0 among them.
+        Those processes serve this run too, and this process is local rank 0 among them.
         """
-        environment = self.cluster_environment
-        if self.launcher == "script" and LAUNCHED in os.environ and isinstance(environment, LocalEnvironment):
+        is_local = isinstance(self.cluster_environment, LocalEnvironment)
+        if self.launcher == "script" and is_local and LAUNCHED in os.environ:
             self.cluster_environment = LocalEnvironment(os.environ)
-            self.cluster_environment.connect(self.local_processes, environment.num_nodes)
+            self.cluster_environment.connect(self.plan.processes_per_node, self.plan.num_nodes)
         return self.cluster_environment
 
     def _start_script(self, environment: LocalEnvironment) -> ScriptLauncher:
-        """Host the store, and start this script once more for each further process of this machine."""
+        """Serve the store, and start this script again for each further process of this machine."""
         self._store = self._open_store(environment)
         _script_stores.append(self._store)
-        launcher = ScriptLauncher(self.local_processes, partial(environment.launch_variables, plan=self._plan))
+        variables = partial(environment.launch_variables, plan=self.plan.plan_for_ranks)
+        launcher = ScriptLauncher(self.local_processes, variables, strategy=self.name)
         launcher.start()
-        # From now on this process is local rank 0 of that world, for what the script does later as well.
-        os.environ.update(environment.launch_variables(0, self._plan))
+        # From here on this process is local rank 0 of those processes, in later runs of this script too.
+        os.environ.update(variables(0))
         return launcher
 
     def _run_function(self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:
-        """Host the store, and call ``function`` in a started process for each device."""
-        store = self._open_store(environment)  # open as long as this variable lives
+        """Serve the store, and call ``function`` in a started process for each device."""
+        store = self._open_store(environment)  # stays open as long as this variable lives
+        is_fork = self.plan.launcher == "fork"
         launcher = FunctionLauncher(
             self.local_processes,
-            partial(environment.launch_variables, plan=self._plan),
-            start_method="fork" if self.launcher == "fork" else "spawn",
-            fork_unsafe_reason=self.accelerator.fork_unsafe_reason() if self.launcher == "fork" else None,
+            partial(environment.launch_variables, plan=self.plan.plan_for_ranks),
+            strategy=self.name,
+            start_method="fork" if is_fork else "spawn",
+            fork_unsafe_reason=self.accelerator.fork_unsafe_reason() if is_fork else None,
         )
         result: T = launcher.launch(_in_worker, self, get_host_rng_state(), function, args, kwargs)
         del store
         return result
 
     def _open_store(self, environment: ClusterEnvironment) -> Store:
-        """Where the processes find each other: served by rank 0's machine, unless the cluster serves one itself."""
+        """The store in which the processes find each other: served by rank 0, unless the cluster serves one."""
         is_host = environment.node_rank == 0 and environment.local_rank == 0 and not environment.hosts_store
         if not is_host or (isinstance(environment, LocalEnvironment) and environment.is_launched):
             return process_group.connect_store(environment.main_address, environment.main_port, timeout=self.timeout)
@@ -147,44 +339,48 @@ class ParallelStrategy(Strategy):
             environment.main_port = store.port
         return store
 
-    def setup_environment(self) -> None:
-        """This process's device, then the process group."""
-        super().setup_environment()
-        if self.local_processes > 1 and "OMP_NUM_THREADS" not in self.cluster_environment.environ:
-            # As torchrun does: processes that share a machine do not each take all of its cores.
-            self._threads_before = torch.get_num_threads()
-            torch.set_num_threads(1)
-        self.init_dist_connection()
+    @property
+    def board(self) -> Board | None:
+        """Where the processes of the run leave notes for each other; ``None`` outside of the process group."""
+        return None if self._group is None else self._group.board
+
+    @property
+    def saving_is_collective(self) -> bool:
+        """Whether the state is divided: unless each process has all of it, and process 0 alone writes it."""
+        own = ("module_state", "optimizer_state", "save_checkpoint")
+        is_replicated = all(getattr(type(self), name) is getattr(ProcessGroupStrategy, name) for name in own)
+        return self.world_size > 1 and (self.checkpoint_io.is_collective or not is_replicated)
 
     def init_dist_connection(self) -> None:
-        """Join the process group of the run; a documented seam for subclasses that meet in another way.
+        """Join the process group of the run. A documented extension point for subclasses that connect in another way.
 
         Raises:
-            LaunchError: The others did not come.
-            BackendError: ``torch.distributed`` cannot form a group with that backend.
+            LaunchError: Other processes did not join in time.
+            BackendError: ``torch.distributed`` cannot form a group with the Plan's backend.
         """
-        environment = self.cluster_environment
         if self._store is None:
-            self._store = self._open_store(environment)
+            self._store = self._open_store(self.cluster_environment)
+        backend = self.plan.process_group_backend
+        assert backend is not None  # uses_process_group is True
         self._group = process_group.join(
             self._store,
-            backend=self.process_group_backend or self.accelerator.process_group_backend(self.root_device),
-            rank=environment.global_rank,
-            world_size=environment.world_size,
+            backend=backend,
+            rank=self.global_rank,
+            world_size=self.world_size,
             timeout=self.timeout,
             device=self.process_group_device(),
             check=self._script.check if self._script is not None else None,
         )
 
     def process_group_device(self) -> torch.device | None:
-        """The device that the process group is told to connect to; ``None`` where its backend is not to be told."""
+        """The device that is passed to ``init_process_group``; ``None`` to pass none."""
         return self.root_device
 
     def teardown(self, failed: bool = False) -> None:
         """Leave the process group; see :meth:`Strategy.teardown`.
 
         Raises:
-            LaunchError: Another process has failed, which may well be why this one does.
+            LaunchError: Another process has failed, which may be the reason why this one fails.
         """
         try:
             if failed and self._script is not None:
@@ -193,37 +389,54 @@ class ParallelStrategy(Strategy):
             group, self._group = self._group, None
             if group is not None:
                 group.leave(failed=failed)
-            if self._threads_before is not None:
-                torch.set_num_threads(self._threads_before)
-                self._threads_before = None
             super().teardown(failed)
+
+    def end_at_leave(self, end: Callable[[bool], None]) -> None:
+        """Call ``end(failed)`` when this process begins to leave the process group, at the latest when its script ends.
+
+        For threads that communicate: they must end before the interpreter does, which they would abort.
+        Nothing is called if there is no process group.
+        """
+        if self._group is not None:
+            self._group.end_at_leave(end)
+
+    def release_at_leave(self, release: Callable[[], None]) -> None:
+        """Call ``release`` when all processes have left the process group, before it is destroyed.
+
+        For objects that hold the group, such as reducers of gradients: its threads and connections stay as long as
+        something holds it. Nothing is called if there is no process group.
+        """
+        if self._group is not None:
+            self._group.release_at_leave(release)
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
-        """Combined over all processes; see :meth:`Strategy.reduce`. A mean of whole numbers is a float32 tensor."""
-        self.check_reduction(reduction)
-        is_mean = reduction == "mean"
-        result = tensor.detach().to(self.root_device)
-        result = result.to(torch.float32) if is_mean and not _is_fractional(result) else result.clone()
-        result = result.contiguous()
-        dist.all_reduce(result, op=_OPERATIONS[reduction])
-        return result.div_(self.world_size) if is_mean else result
+    def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
+        """In place, by the process group."""
+        dist.all_reduce(tensor, op=REDUCTIONS[reduction].operation)
+        return tensor
 
-    def all_gather(self, tensor: Tensor) -> Tensor:
-        """Stacked by rank; see :meth:`Strategy.all_gather`."""
-        own = tensor.detach().to(self.root_device).contiguous()
-        self._check_alike(own)
-        return torch.stack(self._all_gather_list(own))
+    def all_gather_list(self, tensor: Tensor) -> list[Tensor]:
+        """By the process group."""
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor)
+        return parts
 
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """As process ``src`` has it."""
+        """As the process with rank ``src`` has it."""
         holder = [obj]
         dist.broadcast_object_list(holder, src)
         return holder[0]
 
+    def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
+        """By the process group; see the base class."""
+        dense = tensor.contiguous()
+        dist.broadcast(dense, src)
+        if dense is not tensor:
+            tensor.copy_(dense)
+
     def barrier(self, name: str | None = None) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has called this."""
         del name
         dist.barrier()
 
@@ -233,57 +446,16 @@ class ParallelStrategy(Strategy):
         dist.all_gather_object(gathered, obj)
         return gathered
 
-    def _all_gather_list(self, tensor: Tensor) -> list[Tensor]:
-        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor)
-        return parts
-
-    def _check_alike(self, tensor: Tensor) -> None:
-        """Refuse tensors that differ in shape or dtype: the collective itself would hang or mix up bytes."""
-        facts = f"{tuple(tensor.shape)}, {tensor.dtype}"
-        digest = torch.tensor([zlib.crc32(facts.encode())], device=tensor.device)
-        if len({int(part) for part in self._all_gather_list(digest)}) > 1:
-            by_rank = "; ".join(f"rank {rank}: {fact}" for rank, fact in enumerate(self.all_gather_object(facts)))
-            raise ConfigurationError(
-                f"tensor: its shape and dtype differ between processes ({by_rank}). Valid: the same on each, padded "
-                "where need be."
-            )
-
-    # -- checkpoints ---------------------------------------------------------------------------------------------
-
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
-    ) -> None:
-        """Rank 0 writes, or each process its part; an error there is raised in every process."""
-        if self.checkpoint_io.is_collective:
-            super().save_checkpoint(checkpoint, path, storage_options)
-            return
-        error: Exception | None = None
-        if self.is_global_zero:
-            try:
-                super().save_checkpoint(checkpoint, path, storage_options)
-            except Exception as caught:  # noqa: BLE001  a CheckpointIO of the user's may raise anything
-                error = caught
-        said = self.broadcast(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
-        if said is not None:
-            raise CheckpointError(f"path={os.fspath(path)!r}: rank 0 could not write the checkpoint: {said}")
-
 
 def _in_worker(
     environ: Mapping[str, str],
-    strategy: ParallelStrategy,
+    strategy: ProcessGroupStrategy,
     rng_state: dict[str, Any],
     function: Callable[..., T],
     args: Any,
     kwargs: Any,
 ) -> T:
-    """What a started process runs: it draws as the one that asked would, and the strategy learns who it is there."""
+    """Runs in a started process: restore the random state of the starting process, read this process's rank."""
     set_host_rng_state(rng_state)
     strategy.cluster_environment = type(strategy.cluster_environment)(environ)
     return function(*args, **kwargs)
-
-
-def _is_fractional(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

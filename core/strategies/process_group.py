@@ -1,4 +1,4 @@
-"""Joining a process group, and leaving it so that the processes end well."""
+"""Joining a process group, and leaving it so that all processes exit cleanly."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 import torch
 import torch.distributed as dist
 
-# Its functions take the default group as a default argument, evaluated when it is imported; torch imports it inside
-# DistributedDataParallel(), when there is one, which then lives as long as the process (see _destroy).
+# Its functions have the default group as a default argument, which is evaluated on import. DistributedDataParallel()
+# would import it while there is a group, and so keep that group alive until the process ends (see _destroy).
 import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
+from core.strategies.board import Board, lost_store, wait_for_key
 from core.strategies.launchers.base import ended_by_exception, note_failure
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 else:
     from torch.distributed import TCPStore
 
-__all__ = ["JoinedGroup", "connect_store", "host_store", "join"]
+__all__ = ["JoinedGroup", "connect_store", "host_store", "join", "while_alive"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LEAVE_SECONDS = 30.0
@@ -38,18 +40,20 @@ ABANDON_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _hosted: dict[int, TCPStore] = {}
-"""The stores on given ports. A port is the process's, not a run's: a later run finds the same store there."""
+"""The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
 
 
 def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
     """Open the store in which processes find each other, and serve it from this process.
 
     Args:
-        host: The address by which this process reaches itself; others may use another of this machine's.
-        port: A port, which stays open as long as this process; or 0 for a free one (``store.port``), which is open
-            as long as the returned object lives.
-        timeout: How long operations on it wait at most.
+        host: The address by which this process reaches itself; others may use another address of this machine.
+        port: A port, which stays open as long as this process lives; or 0 for a free one (``store.port``), which is
+            open as long as the returned object lives.
+        timeout: The time limit of operations on the store.
 
     Raises:
         LaunchError: The port cannot be opened.
@@ -66,15 +70,15 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
 
 
 def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
-    """Connect to the store that another process serves, waiting until it does.
+    """Connect to the store that another process serves; wait until it does.
 
     Args:
         host: The address of its machine.
         port: Its port.
-        timeout: How long to try, and how long operations on it wait at most.
+        timeout: The time limit for connecting, and of operations on the store.
 
     Raises:
-        LaunchError: There is none within the time limit.
+        LaunchError: No store answers within the time limit.
     """
     try:
         return TCPStore(host, port, None, False, timeout, wait_for_workers=False)
@@ -92,38 +96,44 @@ def join(
     device: torch.device | None = None,
     check: Callable[[], None] | None = None,
 ) -> JoinedGroup:
-    """Make this process a member of the default process group, together with all others.
+    """Make this process a member of the default process group.
 
-    One store serves any number of runs one after another, as long as every rank joins every one of them.
+    One store serves any number of runs one after another, as long as every rank joins each of them. A run that joins
+    while another one is live shares its group, which is destroyed when the last of them leaves.
 
     Args:
-        store: Where all processes find each other.
-        backend: What ``torch.distributed`` is to use, such as ``"gloo"``.
-        rank: This process's number, from 0.
-        world_size: How many processes there are.
-        timeout: How long to wait for the others, here and in collectives.
-        device: This process's device, for backends that connect to it at once; ``None`` to leave that to them.
-        check: Called while waiting for others; raises when there is nobody to wait for any more.
+        store: The store in which all processes find each other.
+        backend: The ``torch.distributed`` backend, such as ``"gloo"``.
+        rank: This process's global rank.
+        world_size: The number of processes.
+        timeout: How long to wait for the other processes, here and in collectives.
+        device: This process's device, for backends that connect to it at once; ``None`` to let the backend choose.
+        check: Called while waiting for other processes; raises an exception if one of them has failed.
 
     Raises:
-        ConfigurationError: There is a default process group already.
-        LaunchError: Some ranks did not come within ``timeout``, or the store was lost.
+        ConfigurationError: There is a default process group that torch-hal has not made, or one of a live run that
+            differs in backend, ranks, timeout or device.
+        LaunchError: Some ranks did not join within ``timeout``, or the store was lost.
         BackendError: ``torch.distributed`` cannot form a group with that backend.
     """
+    facts: dict[str, Any] = {
+        "process_group_backend": backend,
+        "rank": rank,
+        "world_size": world_size,
+        "timeout": timeout,
+        "device": device,
+    }
     if dist.is_initialized():
-        raise ConfigurationError(
-            "this process is already a member of a default process group. Valid: one run after the teardown of the one "
-            "before, or after torch.distributed.destroy_process_group()."
-        )
+        return _share(facts)
     _refuse_unknown(backend)
     try:
         run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
         met = _meet(run, "joining", world_size, rank, timeout.total_seconds(), check)
         missing = [] if met else _missing(run, "joining", world_size)
     except dist.DistError as error:
-        raise _lost_store(error) from error
+        raise lost_store(error) from error
     if not met:
-        raise LaunchError(f"rank(s) {missing} of {world_size} did not come within {timeout} to form a process group.")
+        raise LaunchError(f"rank(s) {missing} of {world_size} did not join the process group within {timeout}.")
     hook = sys.excepthook
     try:
         dist.init_process_group(
@@ -135,156 +145,213 @@ def join(
             f"with it: {error}"
         ) from error
     if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
-        sys.excepthook = hook  # an earlier group's: one more would put "[rank0]: " before each line once more
-    return JoinedGroup(run, rank, world_size, check)
+        sys.excepthook = hook  # an earlier group's: another one would put a second "[rank0]: " before each line
+    return JoinedGroup(_Group(run, facts, check))
 
 
 class JoinedGroup:
-    """This process's membership in the default process group, from :func:`join` to :meth:`leave`.
+    """A run's membership in the default process group, from :func:`join` to :meth:`leave`.
 
-    A script that ends without leaving does so then, at once if an exception that nobody caught ends it.
+    A script that ends without leaving leaves at exit; at once, if an uncaught exception ends it.
+
+    Args:
+        group: The group, which other runs of this process may share.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, check: Callable[[], None] | None) -> None:
-        self._store = store
-        self._rank = rank
-        self._world_size = world_size
-        self._check = check
-        self._process = os.getpid()
+    def __init__(self, group: _Group) -> None:
+        self._group = group
         self._ends: list[Callable[[bool], None]] = []
-        self._releases: list[Callable[[], None]] = []
         self._left = False
-        atexit.register(self._leave_at_exit)
+        group.members.append(self)
+
+    @property
+    def board(self) -> Board:
+        """Where the processes of the group leave notes for each other."""
+        return self._group.board
 
     def end_at_leave(self, end: Callable[[bool], None]) -> None:
-        """Let :meth:`leave` begin with ``end(failed)``, which ends what communicates beside the script, as threads do.
+        """Make :meth:`leave` call ``end(failed)`` first, which ends threads that communicate.
 
-        So it ends before an interpreter does whose script just ends: a thread in a collective would abort that.
+        So they end before the interpreter does, also if the script just ends: a thread in a collective would abort it.
         """
         self._ends.append(end)
 
     def release_at_leave(self, release: Callable[[], None]) -> None:
-        """Let :meth:`leave` call ``release``, which cuts what holds the process group from it.
+        """Make the last member's :meth:`leave` call ``release``, which removes references to the process group.
 
-        The group's threads and connections stay as long as something holds the group, as what reduces gradients does.
+        The group's threads and connections stay as long as something holds it, such as a reducer of gradients. Use
+        :func:`while_alive` so that what holds the group can be freed earlier.
         """
-        self._releases.append(release)
+        self._group.releases.append(release)
 
     def leave(self, *, failed: bool = False) -> None:
-        """Leave the process group and destroy it; idempotent.
+        """Leave the process group; the last member destroys it. Idempotent.
 
-        When all is well, nobody's connections are closed before all ranks are through with their last collective. A
-        rank that has not come to that point within half a minute, having more to do on its own, is left behind.
+        Unless ``failed``, no connection is closed before all ranks have finished their last collective. Ranks that
+        have not done so within half a minute are not waited for.
 
         Args:
-            failed: Leave at once, so that ranks waiting for this one in a collective see that it has gone.
+            failed: Leave at once, so that ranks that wait for this one in a collective notice.
 
         Raises:
             LaunchError: From ``check``, while waiting: another process has failed.
         """
-        self._leave(failed, exiting=False)
-
-    def _leave(self, failed: bool, exiting: bool) -> None:
         if self._left:
             return
         self._left = True
+        self._group.members.remove(self)
+        try:
+            self._end(failed)
+        finally:
+            if not self._group.members:
+                self._group.leave(failed, exiting=False)
+
+    def _end(self, failed: bool) -> None:
+        for end in self._ends:
+            end(failed)
+        self._ends.clear()
+
+
+class _Group:
+    """The default process group, which all runs of this process that are live at a time share."""
+
+    current: _Group | None = None
+
+    def __init__(self, store: Store, facts: dict[str, Any], check: Callable[[], None] | None) -> None:
+        self._store, self.facts, self._check = store, facts, check
+        self._rank: int = facts["rank"]
+        self._world_size: int = facts["world_size"]
+        self._process = os.getpid()
+        self.board = Board(store, facts["timeout"], check)
+        self.members: list[JoinedGroup] = []
+        self.releases: list[Callable[[], None]] = []
+        _Group.current = self
+        atexit.register(self._leave_at_exit)
+
+    def leave(self, failed: bool, exiting: bool) -> None:
+        """Destroy the group; see :meth:`JoinedGroup.leave`."""
+        _Group.current = None
         atexit.unregister(self._leave_at_exit)
         if failed and (error := sys.exception()):
             note_failure(error)
-        together = False
+        all_left = False
         try:
-            for end in self._ends:
-                end(failed)
-            together = not failed and self._gather_to_leave()
+            all_left = not failed and self._gather_to_leave()
         finally:
-            for release in self._releases:
+            for release in self.releases:
                 release()
-            self._releases.clear()
-            self._ends.clear()
-            if together:
+            self.releases.clear()
+            if all_left:
                 _destroy()
             else:
                 _abandon(exiting)
-        if together and self._rank == 0:
+        if all_left and self._rank == 0:
             self._see_the_others_off()
 
     def _gather_to_leave(self) -> bool:
         try:
-            together = _meet(self._store, "leaving", self._world_size, self._rank, LEAVE_SECONDS, self._check)
-            if not together:
+            all_left = _meet(self._store, "leaving", self._world_size, self._rank, LEAVE_SECONDS, self._check)
+            if not all_left:
                 missing = _missing(self._store, "leaving", self._world_size)
                 logger.warning("rank %s leaves the process group without rank(s) %s", self._rank, missing)
             elif self._rank != 0:
                 self._store.add("left", 1)
         except dist.DistError as error:
-            logger.warning("rank %s leaves the process group alone: %s", self._rank, _lost_store(error))
+            logger.warning("rank %s leaves the process group alone: %s", self._rank, lost_store(error))
             return False
-        return together
+        return all_left
 
     def _see_the_others_off(self) -> None:
-        """Rank 0 often serves the store: it stays until nobody is still asking there whether all have come."""
+        """Rank 0 often serves the store: it stays until the others have stopped using the store."""
         deadline = time.monotonic() + ABANDON_SECONDS
-        with suppress(dist.DistError):  # somebody else serves it, and no longer
+        with suppress(dist.DistError):  # another process served it, and has ended
             while self._store.add("left", 0) < self._world_size - 1 and time.monotonic() < deadline:
                 time.sleep(0.001)
 
     def _leave_at_exit(self) -> None:
-        if os.getpid() == self._process:  # not in a fork of it
-            self._leave(failed=ended_by_exception(), exiting=True)
+        if os.getpid() != self._process:  # a fork of it
+            return
+        failed = ended_by_exception()
+        try:
+            for member in self.members:
+                member._left = True
+                member._end(failed)
+        finally:
+            self.members.clear()
+            self.leave(failed, exiting=True)
+
+
+def while_alive(holder: T, release: Callable[[T], object]) -> Callable[[], None]:
+    """A function that calls ``release(holder)``, if ``holder`` still exists; it does not keep ``holder`` alive."""
+    reference = ref(holder)
+
+    def release_it() -> None:
+        alive = reference()
+        if alive is not None:
+            release(alive)
+
+    return release_it
+
+
+def _share(facts: dict[str, Any]) -> JoinedGroup:
+    group = _Group.current
+    if group is None:
+        raise ConfigurationError(
+            "this process already has a default process group, which torch-hal did not make. Call "
+            "torch.distributed.destroy_process_group() first."
+        )
+    for name, value in facts.items():
+        if value != group.facts[name]:
+            raise ConfigurationError(
+                f"{name}={_plain(value)!r}: another run is live in this process, and its process group has "
+                f"{name}={_plain(group.facts[name])!r}. Set the same {name}, or call teardown() of the other run first."
+            )
+    return JoinedGroup(group)
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as an argument shows it."""
+    return value if isinstance(value, int | str | None) else str(value)
 
 
 def _refuse_unknown(backend: str) -> None:
     for name in backend.lower().split(","):  # as in "cpu:gloo,acme:accl"
         if name.rpartition(":")[2] not in dist.Backend.backend_list:
             raise BackendError(
-                f"process_group_backend={backend!r}: torch.distributed knows no such backend. Valid: "
+                f"process_group_backend={backend!r}: unknown to torch.distributed. Valid: "
                 f"{quoted(dist.Backend.backend_list)}, or one for each type of device, as in 'cpu:gloo'."
             )
 
 
 def _to_connect(device: torch.device | None) -> dict[str, Any]:
-    """What tells ``init_process_group`` of the device, where only an accelerator's has a meaning."""
-    # Left out rather than None: a vendor may have put a function in its place that does not know the argument.
+    """The argument of ``init_process_group`` that names the device, if it is an accelerator's."""
+    # Left out rather than None: a vendor's replacement of the function may not know the argument.
     return {} if device is None or device.type == "cpu" else {"device_id": device}
 
 
 def _meet(
     store: Store, point: str, world_size: int, rank: int, seconds: float, check: Callable[[], None] | None
 ) -> bool:
-    """Wait until every rank has come to ``point``.
+    """Wait until every rank has reached ``point``.
 
     Returns:
-        Whether they have, within ``seconds``.
+        Whether all have within ``seconds``.
     """
     store.set(f"{point}/{rank}", "")
     if store.add(point, 1) == world_size:
         store.set(f"{point}/all", "")
-    deadline = time.monotonic() + seconds
-    pause = 0.0005
-    # The store's own wait cannot be interrupted, nor see that a process has died.
-    while not store.check([f"{point}/all"]):
-        if check is not None:
-            check()
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
-    return True
+    return wait_for_key(store, f"{point}/all", seconds, check)
 
 
 def _missing(store: Store, point: str, world_size: int) -> list[int]:
     return [rank for rank in range(world_size) if not store.check([f"{point}/{rank}"])]
 
 
-def _lost_store(error: Exception) -> LaunchError:
-    return LaunchError(f"the store in which the processes meet was lost, probably with the process serving it: {error}")
-
-
 def _destroy() -> None:
     """Destroy the process group.
 
-    A gloo thread drops a collective's tensors some time after the collective has returned, for which it needs the
-    interpreter: if that is exiting by then, the process ends with SIGABRT. So this has to be done before: it waits for
+    A gloo thread frees a collective's tensors some time after the collective has returned, and needs the interpreter
+    for it: if the interpreter is exiting by then, the process ends with SIGABRT. Destroying the group before waits for
     the threads to end, provided that nothing else holds the group.
     """
     if dist.is_initialized():
@@ -294,10 +361,10 @@ def _destroy() -> None:
 def _abandon(exiting: bool) -> None:
     """Destroy the process group without waiting for long.
 
-    If a collective is under way that others do not join, destroying it takes as long as that collective's time limit,
-    in C++, where no exception gets through.
+    If a collective is in progress that others do not join, destroying the group takes as long as the collective's
+    time limit, in C++, where no exception can interrupt it.
     """
-    if exiting:  # where no thread can be started any more
+    if exiting:  # no thread can be started any more
         faulthandler.dump_traceback_later(ABANDON_SECONDS, exit=True, file=2)
         _destroy()
         faulthandler.cancel_dump_traceback_later()
@@ -306,4 +373,4 @@ def _abandon(exiting: bool) -> None:
     thread.start()
     thread.join(ABANDON_SECONDS)
     if thread.is_alive():
-        logger.warning("a collective that other ranks do not join is still under way; leaving it to its time limit")
+        logger.warning("a collective that other ranks do not join is still in progress; it ends at its time limit")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 
 from core.strategies.base import Strategy
+from core.strategies.reductions import check_reduction, copy_for_reduction
 
 __all__ = ["SingleDeviceStrategy"]
 
@@ -21,10 +21,8 @@ class SingleDeviceStrategy(Strategy):
     max_processes: ClassVar[int | None] = 1
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
-        """A copy of ``tensor``; as a mean of whole numbers a float32 tensor, as that of several processes is."""
-        self.check_reduction(reduction)
-        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
-        return tensor.to(torch.float32 if reduction == "mean" and is_whole else tensor.dtype, copy=True)
+        """A copy of ``tensor``; see :meth:`Strategy.reduce`."""
+        return copy_for_reduction(tensor, tensor.device, is_mean=check_reduction(reduction).is_mean)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """``tensor`` with a leading dimension of 1."""

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import DeviceError
-from core.strategies.moving import move_module, move_optimizer_state
+from core.strategies.placement import move_module, move_optimizer_state
 
 from .device_rows import ACCEPTED, NOT_THERE, REFUSED
 
@@ -294,7 +294,7 @@ def test_each_device_has_its_generator() -> None:
 def test_fork_after_use() -> None:
     """As with real hardware, a process forked from one that uses the device cannot use it; others can."""
     torch.ones(1, device=_FIRST)
-    assert TorchDeviceAccelerator("simx").fork_unsafe_reason() == "torch.simx is initialized in it"
+    assert TorchDeviceAccelerator("simx").fork_unsafe_reason() == "torch.simx is already initialized"
     child = os.fork()
     if child == 0:
         try:
@@ -367,7 +367,7 @@ def test_grammar() -> None:
     for devices, expected in [*ACCEPTED, ("auto", [0, 1]), (-1, [0, 1]), (" -1 ", [0, 1])]:
         assert accelerator.parse_devices(devices) == expected
     for devices in [*REFUSED, *NOT_THERE]:
-        with pytest.raises(DeviceError, match=r"(?s)for accelerator 'simx'.*there: devices 0 to 1\."):
+        with pytest.raises(DeviceError, match=r"(?s)for accelerator 'simx'.*available: devices 0 to 1\."):
             accelerator.parse_devices(devices)
 
 

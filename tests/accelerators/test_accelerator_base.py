@@ -141,7 +141,7 @@ def test_the_grammar_is_inherited() -> None:
     """A class without its own ``parse_devices`` has core's, limited by its own device count, under its own name."""
     assert _Acme().parse_devices("auto") == [0, 1]
     assert _Acme().parse_devices("1,") == [1]
-    with pytest.raises(DeviceError, match=r"devices=3 for accelerator '_acme': 3 asked for.*devices 0 to 1"):
+    with pytest.raises(DeviceError, match=r"devices=3 for accelerator '_acme': 3 requested.*devices 0 to 1"):
         _Acme().parse_devices(3)
 
 
@@ -241,7 +241,7 @@ class TestDevice:
         """Without access to the generator a resumed run could not be exact: refused, naming what is missing."""
         with pytest.raises(BackendError, match=r"'_acme': device 'hpu:1' needs torch\.hpu\.get_rng_state"):
             _Acme().get_rng_state(_DEVICE)
-        with pytest.raises(BackendError, match=r"torch\.hpu\.set_rng_state.*_Acme\.set_rng_state overridden"):
+        with pytest.raises(BackendError, match=r"torch\.hpu\.set_rng_state.*override _Acme\.set_rng_state"):
             _Acme().set_rng_state(torch.tensor([8], dtype=torch.uint8), _DEVICE)
 
     def test_without_any_module(self) -> None:
@@ -273,12 +273,12 @@ class TestProcessGroupBackend:
         # Parts of torch that other tests import register its "fake" backend for the type.
         monkeypatch.delitem(dist.Backend.default_device_backend_map, _TYPE, raising=False)
         with pytest.raises(
-            BackendError, match=r"'_acme'.*no backend for device type 'hpu', but for 'cpu'.*Valid: proc"
+            BackendError, match=r"'_acme'.*no backend for device type 'hpu' .*for: 'cpu'.*process_group_backend="
         ):
             _Acme().process_group_backend(_DEVICE)
 
     def test_torch_without_distributed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A torch that was built without ``torch.distributed`` is refused in the same words."""
         monkeypatch.setattr(dist, "is_available", lambda: False)
-        with pytest.raises(BackendError, match="no backend for device type 'cpu', but for none"):
+        with pytest.raises(BackendError, match=r"no backend for device type 'cpu' \(only for: none"):
             _Acme().process_group_backend(torch.device("cpu"))

@@ -50,7 +50,7 @@ def test_values_outside_the_grammar(devices: Any) -> None:
 @pytest.mark.parametrize("devices", NOT_THERE, ids=_name)
 def test_devices_that_are_not_there(devices: Any) -> None:
     """A count or an index that is not there is refused, saying which are; the CPU takes as many processes as named."""
-    with pytest.raises(DeviceError, match=r"accelerator 'acme'.*there: devices 0 to 1\."):
+    with pytest.raises(DeviceError, match=r"accelerator 'acme'.*available: devices 0 to 1\."):
         _parse(devices)
     assert len(CPUAccelerator().parse_devices(devices)) in (1, 2, 3, 4096)
 
@@ -58,19 +58,19 @@ def test_devices_that_are_not_there(devices: Any) -> None:
 @pytest.mark.parametrize("devices", ["auto", -1, 1, [0]], ids=_name)
 def test_no_device_at_all(devices: Any) -> None:
     """Where no device is there, nothing is chosen, not even by ``auto``."""
-    with pytest.raises(DeviceError, match=r"there: none\."):
+    with pytest.raises(DeviceError, match=r"available: none\."):
         _parse(devices, 0)
 
 
 def test_the_one_device_is_named() -> None:
     """With a single device the message says which index it has."""
-    with pytest.raises(DeviceError, match=r"there: device 0\."):
+    with pytest.raises(DeviceError, match=r"available: device 0\."):
         _parse([1], 1)
 
 
 def test_processes_on_the_cpu_have_a_bound() -> None:
     """A count that no host could run is a slip and refused before anything is allocated."""
-    with pytest.raises(DeviceError, match=r"10000000 asked for.*there: up to 4096 processes"):
+    with pytest.raises(DeviceError, match=r"10000000 requested.*available: up to 4096 processes"):
         CPUAccelerator().parse_devices(10_000_000)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .conftest import RunSimulated
 
 _HERE = Path(__file__).parent
@@ -28,6 +30,7 @@ def test_no_device_found(run_simulated: RunSimulated) -> None:
     assert run_simulated("-c", code, devices=0).split() == ["()", "False", "0"]
 
 
+@pytest.mark.slow
 def test_collectives_of_its_own(run_simulated: RunSimulated, tmp_path: Path) -> None:
     """Two processes train under DistributedDataParallel over the vendor's own backend to the CPU's bits."""
     code = (

@@ -31,6 +31,7 @@ def launch(function: Any, *args: Any, start_method: StartMethod = "fork", proces
     launcher = FunctionLauncher(
         processes,
         lambda rank: {"RANK": str(rank), "WORLD_SIZE": str(processes), "MASTER_PORT": str(store.port)},
+        strategy="ddp",
         start_method=start_method,
         **options,
     )
@@ -84,6 +85,7 @@ def use_all_threads(environ: dict[str, str], matrix: torch.Tensor) -> int:
     return torch.get_num_threads()
 
 
+@pytest.mark.slow
 def test_forked_workers_compute_with_threads_after_their_parent_has() -> None:
     """A pool of OpenMP threads in the parent, which does not survive the fork, does not make a worker wait for ever."""
     threads = torch.get_num_threads()
@@ -103,6 +105,7 @@ def collect(environ: dict[str, str]) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_forked_workers_leave_their_parents_objects_alone() -> None:
     """To collect a store that the parent serves with a thread would be to wait for a thread that is not there."""
     gc.disable()
@@ -120,6 +123,7 @@ def load(environ: dict[str, str]) -> list[float]:
     return [batch.sum().item() for (batch,) in loader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 def test_workers_may_have_data_loader_workers(start_method: StartMethod) -> None:
     """Daemonic processes could not start any."""
@@ -139,6 +143,7 @@ def raise_in_rank_1(environ: dict[str, str]) -> None:
         raise
 
 
+@pytest.mark.slow
 def test_the_first_failure_is_the_one_that_is_raised() -> None:
     """Rank 0 fails in a collective because rank 1 is gone: the error is rank 1's, with its traceback."""
     start = time.monotonic()
@@ -176,6 +181,7 @@ def ignore_the_end(environ: dict[str, str]) -> None:
         time.sleep(1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_end_is_killed() -> None:
     """A handler that only sets a flag does not keep the others alive for ever."""
     start = time.monotonic()
@@ -195,6 +201,7 @@ def raise_picky(environ: dict[str, str]) -> None:
     raise PickyError(1, 2)
 
 
+@pytest.mark.slow
 def test_an_exception_that_cannot_be_pickled_is_shown() -> None:
     """Its text and traceback come through without it."""
     with pytest.raises(LaunchError, match=r"rank 0 failed: PickyError: 1 and 2[\s\S]*in raise_picky") as raised:
@@ -206,9 +213,10 @@ def return_a_lock(environ: dict[str, str]) -> Any:
     return {"model": threading.Lock()}
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_be_pickled_is_named() -> None:
     """The error says where in the result it is."""
-    with pytest.raises(LaunchError, match=r"result\['model'\], returned by rank 0, cannot be pickled: a lock"):
+    with pytest.raises(LaunchError, match=r"result\['model'\], which rank 0 returned, cannot be pickled: a lock"):
         launch(return_a_lock, processes=1)
 
 
@@ -239,16 +247,17 @@ def test_spawning_what_a_notebook_defines_is_refused(monkeypatch: pytest.MonkeyP
 
 def test_a_fork_that_is_unsafe_is_refused() -> None:
     """The reason is the message."""
-    with pytest.raises(LaunchError, match=r"'fork' is not possible.*the hardware is in use.*'spawn'"):
+    with pytest.raises(LaunchError, match=r"cannot fork this process: the hardware is in use.*'spawn'"):
         launch(load, fork_unsafe_reason="the hardware is in use")
 
 
 def test_an_unknown_start_method_is_refused() -> None:
     """The message names the valid ones."""
     with pytest.raises(LaunchError, match=r"start_method='thread'.*'fork'.*'spawn'|start_method='thread'.*'spawn'"):
-        FunctionLauncher(1, lambda rank: {}, start_method="thread")  # type: ignore[arg-type]
+        FunctionLauncher(1, lambda rank: {}, strategy="ddp", start_method="thread")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_method", ["spawn", "fork"])
 def test_workers_do_not_outlive_the_process_that_launched_them(start_method: StartMethod) -> None:
     """KILL of it: all are gone within seconds."""

@@ -33,7 +33,9 @@ def gloo_threads() -> int:
 def launch(function: Any, **options: Any) -> Any:
     store = host_store(LOOPBACK)
     environ = {"WORLD_SIZE": "2", "MASTER_PORT": str(store.port)}
-    launcher = FunctionLauncher(2, lambda rank: {"RANK": str(rank), **environ}, start_method="fork", **options)
+    launcher = FunctionLauncher(
+        2, lambda rank: {"RANK": str(rank), **environ}, strategy="ddp", start_method="fork", **options
+    )
     return launcher.launch(function)
 
 
@@ -75,6 +77,7 @@ def test_an_error_names_its_rank_once() -> None:
     assert launch(join_three_times) == "[rank0]: ValueError: planted\n"
 
 
+@pytest.mark.slow
 def test_leaving_ends_the_groups_threads() -> None:
     """No thread of the group is left to touch a Python object while the interpreter exits, which would abort it.
 
@@ -94,6 +97,7 @@ def leave_late(environ: dict[str, str]) -> None:
     assert environ["RANK"] == "0" or waited > 1, waited
 
 
+@pytest.mark.slow
 def test_nobody_leaves_before_all_are_ready_to() -> None:
     """Rank 1 keeps its connections open while rank 0 still has something to do."""
     launch(leave_late)
@@ -114,24 +118,27 @@ def leave_with_work_under_way(environ: dict[str, str]) -> float:
     raise RuntimeError(f"took {took:.1f} s")
 
 
+@pytest.mark.slow
 def test_leaving_after_a_failure_does_not_wait_for_a_collective() -> None:
     """One that the other rank never joins does not hold back the exception for long."""
     with pytest.raises(LaunchError, match=r"took ([4-9]|1\d)\.\d s"):
         launch(leave_with_work_under_way)
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_come_is_named() -> None:
     """The error says which rank was missed, after the time limit."""
-    with pytest.raises(LaunchError, match=r"rank\(s\) \[1\] of 2 did not come within 0:00:00.3"):
+    with pytest.raises(LaunchError, match=r"rank\(s\) \[1\] of 2 did not join the process group within 0:00:00.3"):
         join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=2, timeout=timedelta(seconds=0.3))
 
 
 def test_a_time_limit_is_a_timedelta() -> None:
     """A bare number, whose unit nobody could tell, is refused when the strategy is made."""
-    with pytest.raises(WrongTypeError, match=r"timeout=60\. Valid: a datetime\.timedelta"):
+    with pytest.raises(WrongTypeError, match=r"timeout=60: must be a datetime.timedelta"):
         DDPStrategy(timeout=60)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_waiting_ends_when_there_is_nobody_to_wait_for() -> None:
     """What ``check`` raises ends the wait for ranks that will not come."""
 
@@ -142,14 +149,33 @@ def test_waiting_ends_when_there_is_nobody_to_wait_for() -> None:
         join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=2, check=check)
 
 
-def test_a_second_group_at_a_time_is_refused() -> None:
-    """The error says what to do first; afterwards the next run can join."""
+def test_runs_that_are_live_at_a_time_share_one_group() -> None:
+    """The last one that leaves destroys it; one that differs is refused, by the argument and both values."""
     store = host_store(LOOPBACK)
-    group = join(store, backend="gloo", rank=0, world_size=1)
-    with pytest.raises(ConfigurationError, match="already a member"):
-        join(store, backend="gloo", rank=0, world_size=1)
-    group.leave()
-    join(store, backend="gloo", rank=0, world_size=1).leave()
+    join_alone = partial(join, store, backend="gloo", rank=0, world_size=1)
+    first, second = join_alone(), join_alone()
+    released: list[str] = []
+    first.release_at_leave(lambda: released.append("first"))
+    with pytest.raises(ConfigurationError, match=r"timeout='0:00:05'.*has timeout='0:30:00'.*teardown\(\)"):
+        join_alone(timeout=timedelta(seconds=5))
+    first.leave()
+    first.leave()
+    dist.all_reduce(torch.ones(1))
+    assert not released
+    second.leave()
+    assert released == ["first"]
+    assert not dist.is_initialized()
+    join_alone().leave()
+
+
+def test_a_group_that_the_user_made_is_not_shared() -> None:
+    """The error says what to do first."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(ConfigurationError, match=r"did not make.*destroy_process_group\(\)"):
+            join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=1)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_backend_that_torch_does_not_have_is_refused() -> None:

@@ -72,7 +72,7 @@ def test_16_mixed_is_refused_where_loss_scaling_does_not_work(broken: str, monke
         return {torch.device("cpu"): torch.zeros(())}
 
     monkeypatch.setattr(torch.amp.GradScaler, "_unscale_grads_", unscale)
-    with pytest.raises(BackendError, match=r"'16-mixed' cannot be had on device type 'cpu': .*Valid: 'bf16-mixed'"):
+    with pytest.raises(BackendError, match=r"'16-mixed' is not supported on device type 'cpu': .*Valid: 'bf16-mixed'"):
         MixedPrecision("float16").connect("cpu")
 
 

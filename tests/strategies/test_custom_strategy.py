@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from .conftest import RunScript
 
 
+@pytest.mark.slow
 def test_overriding_how_ddp_wraps(run_script: RunScript) -> None:
     """A subclass that wraps with options of its own, by ``super`` or itself, trains to the bits of the named one."""
     output = run_script("custom_strategy.py", "wrap")
     assert sorted(re.findall(r"rank \d trained with each", output)) == [f"rank {n} trained with each" for n in (0, 1)]
 
 
+@pytest.mark.slow
 def test_resuming_with_a_checkpoint_format_of_the_user_s(run_script: RunScript, tmp_path: Path) -> None:
     """A strategy registered with the format: rank 0 writes one file an epoch, and a run resumed from it is exact."""
     output = run_script("custom_strategy.py", "resume")

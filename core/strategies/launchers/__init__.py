@@ -1,4 +1,4 @@
-"""Starting the processes that nobody else started."""
+"""Launchers: start the processes of a run if nothing else has started them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ __all__ = [
     "watch_parent",
 ]
 
-# Here and not where a run begins: a script may do much between the two, and the process that started it may be gone.
+# At import and not when a run begins: a script may run for long before that, and its parent may end meanwhile.
 attach_lifeline(os.environ)

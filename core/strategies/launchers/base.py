@@ -1,4 +1,4 @@
-"""The Launcher: starts the processes that nobody else started."""
+"""The Launcher: starts the processes of a run if nothing else has started them."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from core.errors import LaunchError
 __all__ = ["Launcher"]
 
 POLL_SECONDS = 0.1
-"""How often the state of processes is looked at."""
+"""How often the state of the processes is checked."""
 
 SETTLE_SECONDS = 1.0
-"""How long a first failure waits for others, so that the process that failed first is the one that is blamed."""
+"""How long to wait after a failure for others, so that the error names the process that failed first."""
 
 
 class Launcher(ABC):
     """Starts the processes of one run on one machine.
 
     Args:
-        num_processes: Processes on this machine, the first included.
-        environ_for: From a local rank to the environment variables to add for that process: ``RANK``, ``WORLD_SIZE``,
-            ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and others as the run needs.
+        num_processes: Number of processes on this machine, including the first.
+        environ_for: Returns, for a local rank, the environment variables to add for that process: ``RANK``,
+            ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT`` and whatever else the
+            run needs.
+        strategy: Name of the strategy that the user asked for, for error messages.
 
     Raises:
         LaunchError: ``num_processes`` is less than 1.
     """
 
-    def __init__(self, num_processes: int, environ_for: Callable[[int], Mapping[str, str]]) -> None:
+    def __init__(self, num_processes: int, environ_for: Callable[[int], Mapping[str, str]], *, strategy: str) -> None:
         if num_processes < 1:
-            raise LaunchError(f"num_processes={num_processes!r}: valid is a number of processes of at least 1.")
+            raise LaunchError(f"num_processes must be an integer ≥ 1; got {num_processes!r}.")
         self.num_processes = num_processes
+        self.strategy = strategy
         self._environ_for = environ_for
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process that this launcher started, in bounded time."""
+        """End every process that this launcher started, within a bounded time."""
 
     def _environ(self, local_rank: int) -> tuple[int, dict[str, str]]:
-        """The global rank of a process, and its variables."""
+        """The global rank of a process, and its environment variables."""
         environ = dict(self._environ_for(local_rank))
         return int(environ.get("RANK", local_rank)), environ
 
@@ -58,7 +61,7 @@ ProcessT = TypeVar("ProcessT", bound=_Endable)
 
 
 def end_processes(processes: Iterable[ProcessT], is_alive: Callable[[ProcessT], bool], grace: float) -> None:
-    """Ask processes to end, and kill those that have not after ``grace`` seconds."""
+    """Terminate processes, and kill those that are still running after ``grace`` seconds."""
     remaining = [process for process in processes if is_alive(process)]
     for process in remaining:
         process.terminate()
@@ -72,7 +75,7 @@ def end_processes(processes: Iterable[ProcessT], is_alive: Callable[[ProcessT], 
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words: ``exited with code 3``, ``was killed by SIGKILL``."""
+    """An exit code as text: ``exited with code 3``, ``was killed by SIGKILL``."""
     if code >= 0:
         return f"exited with code {code}"
     try:
@@ -82,21 +85,21 @@ def describe_exit(code: int) -> str:
 
 
 def ended_by_exception() -> bool:
-    """Whether the interpreter is ending because of an exception that nobody caught."""
+    """Whether the interpreter is exiting because of an uncaught exception."""
     return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
 
 
 def note_failure(error: BaseException) -> None:
-    """Remember when ``error`` made this process fail.
+    """Record when ``error`` made this process fail.
 
-    Teardown closes connections, at which peers fail too, perhaps before this process is through with it.
+    Teardown closes connections, which makes other processes fail, perhaps before this one has finished its teardown.
     """
     if not hasattr(error, "_core_failed_at"):
         error._core_failed_at = time.monotonic()  # type: ignore[attr-defined]
 
 
 def failed_at(error: BaseException) -> float:
-    """When ``error``, or an error that led to it, made this process fail; seconds on the machine's monotonic clock."""
+    """When ``error``, or an error that caused it, made this process fail: seconds on the machine's monotonic clock."""
     moments = [time.monotonic()]
     cause: BaseException | None = error
     seen: set[int] = set()

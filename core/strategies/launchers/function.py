@@ -1,4 +1,4 @@
-"""Calling a function in processes of its own, spawned or forked."""
+"""Calling a function in spawned or forked processes."""
 
 from __future__ import annotations
 
@@ -40,28 +40,31 @@ _Task = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class FunctionLauncher(Launcher):
-    """Calls a function in every one of the run's processes; this process only looks after them.
+    """Calls a function in every process of the run; this process only supervises them.
 
-    Each worker adds its variables to ``os.environ`` and calls ``function(environ, *args, **kwargs)``, ``environ`` being
-    all of its environment variables. What rank 0's call returns is returned here. Workers may have processes of their
-    own, such as those of a data loader, and do not outlive this process.
+    Each worker adds its variables to ``os.environ`` and calls ``function(environ, *args, **kwargs)``, where ``environ``
+    has all of its environment variables. The return value of rank 0 is returned here. Workers may have child
+    processes, such as those of a data loader, and end when this process ends.
 
-    * ``"spawn"``: workers begin with a fresh interpreter. Function and arguments are pickled, so each worker has
+    * ``"spawn"``: workers start with a fresh interpreter. Function and arguments are pickled, so each worker has
       its own copy of every tensor.
-    * ``"fork"``: workers begin as copies of this process. Nothing is pickled on the way in.
+    * ``"fork"``: workers start as copies of this process. Function and arguments are not pickled.
 
-    Tensors that a worker is sent by ``spawn`` or that are returned arrive on the CPU.
+    Tensors that are sent to spawned workers, and tensors that are returned, arrive on the CPU.
 
     Args:
         num_processes: As in :class:`Launcher`.
         environ_for: As in :class:`Launcher`.
+        strategy: As in :class:`Launcher`.
         start_method: ``"spawn"`` or ``"fork"``.
-        fork_unsafe_reason: Why this process must not be forked, if so: such as hardware that it already uses.
-        grace: Seconds between asking a worker to end and killing it.
+        fork_unsafe_reason: Why this process must not be forked, such as hardware that it already uses; ``None`` if it
+            may.
+        grace: Seconds between terminating a worker and killing it.
         exit_timeout: Seconds for workers to exit after the function has returned in all of them.
 
     Raises:
-        LaunchError: ``start_method`` is ``"fork"`` and cannot be had here, or is another word.
+        LaunchError: ``start_method`` is unknown, is not available on this system, or is ``"fork"`` in a process that
+            must not be forked.
     """
 
     def __init__(
@@ -69,19 +72,23 @@ class FunctionLauncher(Launcher):
         num_processes: int,
         environ_for: Callable[[int], Mapping[str, str]],
         *,
+        strategy: str,
         start_method: Literal["spawn", "fork"],
         fork_unsafe_reason: str | None = None,
         grace: float = 10.0,
         exit_timeout: float = 60.0,
     ) -> None:
-        super().__init__(num_processes, environ_for)
+        super().__init__(num_processes, environ_for, strategy=strategy)
         available = [method for method in multiprocessing.get_all_start_methods() if method in ("spawn", "fork")]
         if start_method not in available:
-            raise LaunchError(f"start_method={start_method!r} cannot be used on this system. Valid: {available}.")
+            raise LaunchError(
+                f"strategy={strategy!r}: start_method={start_method!r} is not available here. Valid: {available}."
+            )
         if start_method == "fork" and fork_unsafe_reason:
             raise LaunchError(
-                f"start_method='fork' is not possible in this process any more: {fork_unsafe_reason}. "
-                f"Valid: 'fork' before that, in a fresh session, or 'spawn'."
+                f"strategy={strategy!r} cannot fork this process: {fork_unsafe_reason}. Restart the session and start "
+                "the run before that happens, or set start_method='spawn' on the strategy (by name: "
+                "strategy='ddp_spawn')."
             )
         self._start_method = start_method
         self._grace = grace
@@ -92,18 +99,18 @@ class FunctionLauncher(Launcher):
         """Call ``function(environ, *args, **kwargs)`` in each worker.
 
         Returns:
-            What rank 0's call returned.
+            The return value of rank 0.
 
         Raises:
-            LaunchError: Something cannot be pickled, or a worker raised or was killed; the message shows the first that
-                failed, with its traceback, and the error that it raised is the cause. The others have ended by then.
+            LaunchError: Function or arguments cannot be pickled, or a worker raised or was killed. The message has the
+                traceback of the worker that failed first, and its error is the cause. All workers have ended by then.
         """
         task: _Task = (function, args, kwargs)
-        payload = _pickled_task(task) if self._start_method == "spawn" else None
+        payload = _pickled_task(task, self.strategy) if self._start_method == "spawn" else None
         try:
             if payload is None:
-                # A thread that has run no parallel region has no pool of OpenMP threads: a pool does not survive the
-                # fork, and the worker would wait for it for ever.
+                # A new thread has no pool of OpenMP threads: a pool does not survive the fork, and a worker that
+                # inherits one would wait for it forever.
                 _in_fresh_thread(lambda: self._fork(task))
             else:
                 self._spawn()
@@ -113,7 +120,7 @@ class FunctionLauncher(Launcher):
             self.stop()
 
     def stop(self) -> None:
-        """End the workers, in bounded time."""
+        """End the workers, within a bounded time."""
         end_processes([worker.process for worker in self._workers], BaseProcess.is_alive, self._grace)
         for worker in self._workers:
             worker.close()
@@ -130,7 +137,7 @@ class FunctionLauncher(Launcher):
             for local_rank in range(self.num_processes):
                 channels = [worker.channel for worker in self._workers]
                 with warnings.catch_warnings():
-                    # Python 3.12 warns of every fork in a process with threads; launch() and _after_fork() see to that.
+                    # Python 3.12 warns of every fork in a process with threads; launch() and _after_fork() handle it.
                     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
                     self._start(local_rank, task, partial(_after_fork, channels, collects))
         finally:
@@ -150,7 +157,7 @@ class FunctionLauncher(Launcher):
 
     def _send(self, payload: memoryview) -> None:
         for worker in self._workers:
-            with suppress(BrokenPipeError, ConnectionResetError):  # it is dead, which _supervise reports
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which _supervise reports
                 worker.channel.send_bytes(payload)
 
     def _supervise(self) -> Any:
@@ -170,8 +177,8 @@ class FunctionLauncher(Launcher):
             raise _error(failed, self._start_method)
         if late := [worker.rank for worker in workers if worker.exit_code is None]:
             raise LaunchError(
-                f"rank(s) {late} did not exit within {self._exit_timeout:g} s (exit_timeout) after all had returned, "
-                f"and were ended."
+                f"rank(s) {late} did not exit within {self._exit_timeout:g} s (exit_timeout) after the function had "
+                f"returned in all, and were ended."
             )
         report = workers[0].report
         return None if report is None or report.result is None else _unpickled(report.result)
@@ -218,7 +225,7 @@ class _Worker:
         return bool(self.report.summary) or bool(self.exit_code)
 
     def blame(self) -> tuple[bool, float]:
-        """Less for the one that failed first; one that died without a word hardly did so because another raised."""
+        """A sort key, smallest for the worker that failed first. One that died silently precedes those that raised."""
         raised = self.report is not None and bool(self.report.summary)
         return raised, self.report.failed_at if self.report is not None else 0.0
 
@@ -238,18 +245,18 @@ class _Worker:
 
 def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
     first, *others = sorted(failed, key=_Worker.blame)
-    message = first.describe() + "."
+    message = first.describe().removesuffix(".") + "."
     if others:
         message += f" After it: {'; '.join(worker.describe() for worker in others)}."
     if first.report is None and start_method == "spawn":
         message += (
-            " What it wrote to its standard error says more. If it stopped at its own import: a script must start its "
-            "processes under `if __name__ == '__main__':`, because each worker imports it."
+            " See what it wrote to standard error. If it failed while it imported the script: start the run under "
+            "`if __name__ == '__main__':`, because each spawned worker imports the script."
         )
     if first.report is None:
         return LaunchError(message)
     error = LaunchError(f"{message}\n\n{first.report.traceback}".rstrip())
-    # An exception class may fail in any way to be pickled and unpickled; its text is there in any case.
+    # Pickling and unpickling an exception may fail in any way; the message has its text anyway.
     with suppress(Exception):
         error.__cause__ = pickle.loads(first.report.error or b"")
     return error
@@ -263,7 +270,7 @@ def _work(
     parent: int,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """The life of a worker."""
+    """The main function of a worker."""
     if prepare is not None:
         prepare()
     if os.getppid() != parent:
@@ -275,7 +282,7 @@ def _work(
         result = function(dict(os.environ), *args, **kwargs)
         report = _Report(result=_pickled_result(result) if returns and result is not None else None)
     except BaseException as error:  # noqa: BLE001 - the outermost frame of a process, which reports whatever ended it
-        # As an interpreter does with what nobody caught, for those who ask at exit.
+        # As the interpreter does with an uncaught exception, for handlers that run at exit.
         sys.last_value = error
         report = _report_failure(error)
     channel.send(report)
@@ -285,9 +292,9 @@ def _work(
 
 
 def _after_fork(channels: Iterable[Connection], collects: bool) -> None:
-    """Leave alone what belongs to the parent.
+    """Keep the garbage collector away from the parent's objects, and close the parent's channels.
 
-    To collect an object that has a thread of its own there, such as a store, is to wait for a thread that is not here.
+    Collecting an object with a thread of its own, such as a store, would wait for a thread that the fork does not have.
     """
     gc.freeze()
     if collects:
@@ -324,8 +331,9 @@ def _in_fresh_thread(function: Callable[[], None]) -> None:
         raise errors[0]
 
 
-# torch.save keeps what shares memory shared, copies what lies on other devices, and uses none of the shared memory by
-# which torch.multiprocessing would make one parameter out of all ranks'. The bytes come from our own processes only.
+# torch.save keeps tensors that share memory shared, copies tensors of other devices, and does not move tensors to
+# shared memory as torch.multiprocessing does, which would make all ranks share one parameter. Only our own processes
+# write the bytes that are unpickled here.
 
 
 def _pickled(obj: object) -> memoryview:
@@ -338,7 +346,7 @@ def _unpickled(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
 
-def _pickled_task(task: _Task) -> memoryview:
+def _pickled_task(task: _Task, strategy: str) -> memoryview:
     function, args, kwargs = task
     try:
         payload = _pickled(task)
@@ -348,14 +356,15 @@ def _pickled_task(task: _Task) -> memoryview:
             found = found or unpicklable_path(argument, name)
         path, cause = found or ("an argument", f"{type(error).__name__}: {error}")
         raise LaunchError(
-            f"{path} cannot be pickled: {cause}. Spawned processes are sent what they work on; valid is what can be "
-            f"pickled, or a strategy that needs no pickling: 'ddp', 'ddp_fork', 'ddp_notebook'."
+            f"{path} cannot be pickled: {cause}. strategy={strategy!r} sends it to the processes that it spawns. Make "
+            "it picklable, or set start_method='script' or 'fork' on the strategy (by name: strategy='ddp', "
+            "'ddp_fork', 'ddp_notebook')."
         ) from error
     if not hasattr(sys.modules["__main__"], "__file__") and b"__main__" in payload.tobytes():
         raise LaunchError(
-            "strategy='ddp_spawn': the processes to be spawned need something that was defined in this interactive "
-            "session, from which they cannot import it. Valid: strategy='ddp_notebook' (forks), or definitions in a "
-            "module."
+            f"strategy={strategy!r} spawns processes, and they cannot import what is defined in this interactive "
+            "session. Set start_method='fork' on the strategy (by name: strategy='ddp_notebook'), or move the "
+            "definitions to a module."
         )
     return payload
 
@@ -375,4 +384,6 @@ def _pickled_result(result: object) -> bytes:
         return bytes(_pickled(result))
     except Exception as error:
         path, cause = unpicklable_path(result, "result") or ("result", f"{type(error).__name__}: {error}")
-        raise LaunchError(f"{path}, returned by rank 0, cannot be pickled: {cause}.") from error
+        raise LaunchError(
+            f"{path}, which rank 0 returned, cannot be pickled: {cause}. Return tensors and plain data."
+        ) from error

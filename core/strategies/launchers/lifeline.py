@@ -1,4 +1,4 @@
-"""Processes that a launcher started do not outlive the process that started them."""
+"""Ending the processes that a launcher started when the launcher's own process ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 __all__ = ["LIFELINE", "attach_lifeline", "watch_parent"]
 
 LIFELINE = "CORE_LIFELINE"
-"""The variable that tells a process which one started it, by number."""
+"""The environment variable with the process ID of the launcher."""
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 5.0
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
-    """End this process when the launcher's goes, in whatever way; called with ``os.environ``, as early as can be.
+    """End this process when the launcher's process ends, for whatever reason. Call it with ``os.environ``, early.
 
-    The variable is taken out of ``environ``. It is heeded only in the process that it was meant for: a program which
-    that one starts inherits its variables, but has another parent. Where the launcher is gone already nobody can tell
-    the two apart, and either ends. Calling it again does nothing.
+    The variable is removed from ``environ``. It only has an effect in the process that it is meant for: a program
+    that this process starts inherits the variable, but has another parent. If the launcher has already ended, the two
+    cannot be told apart, and both end. Calling this again has no effect.
 
     Returns:
         Whether this process is now tied to its parent.
@@ -39,7 +39,7 @@ def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
 
 def _is_alive(process: int) -> bool:
     if os.name == "nt":
-        return True  # asking there would be a signal
+        return True  # os.kill would end the process there
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -52,8 +52,8 @@ def _is_alive(process: int) -> bool:
 def watch_parent(parent: int) -> None:
     """End this process as soon as process ``parent`` is no longer its parent.
 
-    The system gives an orphan another parent at once, however its own ended. Unlike a pipe held open, that does not
-    depend on which other processes inherited what. On Windows, which keeps the number, nothing is noticed.
+    The system gives an orphan another parent at once. Unlike an open pipe, this does not depend on what other
+    processes inherited. On Windows, which keeps the parent's ID, it has no effect.
     """
     threading.Thread(target=_watch, args=(parent,), name="core-lifeline", daemon=True).start()
 
@@ -61,8 +61,8 @@ def watch_parent(parent: int) -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
-    logger.error("process %s: ending, because process %s, which started it, is gone", os.getpid(), parent)
+    logger.error("process %s ends because process %s, which started it, has ended", os.getpid(), parent)
     os.kill(os.getpid(), signal.SIGTERM)
-    # A handler that only sets a flag leaves a process waiting in a collective where it is.
+    # A signal handler that only sets a flag does not interrupt a collective.
     time.sleep(_GRACE_SECONDS)
     os._exit(1)

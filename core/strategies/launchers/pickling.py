@@ -1,4 +1,4 @@
-"""Naming what cannot be pickled in an object."""
+"""Finding what cannot be pickled in an object."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import torch
 __all__ = ["unpicklable_path"]
 
 _MODULE_DICTS = ("_modules", "_parameters", "_buffers")
-"""Where a ``torch.nn.Module`` keeps what are its attributes to everyone else."""
+"""Where a ``torch.nn.Module`` stores attributes."""
 
 _MAX_STEPS = 20
-"""Steps of a path that are shown; an object nested deeper is named by its first ones."""
+"""Longest path that is shown; a deeper one is cut."""
 
 _MAX_OBJECTS = 3_000_000
-"""Objects that are looked at, which takes some seconds."""
+"""Number of objects that are searched; it takes some seconds."""
 
 
 def unpicklable_path(obj: object, name: str = "object") -> tuple[str, str] | None:
-    """Where in ``obj`` the first thing is that pickle refuses.
+    """Find the first object within ``obj`` that cannot be pickled.
 
     Args:
-        obj: What could not be pickled. Tensors' storages in it are passed over, not copied.
-        name: What to call it.
+        obj: The object to search. Storages of tensors are skipped, not copied.
+        name: The first part of the path.
 
     Returns:
-        Its path, such as ``module.criterion.fn`` or ``args[0]['lock']``, and what it is or what pickle said about it;
-        ``None`` where all of ``obj`` can be pickled, or it is too large to search.
+        The path, such as ``module.criterion.fn`` or ``args[0]['lock']``, and a description of the object or pickle's
+        error; ``None`` if all of ``obj`` can be pickled, or if it is too large to search.
     """
     tracer = _Tracer()
     try:
@@ -47,11 +47,11 @@ def unpicklable_path(obj: object, name: str = "object") -> tuple[str, str] | Non
 
 
 class _TooLargeError(Exception):
-    """The search has looked at enough."""
+    """The object is too large to search."""
 
 
 class _Nowhere:
-    """A file that keeps nothing."""
+    """A file that discards what is written."""
 
     def write(self, data: Any, /) -> int:
         return len(data)

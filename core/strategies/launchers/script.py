@@ -1,8 +1,9 @@
-"""Starting this very script once more for each further process."""
+"""Starting the user's script again for each further process."""
 
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import subprocess
@@ -29,21 +30,22 @@ logger = logging.getLogger(__name__)
 
 
 class ScriptLauncher(Launcher):
-    """Runs this script again, with the same interpreter, options and arguments, for each local rank from 1.
+    """Runs this script again, with the same interpreter, options and arguments, for each local rank ≥ 1.
 
-    Local rank 0 is this process. The others share its standard output and error, have no standard input, and end when
-    it ends, however it does: importing this package there sees to that.
+    Local rank 0 is this process. The others share its standard output and error and have no standard input. They end
+    when this process ends, for whatever reason (see :mod:`core.strategies.launchers.lifeline`).
 
-    When one of them fails, a watching thread ends the others. This process learns of it by :meth:`check` or
-    :meth:`finish`; if it comes to neither within ``grace`` seconds, being stuck in a collective that nobody will
+    If one of them fails, a watching thread ends the others. This process learns of it in :meth:`check` or
+    :meth:`finish`. If it calls neither within ``grace`` seconds, because it is blocked in a collective that cannot
     complete, the thread ends it with a failing exit code.
 
     Args:
         num_processes: As in :class:`Launcher`.
         environ_for: As in :class:`Launcher`.
-        exit_timeout: Seconds that :meth:`finish` waits for the others when all is well.
-        grace: Seconds between a failure and the forced end of this process, and between asking another process to end
-            and killing it.
+        strategy: As in :class:`Launcher`.
+        exit_timeout: Seconds that :meth:`finish` waits for the other processes if none has failed.
+        grace: Seconds between a failure and the forced end of this process, and between terminating and killing
+            another process.
     """
 
     def __init__(
@@ -51,10 +53,11 @@ class ScriptLauncher(Launcher):
         num_processes: int,
         environ_for: Callable[[int], Mapping[str, str]],
         *,
+        strategy: str,
         exit_timeout: float = 300.0,
         grace: float = 30.0,
     ) -> None:
-        super().__init__(num_processes, environ_for)
+        super().__init__(num_processes, environ_for, strategy=strategy)
         self._exit_timeout = exit_timeout
         self._grace = grace
         self._children: list[_Child] = []
@@ -68,9 +71,9 @@ class ScriptLauncher(Launcher):
         """Start the further processes.
 
         Raises:
-            LaunchError: This process runs no script that could be started again, or the system refused.
+            LaunchError: This process runs no script that could be started again, or a process could not be started.
         """
-        command = script_command(sys.orig_argv)
+        command = script_command(sys.orig_argv, self.strategy)
         atexit.register(self._at_exit)
         for local_rank in range(1, self.num_processes):
             rank, environ = self._environ(local_rank)
@@ -79,18 +82,21 @@ class ScriptLauncher(Launcher):
                 process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
             except OSError as error:
                 self.finish(failed=True)
-                raise LaunchError(f"rank {rank} could not be started as {command}: {error}") from error
+                raise LaunchError(
+                    f"strategy={self.strategy!r} could not start rank {rank}: {error}.{_advice(error, environ)} "
+                    f"Command: {command}"
+                ) from error
             self._children.append(_Child(rank, process))
         threading.Thread(target=self._watch, name="core-launcher", daemon=True).start()
 
     def check(self, settle: float = 0.0) -> None:
-        """See whether another process has failed.
+        """Raise if another process has failed.
 
         Args:
-            settle: Seconds to give a failure to show, when an error in this process may be due to it.
+            settle: Seconds to wait for a failure to show, if it may be the cause of an error in this process.
 
         Raises:
-            LaunchError: One has: it was killed, or exited with another code than 0.
+            LaunchError: A process was killed or exited with a code other than 0.
         """
         deadline = time.monotonic() + settle
         while (failure := self._first_failure()) is None and time.monotonic() < deadline:
@@ -100,13 +106,13 @@ class ScriptLauncher(Launcher):
             raise LaunchError(_describe(*failure))
 
     def finish(self, failed: bool = False) -> None:
-        """See the other processes end; idempotent. An interpreter that exits without it does so at the end.
+        """Wait until the other processes have ended. Idempotent; called at the interpreter's exit at the latest.
 
         Args:
-            failed: End them now, because this process has failed; how they fared is then only logged.
+            failed: End them now, because this process has failed. Their own failures are then only logged.
 
         Raises:
-            LaunchError: Another process failed, or did not end within the time limit and was ended.
+            LaunchError: Another process failed, or did not end within ``exit_timeout`` and was ended.
         """
         atexit.unregister(self._at_exit)
         self._main_knows.set()
@@ -123,12 +129,12 @@ class ScriptLauncher(Launcher):
         elif late and not failed:
             ranks = ", ".join(str(child.rank) for child in late)
             raise LaunchError(
-                f"rank(s) {ranks} did not end within {self._exit_timeout:g} s (exit_timeout) after this process was "
-                f"done, and were ended."
+                f"rank(s) {ranks} did not end within {self._exit_timeout:g} s (exit_timeout) after this process had "
+                f"finished, and were ended."
             )
 
     def stop(self) -> None:
-        """End the other processes, in bounded time."""
+        """End the other processes, within a bounded time."""
         with self._lock:
             self._stopping = True
         end_processes([child.process for child in self._children], lambda process: process.poll() is None, self._grace)
@@ -140,7 +146,7 @@ class ScriptLauncher(Launcher):
         with self._lock:
             if self._failure is None and not self._stopping:
                 ended = ((child, child.process.poll()) for child in self._children)
-                # One that a signal killed can make others exit with an error, hardly the other way round.
+                # A process killed by a signal makes others exit with an error; the reverse is unlikely.
                 self._failure = min(
                     ((child, code) for child, code in ended if code), key=lambda failure: failure[1], default=None
                 )
@@ -155,7 +161,9 @@ class ScriptLauncher(Launcher):
             time.sleep(SETTLE_SECONDS)
             self.stop()
             if not self._main_knows.wait(max(0.0, deadline - time.monotonic())):
-                logger.critical("%s This process did not come out within %g s.", _describe(*failure), self._grace)
+                logger.critical(
+                    "%s This process was still blocked after %g s and is ended.", _describe(*failure), self._grace
+                )
                 _end_now(failure[1])
             return
 
@@ -166,7 +174,7 @@ class ScriptLauncher(Launcher):
             self.finish(failed=ended_by_exception())
         except LaunchError as error:
             logger.critical("%s", error)
-            # The exit code of an interpreter that is already exiting cannot be changed in any other way.
+            # An interpreter that is already exiting can change its exit code in no other way.
             _end_now(self._failure[1] if self._failure else 1)
 
 
@@ -177,63 +185,78 @@ class _Child(NamedTuple):
 
 def _describe(child: _Child, code: int) -> str:
     return (
-        f"rank {child.rank} (process {child.process.pid}) {describe_exit(code)}; what it wrote to its standard error "
-        f"says more. The other processes of the run are ended."
+        f"rank {child.rank} (process {child.process.pid}) {describe_exit(code)}; see what it wrote to standard error. "
+        f"The other processes of the run are ended."
     )
 
 
 def _end_now(code: int) -> None:
-    """End this process with another's failing exit code, ``128 + n`` where signal n killed that."""
+    """End this process with another's failing exit code; ``128 + n`` if that was killed by signal n."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     os._exit(code if code > 0 else 128 - code)
 
 
-def script_command(argv: Sequence[str]) -> list[str]:
-    """The command that runs the script again that an interpreter started as ``argv`` is running.
+def script_command(argv: Sequence[str], strategy: str) -> list[str]:
+    """The command that runs this process's script again.
+
+    Args:
+        argv: What this interpreter was started as, ``sys.orig_argv``.
+        strategy: Name of the strategy that the user asked for.
 
     Raises:
-        LaunchError: It runs none: an interactive session, ``-c``, standard input.
+        LaunchError: There is no script to start again: an interactive session, ``-c``, standard input.
     """
+    asked = f"strategy={strategy!r} starts this script again for each further process"
     program, position = _what_python_runs(argv)
     if program in ("a script", "a module") and not hasattr(sys.modules["__main__"], "__file__"):
         program = "an interactive session"
     if program not in ("a script", "a module"):
         raise LaunchError(
-            f"strategy='ddp' starts this script once more for each further process, but this is {program}. Valid here: "
-            f"strategy='ddp_notebook' (forks), strategy='ddp_spawn' (functions from an importable module), or a script "
-            f"file, also under torchrun."
+            f"{asked}, but this is {program}. Set start_method='fork' on the strategy (in notebooks; by name: "
+            "strategy='ddp_notebook') or start_method='spawn' (for functions of an importable module; by name: "
+            "strategy='ddp_spawn'); or run a script file, also under torchrun."
         )
     if program == "a script" and not os.path.exists(argv[position]):
         raise LaunchError(
-            f"strategy='ddp' starts {argv[position]!r} once more for each further process, but seen from the current "
-            f"directory, {os.getcwd()!r}, there is no such file. Valid: an absolute path to the script, no change of "
-            f"directory before the processes start, or torchrun."
+            f"{asked}, but there is no such file as {argv[position]!r} in the current directory {os.getcwd()!r}. Start "
+            "the script by its absolute path or with torchrun, or change the directory only after the processes start."
         )
     if not sys.executable:
-        raise LaunchError("strategy='ddp' needs sys.executable, which this interpreter does not know. Valid: torchrun.")
+        raise LaunchError(f"{asked}, but sys.executable is not set. Start the processes with torchrun.")
     return [sys.executable, *argv[1:]]
+
+
+_LARGEST_VARIABLE = 100_000
+"""Linux limits one variable to 128 KiB, and all of them with the arguments to about 2 MiB."""
+
+
+def _advice(error: OSError, environ: Mapping[str, str]) -> str:
+    name = max(environ, key=lambda name: len(environ[name]))
+    if error.errno != errno.E2BIG or len(environ[name]) < _LARGEST_VARIABLE:
+        return ""
+    return f" Environment variable {name} is too long ({len(environ[name])} characters): unset or shorten it."
 
 
 def _what_python_runs(argv: Sequence[str]) -> tuple[str, int]:
     """What an interpreter started as ``argv`` runs, and where in ``argv`` its name is."""
     position = 1
     while position < len(argv):
-        word = argv[position]
-        if word == "-":
+        argument = argv[position]
+        if argument == "-":
             return "a script from standard input ('-')", position
-        if not word.startswith("-"):
+        if not argument.startswith("-"):
             return "a script", position
-        if word == "--check-hash-based-pycs":
+        if argument == "--check-hash-based-pycs":
             position += 1
-        for place, letter in enumerate(word[1:] if not word.startswith("--") else "", start=2):
+        for place, letter in enumerate(argument[1:] if not argument.startswith("--") else "", start=2):
             if letter == "c":
                 return "code given with '-c'", position
             if letter == "m":
                 return "a module", position
             if letter in "WX":
-                position += place == len(word)
+                position += place == len(argument)
                 break
         position += 1
     return "an interactive session", position

@@ -73,6 +73,6 @@ for accelerator in (XPUAccelerator(), PlainAccelerator()):
     module.assert_trained(expected, "simx:0", "float32")
 
 for devices in (3, "2,", 0, "abc"):
-    with pytest.raises(DeviceError, match=r"for accelerator 'xpu'.*there: devices 0 to 1\."):
+    with pytest.raises(DeviceError, match=r"for accelerator 'xpu'.*available: devices 0 to 1\."):
         Trainer(accelerator="xpu", devices=devices, **OPTIONS)
 print("trained by name")

@@ -68,7 +68,7 @@ def trained_by_hand(processes: int = 1, autocast: torch.dtype | None = None) -> 
             optimizer.zero_grad()
             gradients = []
             for process in range(processes):
-                share = slice(begin + process, begin + _BATCH * processes, processes)
+                share = slice(begin + process * _BATCH, begin + (process + 1) * _BATCH)
                 with _autocast(autocast):
                     loss = nn.functional.cross_entropy(net(inputs[share]), labels[share])
                 gradients.append(torch.autograd.grad(loss, list(net.parameters())))

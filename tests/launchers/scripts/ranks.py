@@ -122,7 +122,7 @@ if __name__ == "__main__":
     rank = int(os.environ.get("RANK", 0))
     if scenario in ("spawn", "fork"):
         method: Any = scenario
-        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, start_method=method).launch(work, 60)
+        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, strategy="ddp", start_method=method).launch(work, 60)
         sys.exit()
     launcher: ScriptLauncher | None = None
     if rank == 0:
@@ -130,6 +130,7 @@ if __name__ == "__main__":
         launcher = ScriptLauncher(
             2,
             lambda rank: {"RANK": str(rank), "MASTER_PORT": str(store.port)},
+            strategy="ddp",
             grace=3,
             exit_timeout=1 if scenario == "rank_1_lingers" else 60,
         )

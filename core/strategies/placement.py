@@ -1,4 +1,4 @@
-"""Moving a module to its device."""
+"""Moving modules and optimizer states to their devices."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def move_module(module: M, device: torch.device) -> M:
-    """``module`` on ``device``, in place, every parameter still the same object.
+    """Move ``module`` to ``device`` in place; every parameter stays the same object.
 
-    Optimizers and tied weights know parameters as objects. ``module.to`` alone makes new ones on devices whose tensors
-    cannot take the place of the host's, as those of backends from outside torch often cannot: such parameters are
-    swapped instead.
+    Optimizers and tied weights refer to parameters as objects. ``module.to`` alone creates new ones on devices whose
+    tensors cannot replace the host's in place, such as many backends from outside torch: such parameters are swapped.
 
     Raises:
-        ConfigurationError: A parameter or buffer is on ``meta``, where it has no numbers to take along.
+        ConfigurationError: A parameter or buffer is on ``meta``, so it has no data to move.
     """
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if tensor.is_meta:
             raise ConfigurationError(
-                f"module: {name!r} of {type(module).__name__} is on 'meta', without numbers. Valid: a module made on a "
-                "device, or a strategy that gives numbers to what was made on 'meta'."
+                f"module: {name!r} of {type(module).__name__} is on device 'meta' and has no data. Create the module "
+                "on a real device, or use a strategy that initializes modules on 'meta'."
             )
     host, there = torch.empty(0, device="cpu"), torch.empty(0, device=device)
     before = torch.__future__.get_swap_module_params_on_conversion()
@@ -43,10 +42,10 @@ def move_module(module: M, device: torch.device) -> M:
 
 
 def move_optimizer_state(optimizer: Optimizer) -> None:
-    """Put what ``optimizer`` keeps of each parameter where that parameter is now."""
+    """Move the state that ``optimizer`` keeps for each parameter to the parameter's device."""
     for parameter, state in optimizer.state.items():
         kept = [value for value in state.values() if isinstance(value, Tensor) and value.dim()]
         if any(value.device != parameter.device for value in kept):
-            # torch's own rule of which tensors follow the parameter: those of a step count may stay on the host.
+            # load_state_dict follows torch's rule of what moves with the parameter: step counts may stay on the CPU.
             optimizer.load_state_dict(optimizer.state_dict())
             return

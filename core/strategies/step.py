@@ -1,0 +1,95 @@
+"""The whole training step: forward, backward and the optimizer's step, composed once before the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import attrs
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+__all__ = ["TrainingStep", "TrainingStepOptions", "compose_training_step", "tensor_backward"]
+
+
+@attrs.frozen(kw_only=True)
+class TrainingStepOptions:
+    """What a training step does besides the forward pass."""
+
+    optimizer: Optimizer
+    """The optimizer that is stepped, as :meth:`core.Strategy.setup_optimizers` returned it."""
+    module: nn.Module
+    """The module whose gradients are reduced and clipped, as :meth:`core.Strategy.setup_module` returned it."""
+    accumulate: int = 1
+    """Batches per optimizer step; each loss is divided by this number."""
+    clip_value: float | None = None
+    """The limit of gradients, as in :meth:`core.Precision.clip_gradients`; ``None`` for no clipping."""
+    clip_algorithm: str = "norm"
+    """As in :meth:`core.Precision.clip_gradients`."""
+
+
+TrainingStep = Callable[[Any, int, bool], Tensor | None]
+"""One batch: ``step(batch, batch_idx, is_step_end)`` runs forward and backward, and steps the optimizer if
+``is_step_end``. Returns the loss, or ``None`` if ``forward`` skipped the batch."""
+
+
+def compose_training_step(
+    forward: Callable[[Any, int], Tensor | None],
+    options: TrainingStepOptions,
+    *,
+    backward: Callable[[Tensor], object],
+    optimizer_step: Callable[[], object],
+    clip_gradients: Callable[[float, str], object],
+    no_sync: Callable[[nn.Module], AbstractContextManager[Any]],
+) -> TrainingStep:
+    """The step that :meth:`core.Strategy.training_step` makes by default.
+
+    Args:
+        forward: ``forward(batch, batch_idx)`` returns the loss, a scalar, or ``None`` to skip the batch.
+        options: What else the step does.
+        backward: Computes gradients of the loss and reduces them.
+        optimizer_step: Applies the gradients.
+        clip_gradients: Limits the gradients to a value by an algorithm.
+        no_sync: Returns a context in which gradients of a module are not reduced.
+    """
+    module, zero_grad = options.module, options.optimizer.zero_grad
+    clip_value, accumulate = options.clip_value, options.accumulate
+    if accumulate == 1 and clip_value is None:
+
+        def plain_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+            loss = forward(batch, batch_idx)
+            if loss is not None:
+                backward(loss)
+                optimizer_step()
+                zero_grad()
+            return loss
+
+        return plain_step
+
+    has_gradients = False
+
+    def accumulating_step(batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
+        nonlocal has_gradients
+        with nullcontext() if is_step_end else no_sync(module):
+            loss = forward(batch, batch_idx)
+            if loss is not None:
+                backward(loss / accumulate if accumulate > 1 else loss)
+                has_gradients = True
+        if is_step_end and has_gradients:
+            has_gradients = False
+            if clip_value is not None:
+                clip_gradients(clip_value, options.clip_algorithm)
+            optimizer_step()
+            zero_grad()
+        return loss
+
+    return accumulating_step
+
+
+def tensor_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+    """``loss.backward(*args, **kwargs)``."""
+    if args or kwargs:
+        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+    else:  # the common call; Python makes it without building a tuple and a dictionary
+        loss.backward()  # type: ignore[no-untyped-call]
