@@ -1,27 +1,37 @@
 """CheckpointIO: how a checkpoint's bytes are written, read and removed.
 
-A checkpoint is a directory of shards with a manifest, or a single file where a subclass writes one; either way it is
-committed by one rename, or absent.
+A checkpoint is a directory of shards with a manifest, or the single file that a subclass writes. Either way, one rename
+commits it; otherwise it is absent.
 """
 
-from core.checkpoints.base import CheckpointIO
+from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
+from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import committed_directory, committed_file, locate, remove_committed
 from core.checkpoints.find import is_committed, latest, read_manifest
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.sharded import ShardedCheckpointIO
-from core.checkpoints.torch_io import TorchCheckpointIO
+from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from core.checkpoints.weights_only import refuse_unreadable
 
 __all__ = [
+    "SHARD",
     "CheckpointIO",
     "FileRecord",
     "Manifest",
     "ShardedCheckpointIO",
     "TorchCheckpointIO",
+    "check_arguments",
+    "check_shared",
     "committed_directory",
     "committed_file",
     "is_committed",
     "latest",
     "locate",
     "read_manifest",
+    "read_shard",
+    "refuse_unreadable",
     "remove_committed",
+    "run_on_each_rank",
+    "run_on_rank_zero",
+    "write_shard",
 ]

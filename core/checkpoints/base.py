@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from core.checkpoints.commit import remove_committed
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["CheckpointIO", "check_arguments"]
@@ -14,10 +15,10 @@ __all__ = ["CheckpointIO", "check_arguments"]
 class CheckpointIO(ABC):
     """How a checkpoint's bytes are written, read and removed.
 
-    A Strategy says what the state is; a CheckpointIO only lays it down. ``path`` names one checkpoint: core's own IO
-    makes it a directory, a subclass may as well write a single file. :func:`core.checkpoints.committed_file` gives it
-    a place to write that file, and commits it when all is written; :func:`core.checkpoints.locate` also finds what a
-    save that died half-way has set aside::
+    A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a directory for
+    core's own IO, or a single file for a subclass that writes one. :func:`core.checkpoints.committed_file` yields a
+    temporary file and moves it to ``path`` when it is complete; :func:`core.checkpoints.locate` also finds the previous
+    checkpoint after a save that was killed halfway::
 
         class NumpyIO(CheckpointIO):
             def save_checkpoint(self, checkpoint, path, storage_options=None):
@@ -27,18 +28,18 @@ class CheckpointIO(ABC):
             def load_checkpoint(self, path, map_location=None):
                 return dict(numpy.load(locate(path)))
 
-            def remove_checkpoint(self, path):
-                remove_committed(path)
+    A subclass may leave out ``storage_options`` and ``map_location``. Missing parent directories of ``path`` are
+    created before it is called.
     """
 
     is_collective: ClassVar[bool] = False
-    """Whether every process calls :meth:`save_checkpoint`, each writing what it has of divided tensors."""
+    """Whether every process calls :meth:`save_checkpoint` and writes its own shards of sharded tensors."""
 
     @abstractmethod
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write ``checkpoint`` so that ``path`` afterwards holds all of it, or raise and leave what was there.
+        """Write ``checkpoint`` to ``path`` completely, or raise and keep what was there.
 
         Raises:
             CheckpointError: The checkpoint cannot be written.
@@ -52,22 +53,26 @@ class CheckpointIO(ABC):
             CheckpointError: It is absent, uncommitted or damaged.
         """
 
-    @abstractmethod
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Remove the checkpoint at ``path``; one that is not there is no error."""
+        """Remove the checkpoint at ``path``, a file or a directory with a manifest, if it exists.
 
-    def teardown(self) -> None:  # noqa: B027 - most have nothing to finish
-        """Finish what is still being written."""
+        Raises:
+            CheckpointError: It cannot be removed, or is a directory without a manifest.
+        """
+        remove_committed(path)
+
+    def teardown(self) -> None:  # noqa: B027  an optional hook
+        """Wait for writes that are still running."""
 
 
 def check_arguments(writer: str, checkpoint: Any, storage_options: Any) -> None:
-    """Refuse what ``writer``, for messages, cannot save: options, of which it takes none, and what is no dict.
+    """Check the arguments of ``save_checkpoint``. ``writer`` names the CheckpointIO in messages; it takes no options.
 
     Raises:
-        ConfigurationError: There are options.
-        WrongTypeError: ``checkpoint`` is no dict.
+        ConfigurationError: ``storage_options`` is not ``None``.
+        WrongTypeError: ``checkpoint`` is not a dict.
     """
     if storage_options is not None:
-        raise ConfigurationError(f"storage_options={storage_options!r}: {writer} takes none. Valid: None.")
+        raise ConfigurationError(f"storage_options={storage_options!r}: {writer} has no storage options. Set None.")
     if not isinstance(checkpoint, dict):
-        raise WrongTypeError(f"checkpoint is a {type(checkpoint).__name__}: expected a dict.")
+        raise WrongTypeError(f"checkpoint must be a dict, not {type(checkpoint).__name__}.")

@@ -1,16 +1,16 @@
-"""How a checkpoint comes to be at its path: all of it or not at all.
+"""Commit a checkpoint to its path, completely or not at all.
 
-What is written goes into a staging directory beside the path, is forced to disk, and then takes its place by one
-rename. Where something is there already and a rename cannot replace it (a directory), that is first set aside under
-one fixed name, from which it is read until the new one is in place::
+A checkpoint is written into a staging directory next to its path, synced to disk, and moved to its path by one rename.
+A rename cannot replace a directory: an existing one is first set aside under a fixed name, from which it is read until
+the new one is in place::
 
     .core-tmp-<host>+<random>/NAME     written and synced            load(NAME) -> old
     NAME -> .NAME.core-old             the old one is set aside      load(NAME) -> old, from .NAME.core-old
     .core-tmp-.../NAME -> NAME         the new one is committed      load(NAME) -> new
     .NAME.core-old -> .core-tmp-.../   and is deleted from there
 
-So a directory of either name is always complete, and a process may die, or the machine, between any two steps. A
-staging directory is locked while its process lives; one that nobody locks is deleted by the next save beside it.
+So a directory with either name is always complete, even if the process or the machine dies between two steps. A staging
+directory is locked while its process lives; the next save in the same place deletes those that are not locked.
 """
 
 from __future__ import annotations
@@ -41,44 +41,44 @@ _ASIDE = ".core-old"
 
 
 def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
-    """For a CheckpointIO that writes one file: a place to write it, taking ``path``'s place when the block ends.
+    """For a CheckpointIO that writes one file: a temporary file that is moved to ``path`` when the block ends.
 
-    The block gets a :class:`~pathlib.Path` of the same file name in a hidden directory beside ``path`` and writes
-    there. If the block raises, what was at ``path`` stays. Missing parent directories of ``path`` are created.
+    The block receives a :class:`~pathlib.Path` with the same file name in a hidden directory next to ``path`` and
+    writes to it. If the block raises, ``path`` is left unchanged. Missing parent directories of ``path`` are created.
 
     Raises:
-        CheckpointError: The file cannot be written, or ``path`` is a directory that is no checkpoint.
+        CheckpointError: The file cannot be written, or ``path`` is a directory that is not a checkpoint.
     """
     return _committed(path, directory=False)
 
 
 def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
-    """As :func:`committed_file`, for a directory: it is there, empty, and must hold a manifest when the block ends."""
+    """As :func:`committed_file`, for an empty directory, which must hold a manifest when the block ends."""
     return _committed(path, directory=True)
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """Where the checkpoint that belongs at ``path`` lies now: there, or set aside by a save that died half-way."""
+    """The current location of the checkpoint ``path``: there, or set aside by a save that was killed halfway."""
     target = _target(path)
     aside = _aside(target)
     return aside if not os.path.lexists(target) and os.path.lexists(aside) else target
 
 
 def set_aside_names(directory: Path) -> list[str]:
-    """Names in ``directory`` whose checkpoint was set aside and may be all there is."""
+    """Names in ``directory`` whose checkpoint was set aside; there may be no newer one."""
     return [name[1 : -len(_ASIDE)] for name in os.listdir(directory) if name.startswith(".") and name.endswith(_ASIDE)]
 
 
 def remove_committed(path: str | os.PathLike[str]) -> None:
-    """Remove the file or checkpoint's directory at ``path``; one that is not there is no error. Follows no links.
+    """Remove the file or checkpoint directory at ``path``, if it exists. Does not follow links.
 
     Raises:
-        CheckpointError: It cannot be removed, or is a directory that is no checkpoint.
+        CheckpointError: It cannot be removed, or is a directory that is not a checkpoint.
     """
     target = _target(path)
     try:
         _refuse_foreign(target)
-        # The one set aside first, so that it does not come back to life when its successor is gone.
+        # The one set aside goes first: it would be found again after its successor is removed.
         present = [item for item in (_aside(target), target) if os.path.lexists(item)]
         if not present:
             return
@@ -103,7 +103,7 @@ def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Pat
                 staged.mkdir()
             yield staged
             if directory and not is_checkpoint(staged):
-                raise CheckpointError(f"checkpoint {target} cannot be committed: no {FILE_NAME} was written.")
+                raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
             _sync_tree(staged)
             _take_place(staged, target)
             _retire(target, stage)
@@ -112,7 +112,7 @@ def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Pat
 
 
 def _take_place(staged: Path, target: Path) -> None:
-    """Rename ``staged`` to ``target``, forced to disk."""
+    """Rename ``staged`` to ``target`` and sync to disk."""
     aside = _aside(target)
     set_aside = os.path.lexists(target) and (_is_directory(staged) or _is_directory(target))
     if set_aside:
@@ -129,13 +129,13 @@ def _take_place(staged: Path, target: Path) -> None:
 
 
 def _retire(target: Path, stage: Path) -> None:
-    """Move the predecessor to where it is deleted. The new one is committed: a failure here is not one of the save."""
+    """Move the previous checkpoint to where it is deleted. The new one is committed: a failure here is only logged."""
     aside = _aside(target)
     if os.path.lexists(aside):
         try:
             os.rename(aside, stage / f"{target.name}.old")
         except OSError as error:
-            _log.warning("%s, replaced by a newer checkpoint, cannot be removed: %s", aside, error)
+            _log.warning("could not remove %s, which a newer checkpoint replaced: %s", aside, error)
 
 
 # -- the staging directory ---------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _retire(target: Path, stage: Path) -> None:
 
 @contextmanager
 def _staging(parent: Path) -> Iterator[Path]:
-    """A new hidden directory in ``parent``, deleted with all that is in it at the end."""
+    """A new hidden directory in ``parent``, deleted with its content at the end."""
     stage, lock = _create_stage(parent)
     try:
         yield stage
@@ -159,13 +159,13 @@ def _create_stage(parent: Path) -> tuple[Path, int | None]:
         lock, held_by_other = _lock(stage)
         if stage.exists() and not held_by_other:
             return stage, lock
-        # Another process took it for an abandoned one before it was locked.
+        # Another process deleted it as abandoned before it was locked.
         if lock is not None:
             os.close(lock)
 
 
 def _delete_abandoned(parent: Path) -> None:
-    """Delete the staging directories in ``parent`` whose process is dead, as far as that can be known."""
+    """Delete the staging directories in ``parent`` whose process is known to be dead."""
     for name in os.listdir(parent):
         if name.startswith(_stage_prefix()):
             lock, _ = _lock(parent / name)
@@ -175,7 +175,7 @@ def _delete_abandoned(parent: Path) -> None:
 
 
 def _stage_prefix() -> str:
-    # Locks may be unknown to other hosts that share the file system: each deletes only its own. No host's name has a +.
+    # Other hosts that share the file system may not see the locks: each deletes only its own. No host name has a +.
     return f"{_STAGE}{platform.node()}+"
 
 
@@ -183,7 +183,7 @@ def _lock(directory: Path) -> tuple[int | None, bool]:
     """Lock ``directory`` for as long as the returned descriptor is open.
 
     Returns:
-        The descriptor, ``None`` where it cannot be locked; and whether that is because someone else holds the lock.
+        The descriptor, ``None`` if it cannot be locked; and whether that is because another process holds the lock.
     """
     if sys.platform == "win32":
         return None, False
@@ -202,7 +202,7 @@ def _delete(stage: Path) -> None:
     try:
         shutil.rmtree(stage)
     except OSError as error:
-        _log.warning("temporary directory %s cannot be removed: %s", stage, error)
+        _log.warning("could not remove the temporary directory %s: %s", stage, error)
 
 
 # -- paths and disks -----------------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ def _target(path: str | os.PathLike[str]) -> Path:
     try:
         text = os.fsdecode(path)
     except TypeError:
-        raise WrongTypeError(f"path={path!r}: expected a string or a path.") from None
+        raise WrongTypeError(f"path={path!r} must be a string or a path, not {type(path).__name__}.") from None
     if "://" in text:
-        raise CheckpointError(f"path={text!r} is a URL. Valid: a path in a file system of this machine.")
+        raise CheckpointError(f"path={text!r} is a URL. Use a path in a file system of this machine.")
     target = Path(os.path.abspath(text))
     if not text or not target.name:
-        raise CheckpointError(f"path={text!r} names no checkpoint. Valid: the path of a file or directory.")
+        raise CheckpointError(f"path={text!r} has no file name. Use the path of a file or directory.")
     return target
 
 
@@ -230,12 +230,12 @@ def _is_directory(path: Path) -> bool:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Refuse a directory that we did not write; one that is empty is removed, as nothing is lost with it."""
+    """Refuse a directory that is not a checkpoint, unless it is empty: then it is removed."""
     if _is_directory(target) and not is_checkpoint(target):
         if os.listdir(target):
             raise CheckpointError(
-                f"{target} is a directory that is no committed checkpoint: it is neither replaced nor removed. Valid: "
-                f"a path where nothing is, or a checkpoint."
+                f"{target} is a directory, but not a checkpoint, and was left unchanged. Choose the path of a "
+                f"checkpoint, or one that does not exist."
             )
         target.rmdir()
 
@@ -248,7 +248,7 @@ def _make_directories(path: Path) -> None:
 
 
 def _sync_tree(path: Path) -> None:
-    """Force ``path``, and all below it, to disk."""
+    """Sync ``path`` and everything below it to disk."""
     if path.is_dir():
         for entry in path.iterdir():
             if not entry.is_symlink():
@@ -257,7 +257,7 @@ def _sync_tree(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Force one file's content, or one directory's entries, to disk."""
+    """Sync one file's content, or one directory's entries, to disk."""
     is_directory = path.is_dir()
     flags = os.O_RDONLY
     if sys.platform == "win32":
@@ -268,7 +268,7 @@ def _sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems write directories through and know no fsync for them.
+        # Some network file systems write directories synchronously and have no fsync for them.
         if not is_directory or error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

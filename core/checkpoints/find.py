@@ -16,10 +16,11 @@ _log = logging.getLogger(__name__)
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
-    """What the checkpoint at ``path`` says of itself.
+    """The manifest of the checkpoint at ``path``.
 
     Raises:
-        CheckpointError: It is absent, uncommitted, of a later layout, or lacks a file of the size it had.
+        CheckpointError: The checkpoint is absent, uncommitted or in a newer format, or a file is missing or has another
+            size.
     """
     directory = locate(path)
     manifest = Manifest.read(directory)
@@ -28,7 +29,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 
 def is_committed(path: str | os.PathLike[str]) -> bool:
-    """Whether a whole checkpoint is at ``path``, going by its manifest and the sizes of its files."""
+    """Whether ``path`` holds a complete checkpoint, according to its manifest and its files' sizes."""
     try:
         read_manifest(path)
     except NewerFormatError:
@@ -39,12 +40,12 @@ def is_committed(path: str | os.PathLike[str]) -> bool:
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint in ``directory`` that was saved last, by the time in its manifest; ``None`` where there is none.
+    """The checkpoint in ``directory`` that was saved last, by the time in its manifest; ``None`` if there is none.
 
-    Whatever is not a committed checkpoint is passed over; a damaged one with a warning in the log.
+    Anything that is not a committed checkpoint is ignored; a damaged one with a warning in the log.
 
     Raises:
-        CheckpointError: ``directory`` cannot be read, or holds a checkpoint of a later layout, which may be the last.
+        CheckpointError: ``directory`` cannot be read, or holds a checkpoint in a newer format, which may be the last.
     """
     folder = Path(directory)
     try:
@@ -52,7 +53,7 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CheckpointError(f"checkpoints in {folder} cannot be found: {error}.") from error
+        raise CheckpointError(f"directory={os.fspath(directory)!r} cannot be read: {error}.") from error
     found: list[tuple[str, str]] = []
     for name in sorted(names):
         if name.startswith(".") or not locate(folder / name).is_dir():
@@ -62,5 +63,5 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
         except NewerFormatError:
             raise
         except CheckpointError as error:
-            _log.warning("passed over: %s", error)
+            _log.warning("ignored a damaged checkpoint: %s", error)
     return folder / max(found)[1] if found else None

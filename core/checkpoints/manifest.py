@@ -1,6 +1,6 @@
-"""The manifest: what a committed checkpoint says of itself, and what its files must be.
+"""The manifest: a description of a committed checkpoint and of its files.
 
-It is the last file written into a checkpoint's directory.
+It is the last file written into a checkpoint directory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["FORMAT_VERSION", "FileRecord", "Manifest", "NewerFormatError"]
 FILE_NAME = "manifest.json"
 FORMAT = "torch-hal checkpoint"
 FORMAT_VERSION = 1
-"""The layout this torch-hal writes, and the newest it reads."""
+"""The format that this torch-hal writes, and the newest that it reads."""
 
 _CHUNK = 1 << 20
 
 
 class NewerFormatError(CheckpointError):
-    """A committed checkpoint in a layout that a later torch-hal introduced."""
+    """A committed checkpoint in a format that a newer torch-hal introduced."""
 
 
 @attrs.frozen
@@ -50,37 +50,37 @@ class FileRecord:
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """What a committed checkpoint says of itself; what nobody said is ``None``."""
+    """A description of a committed checkpoint. Unknown values are ``None``."""
 
     files: Mapping[str, FileRecord]
-    """Every file beside the manifest, by its name relative to the checkpoint's directory."""
+    """Every file except the manifest, by its name relative to the checkpoint directory."""
     checkpoint_io: str
-    """Name of the CheckpointIO that wrote it, and can read it."""
+    """Name of the CheckpointIO that wrote the checkpoint and can read it."""
     saved_at: str = attrs.field(factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
-    """When, in UTC and ISO 8601; of fixed width, so that text order is time order."""
+    """Time of the save, in UTC and ISO 8601. Its width is fixed, so that sorting as text sorts by time."""
     world_size: int | None = None
-    """How many processes trained."""
+    """Number of processes that trained."""
     strategy: str | None = None
-    """Name of the strategy they trained under."""
+    """Name of the strategy."""
     versions: Mapping[str, str | None] = attrs.field(factory=dict)
-    """By distribution name: Python, torch, torch-hal and the plugins in use."""
+    """Versions by distribution name: Python, torch, torch-hal and the plugins in use."""
 
     @classmethod
     def describe(cls, run: Any, files: Mapping[str, FileRecord], checkpoint_io: str) -> Manifest:
         """The manifest of a checkpoint about to be committed.
 
         Args:
-            run: ``checkpoint["core"]``, what the Strategy says of the run: a dict with ``world_size``, ``strategy`` and
-                ``versions`` (a dict of strings), each optional; ``None`` where there is no such key.
-            files: What was written.
+            run: ``checkpoint["core"]``, the Strategy's description of the run: a dict with ``world_size``, ``strategy``
+                and ``versions`` (a dict of strings), each optional; ``None`` if there is no such key.
+            files: The files that were written.
             checkpoint_io: Name of the CheckpointIO that wrote it.
 
         Raises:
-            CheckpointError: ``run`` is of another form.
+            CheckpointError: ``run``, or a value in it, has the wrong type.
         """
         given = {} if run is None else run
         if not isinstance(given, dict):
-            raise CheckpointError(f"checkpoint['core'] is a {type(run).__name__}. Valid: a dict, or no such key.")
+            raise CheckpointError(f"checkpoint['core'] must be a dict or absent, not {type(run).__name__}.")
         versions = given.get("versions") or {}
         for key, value, form in (
             ("world_size", given.get("world_size"), int),
@@ -88,7 +88,7 @@ class Manifest:
             ("versions", versions, dict),
         ):
             if value is not None and not isinstance(value, form):
-                raise CheckpointError(f"checkpoint['core'][{key!r}]={value!r}. Valid: {form.__name__}, or no such key.")
+                raise CheckpointError(f"checkpoint['core'][{key!r}]={value!r} must be {form.__name__} or absent.")
         return cls(
             files=files,
             checkpoint_io=checkpoint_io,
@@ -102,25 +102,25 @@ class Manifest:
         """The manifest of the checkpoint in ``directory``.
 
         Raises:
-            NewerFormatError: It is of a later layout.
-            CheckpointError: There is none, or it is damaged.
+            NewerFormatError: A newer torch-hal wrote the checkpoint.
+            CheckpointError: There is no manifest, or it is damaged.
         """
         path = directory / FILE_NAME
         try:
             content = json.loads(path.read_bytes())
         except FileNotFoundError:
-            raise CheckpointError(f"{directory} holds no {FILE_NAME}: not a committed checkpoint.") from None
+            raise CheckpointError(f"{directory} is not a committed checkpoint: it has no {FILE_NAME}.") from None
         except NotADirectoryError:
             raise CheckpointError(
-                f"{directory} is a single file. Valid: a directory that holds a {FILE_NAME}; another CheckpointIO "
-                f"may read this file."
+                f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the "
+                f"CheckpointIO that wrote it (checkpoint_io=...)."
             ) from None
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error}.") from error
         except ValueError as error:
             raise CheckpointError(f"{path} is damaged: {error}.") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise CheckpointError(f"{path} is no manifest of a torch-hal checkpoint.")
+            raise CheckpointError(f"{path} is not the manifest of a torch-hal checkpoint.")
         return cls._parse(content, path)
 
     @classmethod
@@ -129,7 +129,8 @@ class Manifest:
             found = int(content["format_version"])
             if found > FORMAT_VERSION:
                 raise NewerFormatError(
-                    f"{path.parent} is of format version {found}; this torch-hal reads versions up to {FORMAT_VERSION}."
+                    f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
+                    f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
                 )
             return cls(
                 files={
@@ -146,27 +147,29 @@ class Manifest:
             raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
     def write(self, directory: Path) -> None:
-        """Write it into ``directory``."""
+        """Write the manifest into ``directory``."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, **attrs.asdict(self)}
         (directory / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def check_sizes(self, directory: Path) -> None:
-        """Compare each file's size, without reading it.
+        """Check each file's size, without reading the file.
 
         Raises:
-            CheckpointError: A file is missing or of another size.
+            CheckpointError: A file is missing or has another size.
         """
         for name, record in self.files.items():
             path = directory / name
             try:
                 size = path.stat().st_size
             except OSError as error:
-                raise CheckpointError(f"{path} of the checkpoint is missing or unreadable: {error}.") from error
+                raise CheckpointError(f"{path} is missing or cannot be read: {error}.") from error
             if size != record.size:
-                raise CheckpointError(f"{path} is damaged: {size} bytes, the manifest says {record.size}.")
+                raise CheckpointError(
+                    f"{path} is damaged: it has {size} bytes, but had {record.size} when it was saved."
+                )
 
     def verify(self, directory: Path, names: Collection[str] | None = None) -> None:
-        """Compare each file's size and checksum; the checksums of ``names`` alone, where they are given.
+        """Check each file's size and checksum; if ``names`` is given, only the checksums of those files.
 
         Raises:
             CheckpointError: A file is missing or damaged.
@@ -179,13 +182,15 @@ class Manifest:
             try:
                 found = _sha256(path)
             except OSError as error:
-                raise CheckpointError(f"{path} of the checkpoint cannot be read: {error}.") from error
+                raise CheckpointError(f"{path} cannot be read: {error}.") from error
             if found != record.sha256:
-                raise CheckpointError(f"{path} is damaged: its SHA-256 is {found}, the manifest says {record.sha256}.")
+                raise CheckpointError(
+                    f"{path} is damaged: its SHA-256 is {found}, but was {record.sha256} when it was saved."
+                )
 
 
 def is_checkpoint(directory: Path) -> bool:
-    """Whether ``directory`` is a checkpoint of ours, of any layout: the only kind of directory we replace or remove."""
+    """Whether ``directory`` is a checkpoint in any format. Other directories are never replaced or removed."""
     try:
         content = json.loads((directory / FILE_NAME).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -196,7 +201,7 @@ def is_checkpoint(directory: Path) -> bool:
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"file name {name!r} leads outside the checkpoint")
+        raise ValueError(f"file name {name!r} is outside of the checkpoint")
     return name
 
 
@@ -209,7 +214,11 @@ def _sha256(path: Path) -> str:
 
 
 def _own_versions() -> dict[str, str | None]:
-    return {"python": platform.python_version(), **{name: _version(name) for name in ("torch", "torch-hal")}}
+    import torch  # not above: reading a manifest needs no torch
+
+    # With its build, such as "+cu130", which the distribution's version need not have.
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    return {**versions, "torch-hal": _version("torch-hal")}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The CheckpointIO for state whose tensors are divided among processes: each writes and reads its own shards."""
+"""The CheckpointIO for tensors sharded over processes: each process writes and reads its own shards."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.together import check_seen, in_each, in_first
 from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, CoreError, WrongTypeError
@@ -38,51 +38,53 @@ _METADATA = ".metadata"
 class ShardedCheckpointIO(CheckpointIO):
     """A directory with the shards of every process and a manifest, committed by one rename.
 
-    Tensors that are divided among processes (:class:`torch.distributed.tensor.DTensor`) are written by those who hold
-    them, in the format of :mod:`torch.distributed.checkpoint`, under their places in the checkpoint joined by dots;
-    everything else is written by process 0. All processes need to see the directory.
+    Each process writes its shards of sharded tensors (:class:`torch.distributed.tensor.DTensor`) in the format of
+    :mod:`torch.distributed.checkpoint`, named by their keys in the checkpoint joined by dots. Process 0 writes
+    everything else. All processes must see the directory.
 
-    What any number of processes wrote can be read by any other number, and without a process group. It reads what
-    :class:`core.checkpoints.TorchCheckpointIO` wrote as well.
+    Any number of processes can read the checkpoint, also without a process group. It also reads checkpoints of
+    :class:`core.checkpoints.TorchCheckpointIO`.
     """
 
     is_collective: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        # Before there is a process group: functions of what it imports take the group of then as a default argument,
-        # and would hold it as long as the process lives.
+        # Imported before there is a process group: functions in it take the current group as a default argument, and
+        # would keep it alive as long as the process lives.
         import torch.distributed.checkpoint  # noqa: F401
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class; every process calls it, and returns or raises when all are through.
+        """As in the base class. Every process calls it; it returns or raises when all processes have finished.
 
         Raises:
-            CheckpointError: It cannot be written, or holds what could not be read back.
-            ConfigurationError: ``storage_options`` are given; there are none.
-            WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
+            CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
+            ConfigurationError: ``storage_options`` is not ``None``.
+            WrongTypeError: ``checkpoint`` is not a dict, or ``path`` is not a path.
         """
         check_arguments(type(self).__name__, checkpoint, storage_options)
         shards: dict[Place, Tensor] = {}
         content = _without_shards(checkpoint, (), shards)
         keys = _keys(shards)
         with ExitStack() as stack:
-            staged = in_first(lambda: _stage(stack, path, content))
-            in_each(lambda: check_seen(staged))
-            written = in_each(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
-            in_first(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
-            in_first(stack.close)
+            staged = run_on_rank_zero(lambda: _stage(stack, path, content))
+            run_on_each_rank(lambda: check_shared(staged))
+            written = run_on_each_rank(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
+            run_on_rank_zero(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
+            run_on_rank_zero(stack.close)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class: every tensor is whole.
+        """As in the base class, with full tensors.
 
         Args:
-            path: Where.
-            map_location: Where tensors go: a device, its name, or ``None`` for the CPU.
+            path: The checkpoint.
+            map_location: The device of the tensors, or its name; ``None`` for the CPU.
         """
         if map_location is not None and not isinstance(map_location, str | torch.device):
-            raise WrongTypeError(f"map_location={map_location!r}. Valid: a device, its name, or None.")
+            raise WrongTypeError(
+                f"map_location={map_location!r} must be a device, its name or None, not {type(map_location).__name__}."
+            )
 
         def whole(size: torch.Size, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype)
@@ -98,15 +100,15 @@ class ShardedCheckpointIO(CheckpointIO):
     def load_shards(
         self, path: str | os.PathLike[str], mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> dict[str, Any]:
-        """Read the checkpoint at ``path``, this process its part; every process of the default group calls it.
+        """Read this process's shards of the checkpoint at ``path``; every process of the default group calls it.
 
         Args:
-            path: Where.
-            mesh: Among which processes the tensors are divided that were so when they were written.
-            placements: How, of each dimension of ``mesh``: ``Shard`` or ``Replicate``.
+            path: The checkpoint.
+            mesh: The processes over which sharded tensors are sharded again.
+            placements: For each dimension of ``mesh``, ``Shard`` or ``Replicate``.
 
         Returns:
-            The checkpoint; divided tensors as DTensors with their shards on the CPU.
+            The checkpoint. Tensors that were sharded are DTensors with their shards on the CPU.
 
         Raises:
             CheckpointError: It is absent, uncommitted or damaged; raised in every process.
@@ -125,12 +127,12 @@ class ShardedCheckpointIO(CheckpointIO):
             manifest.verify(locate(path), sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()])
 
         loaded: list[dict[str, Any]] = []
-        in_each(verify_share)
-        in_each(lambda: loaded.append(_read(locate(path), divided)))
+        run_on_each_rank(verify_share)
+        run_on_each_rank(lambda: loaded.append(_read(locate(path), divided)))
         return loaded[0]
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 
@@ -138,7 +140,7 @@ class ShardedCheckpointIO(CheckpointIO):
 
 
 def _without_shards(value: Any, place: Place, shards: dict[Place, Tensor]) -> Any:
-    """``value`` with ``None`` in place of each divided tensor, which goes into ``shards`` under its place."""
+    """``value`` with ``None`` in place of each sharded tensor, which is put into ``shards`` under its place."""
     if _is_divided(value):
         shards[place] = value.detach()
         return None
@@ -146,7 +148,7 @@ def _without_shards(value: Any, place: Place, shards: dict[Place, Tensor]) -> An
         items = {key: _without_shards(item, (*place, key), shards) for key, item in value.items()}
         if all(items[key] is value[key] for key in items):
             return value
-        replaced = copy.copy(value)  # with its attributes, such as the versions that a module's state has
+        replaced = copy.copy(value)  # with its attributes, such as the metadata of a module's state
         replaced.update(items)
         return replaced
     if isinstance(value, list | tuple):
@@ -155,7 +157,7 @@ def _without_shards(value: Any, place: Place, shards: dict[Place, Tensor]) -> An
         if len(shards) == found:
             return value
         if isinstance(value, tuple):
-            raise CheckpointError(f"checkpoint: {_key(place)!r} is a tuple of divided tensors. Valid: a list.")
+            raise CheckpointError(f"checkpoint: {_key(place)!r} is a tuple of sharded tensors. Use a list instead.")
         return parts
     return value
 
@@ -169,7 +171,7 @@ def _key(place: Place) -> str:
 
 
 def _keys(shards: Mapping[Place, Tensor]) -> dict[Place, str]:
-    """A name for each place, the same in every process; two places that read alike are told apart."""
+    """A unique name for each place, the same in every process."""
     keys: dict[Place, str] = {}
     for place in shards:
         key = _key(place)
@@ -194,7 +196,7 @@ def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path
 
 
 def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileRecord]:
-    """Write this process's part of ``shards``; every process calls it."""
+    """Write this process's shards; every process calls it."""
     if not shards:
         return {}
     from torch.distributed.checkpoint.api import CheckpointException
@@ -204,7 +206,7 @@ def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileReco
     try:
         save(shards, storage_writer=FileSystemWriter(staged), no_dist=not dist.is_initialized())
     except (Exception, CheckpointException) as error:  # in every process
-        raise CheckpointError(f"shards cannot be written: {error}") from error
+        raise CheckpointError(f"the shards of rank {_rank()} cannot be written: {error}") from error
     own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
     return {file.name: FileRecord.of(file) for file in own}
 
@@ -223,7 +225,7 @@ def _finish(
 
 
 def _read(directory: Path, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
-    """The checkpoint in ``directory``, each divided tensor in what ``target`` makes for it."""
+    """The checkpoint in ``directory``; ``target`` makes the tensor that each sharded tensor is read into."""
     if Manifest.read(directory).checkpoint_io != _NAME:
         return TorchCheckpointIO().load_checkpoint(directory, "cpu")
     whole = read_shard(directory, "cpu")
@@ -249,10 +251,12 @@ def _read_shards(directory: Path, keys: Any, target: Callable[[torch.Size, torch
         for key in keys:
             fact = facts[key]
             if not isinstance(fact, TensorStorageMetadata):
-                raise CheckpointError(f"{directory} is damaged: {key!r} in it is no tensor.")
+                raise CheckpointError(f"{directory} is damaged: its entry {key!r} is not a tensor.")
             tensors[key] = target(fact.size, fact.properties.dtype)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # each reads for itself
+            warnings.filterwarnings(
+                "ignore", "torch.distributed is disabled", UserWarning
+            )  # each process reads by itself
             load(tensors, storage_reader=reader, no_dist=True)
     except CoreError:
         raise
@@ -261,7 +265,7 @@ def _read_shards(directory: Path, keys: Any, target: Callable[[torch.Size, torch
     return tensors
 
 
-# -- all processes together ------------------------------------------------------------------------------------------
+# -- processes -----------------------------------------------------------------------------------------------------
 
 
 def _rank() -> int:

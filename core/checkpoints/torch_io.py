@@ -1,4 +1,4 @@
-"""The CheckpointIO of core's own: one shard written by torch, in a committed directory."""
+"""The default CheckpointIO: one shard written by torch, in a committed directory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError
 
-__all__ = ["TorchCheckpointIO"]
+__all__ = ["SHARD", "TorchCheckpointIO", "read_shard", "write_shard"]
 
 _NAME = "torch"
 SHARD = "shard-00000.pt"
+"""The file of a checkpoint's directory that holds everything in a checkpoint of one shard."""
 
 
 class TorchCheckpointIO(CheckpointIO):
     """A directory with a shard and a manifest, committed by one rename.
 
-    The shard is streamed to disk by :func:`torch.save`: no copy of it is made in memory. Only what
-    ``torch.load(weights_only=True)`` can read back is taken. Each load compares sizes and checksums first. The values
-    of ``checkpoint["core"]``, what the Strategy says of the run, stand in the manifest too.
+    :func:`torch.save` streams the shard to disk, without a copy in memory. Values that
+    ``torch.load(weights_only=True)`` could not read back are refused. Each load verifies sizes and checksums first.
+    The manifest also holds the values of ``checkpoint["core"]``, the Strategy's description of the run.
     """
 
     def save_checkpoint(
@@ -35,12 +36,12 @@ class TorchCheckpointIO(CheckpointIO):
     ) -> None:
         """As in the base class; missing parent directories are created.
 
-        A directory at ``path`` that is no checkpoint is not replaced.
+        A directory at ``path`` that is not a checkpoint is not replaced.
 
         Raises:
-            CheckpointError: It cannot be written, or holds what could not be read back.
-            ConfigurationError: ``storage_options`` are given; there are none.
-            WrongTypeError: ``checkpoint`` is no dict, or ``path`` no path.
+            CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
+            ConfigurationError: ``storage_options`` is not ``None``.
+            WrongTypeError: ``checkpoint`` is not a dict, or ``path`` is not a path.
         """
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
@@ -49,7 +50,7 @@ class TorchCheckpointIO(CheckpointIO):
             Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class. A save to the same path meanwhile gives the old checkpoint or the new one."""
+        """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         while True:
             directory = locate(path)
             before = _identity(directory)
@@ -60,19 +61,19 @@ class TorchCheckpointIO(CheckpointIO):
                     raise
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 
 class _HashedFile:
-    """A file to be written from start to end, hashed on the way."""
+    """A file that is hashed while it is written from start to end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._digest = hashlib.sha256()
         self._size = 0
         self.error: OSError | None = None
-        """What stopped the writing; torch raises another error in its place."""
+        """The error that stopped the writing; torch replaces it by another one."""
 
     def write(self, data: memoryview) -> int:
         try:
@@ -92,7 +93,7 @@ class _HashedFile:
 
 
 def write_shard(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
-    """Write ``checkpoint``, which belongs to what is to be committed at ``path``, to a file, streaming."""
+    """Stream ``checkpoint`` to a file; ``path`` is the final path, for messages."""
     with file_path.open("wb") as file:
         hashed = _HashedFile(file)
         try:
@@ -108,22 +109,22 @@ def _read(directory: Path, map_location: Any) -> dict[str, Any]:
     manifest = Manifest.read(directory)
     if set(manifest.files) != {SHARD}:
         raise CheckpointError(
-            f"{directory} was written by the CheckpointIO {manifest.checkpoint_io!r}, not by {_NAME!r}, and has to be "
-            f"read by that one."
+            f"{directory} was written with checkpoint_io={manifest.checkpoint_io!r} and cannot be read with "
+            f"checkpoint_io={_NAME!r}. Set checkpoint_io={manifest.checkpoint_io!r}."
         )
     manifest.verify(directory)
     return read_shard(directory, map_location)
 
 
 def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
-    """What :func:`write_shard` wrote into ``directory``, unverified.
+    """The content that :func:`write_shard` wrote into ``directory``, without verification.
 
     Raises:
         CheckpointError: It cannot be loaded.
     """
     try:
-        # Not mapped: tensors of a mapped file would keep a removed checkpoint's disk space for as long as they live,
-        # and on a network file system fail once another host removed it.
+        # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and
+        # fail on a network file system when another host removes it.
         content: dict[str, Any] = torch.load(directory / SHARD, map_location, weights_only=True, mmap=False)
     except (pickle.UnpicklingError, RuntimeError, OSError) as error:
         raise CheckpointError(f"{directory} cannot be loaded with map_location={map_location!r}: {error}") from error
@@ -131,7 +132,7 @@ def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """Tells a directory from one that has taken its place."""
+    """Distinguishes a directory from one that replaced it."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Refusing, before anything is written, what ``torch.load(weights_only=True)`` could not read back."""
+"""Refuse, before writing, values that ``torch.load(weights_only=True)`` could not read back."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SMALL = 1 << 63
 
 
 def refuse_unreadable(checkpoint: Any) -> None:
-    """Check every object in ``checkpoint``, by its place.
+    """Check that every object in ``checkpoint`` could be read back.
 
-    Containers, numbers, strings and ordinary tensors are known by their exact type. Anything else is pickled and read
-    back on its own, so that torch itself says whether it can be, with the classes that
-    :func:`torch.serialization.add_safe_globals` allows.
+    Containers, numbers, strings and ordinary tensors are recognized by their exact type. Any other object is pickled
+    and loaded by itself, so that torch decides, with the classes that :func:`torch.serialization.add_safe_globals`
+    allows.
 
     Raises:
-        CheckpointError: Something could not be read back; the message names its place.
+        CheckpointError: An object could not be read back; the message names its place.
     """
     seen: set[int] = set()
     pending = [("checkpoint", checkpoint)]
@@ -47,12 +47,12 @@ def refuse_unreadable(checkpoint: Any) -> None:
 
 
 def _is_rare(value: Any) -> bool:
-    # torch's unpickler knows no empty bytes, nor integers of more than 255 bytes.
+    # torch's unpickler does not support empty bytes, nor integers of more than 255 bytes.
     return value == b"" if type(value) is bytes else type(value) is int and not -_SMALL <= value < _SMALL
 
 
 def _parts(place: str, value: Any) -> Iterator[tuple[str, Any]] | None:
-    """What ``value`` is made of; ``None`` where its type does not tell that the whole can be read."""
+    """The parts of ``value``; ``None`` if its type alone does not tell whether it can be read back."""
     kind = type(value)
     if kind is dict:
         return _items(place, value)
@@ -90,13 +90,13 @@ def _read_back(place: str, value: Any) -> None:
     except Exception as error:
         kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         raise CheckpointError(
-            f"{place} is a {kind}, which torch.load(weights_only=True) could not read back: {_reason(error)} Valid: "
-            f"tensors, numbers, strings, bytes (not empty), None, lists, tuples, dicts, sets, torch.Size, torch.dtype, "
-            f"torch.device, and classes named to torch.serialization.add_safe_globals()."
+            f"{place} is of type {kind}, which torch.load(weights_only=True) could not read back: {_reason(error)} "
+            f"Save tensors, numbers, strings, bytes (not empty), None, lists, tuples, dicts, sets, torch.Size, "
+            f"torch.dtype or torch.device, or allow the class with torch.serialization.add_safe_globals([...])."
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    """The sentence that says what is wrong, out of torch's page of advice."""
+    """The sentence in torch's long message that says what is wrong."""
     text = str(error).rpartition("WeightsUnpickler error:")[2].strip()
     return text.partition("\n")[0].partition(" Please use ")[0].rstrip(".") + "."

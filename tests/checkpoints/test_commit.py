@@ -397,7 +397,7 @@ def test_a_directory_that_is_no_checkpoint_is_never_touched(
     (home / "thesis.txt").write_text("mine")
     if manifest is not None:
         (home / "manifest.json").write_text(manifest)
-    with pytest.raises(CheckpointError, match=f"{home} is a directory that is no committed checkpoint"):
+    with pytest.raises(CheckpointError, match=f"{home} is a directory, but not a checkpoint"):
         action(home)
     assert (home / "thesis.txt").read_text() == "mine"
     assert os.listdir(tmp_path) == ["home"]
@@ -468,7 +468,10 @@ def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
     """A save that did nothing must not look like one."""
     with pytest.raises(CheckpointError, match="cannot be written"), committed_file(tmp_path / "file"):
         pass
-    with pytest.raises(CheckpointError, match=r"no manifest\.json was written"), committed_directory(tmp_path / "d"):
+    with (
+        pytest.raises(CheckpointError, match=r"the directory has no manifest\.json"),
+        committed_directory(tmp_path / "d"),
+    ):
         pass
     assert os.listdir(tmp_path) == []
 

@@ -77,7 +77,7 @@ def test_what_could_not_be_read_back_is_refused(checkpoint: Any, place: str, kin
     with pytest.raises(CheckpointError) as raised:
         IO.save_checkpoint(checkpoint, tmp_path / "c")
     message = str(raised.value)
-    assert message.startswith(f"{place} is a ")
+    assert message.startswith(f"{place} is of type ")
     assert kind in message
     assert "add_safe_globals" in message
     assert os.listdir(tmp_path) == []

@@ -1,0 +1,80 @@
+"""Steps that all processes take, of which an error in one is raised in every process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from core.errors import CheckpointError, CoreError
+
+__all__ = ["check_shared", "run_on_each_rank", "run_on_rank_zero"]
+
+T = TypeVar("T")
+
+GatherObject = Callable[[Any], list[Any]]
+"""Returns the objects of all processes, by rank; see :meth:`core.Strategy.all_gather_object`."""
+
+
+def run_on_rank_zero(function: Callable[[], T]) -> T:
+    """Call ``function`` in rank 0 of the default process group, if there is one; every process calls this.
+
+    Returns:
+        What it returned there, in every process.
+
+    Raises:
+        CheckpointError: It raised an exception; raised in every process.
+    """
+    is_zero = not dist.is_initialized() or dist.get_rank() == 0
+    outcomes: list[Any] = run_on_each_rank(lambda: function() if is_zero else None)
+    result: T = outcomes[0]
+    return result
+
+
+def run_on_each_rank(function: Callable[[], T], gather: GatherObject | None = None) -> list[T]:
+    """Call ``function`` in every process; every process calls this.
+
+    Args:
+        function: What is called. What it returns can be pickled.
+        gather: How processes exchange objects; over the default process group unless given.
+
+    Returns:
+        What it returned in each process, by rank.
+
+    Raises:
+        CoreError: The exception that it raised in this process, if that is one of torch-hal's.
+        CheckpointError: It raised another exception in this process, or any in another process.
+    """
+    caught: Exception | None = None
+    own: tuple[Any, str | None]
+    try:
+        own = (function(), None)
+    except Exception as error:  # noqa: BLE001  a CheckpointIO of the user's may raise anything
+        caught, own = error, (None, f"{type(error).__name__}: {error}")
+    outcomes = (gather or _gather)(own)
+    if isinstance(caught, CoreError):
+        raise caught
+    for rank, (_, failure) in enumerate(outcomes):
+        if failure is not None:
+            raise CheckpointError(f"rank {rank} could not do its part of the checkpoint: {failure}") from caught
+    return [result for result, _ in outcomes]
+
+
+def _gather(obj: Any) -> list[Any]:
+    if not dist.is_initialized():
+        return [obj]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, obj)
+    return gathered
+
+
+def check_shared(staged: Path) -> None:
+    """Refuse a directory that another process has made if this process does not see it.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    if not staged.is_dir():
+        raise CheckpointError(f"{staged} does not exist. Use a path in a file system that all processes share.")
