@@ -1,62 +1,112 @@
-"""A module whose forward pass runs in the precision's context."""
+"""The user's module, called as the strategy and the precision need it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 
 from core.precisions.base import Precision
+from core.strategies.joined import joined_class
 
 __all__ = ["PreparedModule", "needs_forward_context"]
+
+_OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision")
 
 
 def needs_forward_context(precision: Precision) -> bool:
     """Whether ``precision`` does anything around a forward pass."""
-    return any(precision.acts_in(hook) for hook in ("forward_context", "convert_input", "convert_output"))
+    return any(precision.overrides(hook) for hook in ("forward_context", "convert_input", "convert_output"))
 
 
 class PreparedModule(nn.Module):
-    """``module``, its forward pass in the precision's context.
+    """The user's module, which calls ``wrapped`` for its forward pass, in the precision's context.
 
-    Attributes that this wrapper lacks are those of ``inner``, the user's own module. The state dict is the user's
-    own module's, without a prefix.
+    It is an instance of the user's class, and has the same attributes, parameters, buffers, submodules, hooks and
+    mode: both objects share one ``__dict__``. So ``isinstance``, ``state_dict()`` and ``named_parameters()`` are those
+    of the user's module in every configuration. Methods of the user's class that call ``self(...)`` run the prepared
+    forward pass.
 
     Args:
         wrapped: The module as the strategy set it up.
         inner: The user's own module.
-        precision: Whose context.
+        precision: The precision whose context is used.
     """
 
-    inner: nn.Module
+    _core_wrapped: nn.Module
+    _core_inner: nn.Module
+    _core_precision: Precision
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The user's attributes have any type."""
+
+    def __init_subclass__(cls) -> None:
+        """Not passed on: the user's class, which may register its subclasses, comes next."""
+
+    def __new__(cls, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Self:
+        """An instance of the class and of the user's class."""
+        # The user's class may override __new__, __init__ and __setattr__: none of them runs for a prepared module.
+        self: Self = object.__new__(joined_class(PreparedModule, type(inner), _OWN, "_core_inner"))
+        object.__setattr__(self, "__dict__", inner.__dict__)
+        object.__setattr__(self, "_core_wrapped", wrapped)
+        object.__setattr__(self, "_core_inner", inner)
+        object.__setattr__(self, "_core_precision", precision)
+        object.__setattr__(self, "forward", _forward_of(wrapped, inner, precision))
+        return self
 
     def __init__(self, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> None:
-        super().__init__()
-        self.wrapped = wrapped
-        # A plain attribute: registered as a submodule as well, its parameters would stand here twice.
-        self.__dict__["inner"] = inner
-        self._precision = precision
-        # Not train(), which would wake the parts that the user has put in evaluation mode.
-        self.training = inner.training
+        """Nothing: the user's module was initialized."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped module's, with inputs and outputs converted."""
-        precision = self._precision
-        with precision.forward_context():
-            output = self.wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
-        return precision.convert_output(output)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward pass. The wrapped module calls the hooks, which are the user's module's."""
+        return self.forward(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["inner"], name)
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the user's module and of what wraps it."""
+        self._core_wrapped.train(mode)
+        return self
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The user's own module's."""
-        return self.__dict__["inner"].state_dict(*args, **kwargs)
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the forward pass of the user's module, in place."""
+        self._core_inner.compile(*args, **kwargs)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Into the user's own module."""
-        return self.__dict__["inner"].load_state_dict(state_dict, *args, **kwargs)
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        duplicate: Self = PreparedModule(*copy.deepcopy(_parts(self), memo))  # type: ignore[assignment]
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        del protocol
+        return PreparedModule, _parts(self)
+
+
+class _Forward(partial[Any]):
+    """A prepared module's ``forward``, with the signature of the user's."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        inner: nn.Module = self.__dict__["inner"]
+        return inspect.signature(inner.forward)
+
+
+def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Callable[..., Any]:
+    is_bare = not needs_forward_context(precision)
+    forward = _Forward(wrapped) if is_bare else _Forward(_forward_in_context, wrapped, precision)
+    forward.__dict__["inner"] = inner
+    return forward
+
+
+def _forward_in_context(wrapped: nn.Module, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
+    with precision.forward_context():
+        output = wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
+    return precision.convert_output(output)
+
+
+def _parts(model: PreparedModule) -> tuple[nn.Module, nn.Module, Precision]:
+    return model._core_wrapped, model._core_inner, model._core_precision

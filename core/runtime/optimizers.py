@@ -1,38 +1,61 @@
-"""An optimizer whose step the strategy carries out."""
+"""An optimizer that the strategy steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
+from core.runtime.accumulation import OptimizerGate
 from core.strategies.base import Strategy
 from core.strategies.optimizer_wrapper import OptimizerWrapper
 
-__all__ = ["PreparedOptimizer"]
+__all__ = ["AccumulatingOptimizer", "PreparedOptimizer"]
 
 
 class PreparedOptimizer(OptimizerWrapper):
-    """``optimizer``, stepped by the strategy.
-
-    Only made where a strategy or precision has a say in the step: else the user keeps the optimizer as it is.
+    """The user's optimizer, stepped by the strategy.
 
     Args:
-        optimizer: The user's own.
-        strategy: Who carries the step out.
+        optimizer: The user's optimizer.
+        strategy: What carries out the step.
     """
 
-    __slots__ = ("_step", "_strategy")
+    own_attributes: ClassVar[tuple[str, ...]] = ("_core_strategy",)
+
+    _core_strategy: Strategy
 
     def __init__(self, optimizer: Optimizer, strategy: Strategy) -> None:
-        super().__init__(optimizer)
-        self._strategy = strategy
-        self._step = strategy.bound_optimizer_step(optimizer)
+        super().__init__(optimizer, strategy.make_optimizer_step(optimizer))
+        object.__setattr__(self, "_core_strategy", strategy)
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the strategy apply the gradients."""
-        return self._step() if closure is None else self._strategy.optimizer_step(self.optimizer, closure)
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether the last step was skipped, because gradients of the scaled loss were not finite."""
+        return self._core_strategy.precision.step_was_skipped(self._core_optimizer)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PreparedOptimizer, (self.optimizer, self._strategy)
+
+class AccumulatingOptimizer(PreparedOptimizer):
+    """A prepared optimizer whose ``step`` and ``zero_grad`` act once in each window of micro-batches.
+
+    Args:
+        optimizer: The user's optimizer.
+        strategy: What carries out the step.
+        gate: Says whether a call acts.
+    """
+
+    own_attributes: ClassVar[tuple[str, ...]] = (*PreparedOptimizer.own_attributes, "_core_gate")
+
+    _core_gate: OptimizerGate
+
+    def __init__(self, optimizer: Optimizer, strategy: Strategy, gate: OptimizerGate) -> None:
+        step = partial(gate.step, strategy.make_optimizer_step(optimizer))
+        OptimizerWrapper.__init__(self, optimizer, step)
+        object.__setattr__(self, "_core_strategy", strategy)
+        object.__setattr__(self, "_core_gate", gate)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clear the gradients, unless they wait for the step at the end of the window."""
+        if self._core_gate.clears():
+            self._core_optimizer.zero_grad(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its run, and putting its parts back."""
+"""Facts about the run in a checkpoint, and loading a checkpoint's parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from core.errors import CheckpointError, quoted
 from core.plan import Plan
 
-__all__ = ["restore", "run_facts", "unfit"]
+__all__ = ["restore", "run_facts", "load_errors"]
 
 
 def run_facts(plan: Plan) -> dict[str, Any]:
-    """The checkpoint's reserved part ``"core"``: world size, strategy, and the versions of all that took part."""
+    """The checkpoint's reserved part ``"core"``: world size, names of backends, and versions of their packages."""
     origins = {choice.origin for choice in plan.choices().values() if " " in choice.origin}
     versions = dict(origin.rsplit(" ", 1) for origin in sorted(origins) if origin != "this process")
     return {
@@ -31,28 +31,29 @@ def run_facts(plan: Plan) -> dict[str, Any]:
 def restore(
     checkpoint: dict[str, Any], loads: Mapping[str, Callable[[Any], Any]], path: str | os.PathLike[str]
 ) -> dict[str, Any]:
-    """Call each of ``loads`` with its part of ``checkpoint``; returns the parts that none took.
+    """Call each of ``loads`` with its part of ``checkpoint``; returns the other parts.
 
     Raises:
-        CheckpointError: A part is missing, or is not of the form that is taken.
+        CheckpointError: A part is missing or could not be loaded.
     """
     missing = [name for name in loads if name not in checkpoint]
     if missing:
         raise CheckpointError(
-            f"state: {quoted(missing)} not in checkpoint {os.fspath(path)!r}. Valid: {quoted(sorted(checkpoint))}."
+            f"state: checkpoint {os.fspath(path)!r} has no part {quoted(missing)}. Its parts: "
+            f"{quoted(sorted(checkpoint))}."
         )
     for name, load in loads.items():
-        with unfit(name, path):
+        with load_errors(name, path):
             load(checkpoint[name])
     return {name: part for name, part in checkpoint.items() if name not in loads}
 
 
 @contextmanager
-def unfit(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what a ``load_state_dict`` raises within into a CheckpointError that names the part and the checkpoint."""
+def load_errors(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """A context that turns the errors of a ``load_state_dict`` into a CheckpointError with part and checkpoint."""
     try:
         yield
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"checkpoint {os.fspath(path)!r}: its {name!r} cannot be taken back by what is to take it: {error}"
+            f"checkpoint {os.fspath(path)!r}: its part {name!r} could not be loaded: {error}"
         ) from error

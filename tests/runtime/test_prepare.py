@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,10 +15,11 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 import core
-from core.errors import ConfigurationError, WrongTypeError
+from core import release_memory
+from core.errors import ConfigurationError
 from core.runtime.modules import PreparedModule
 from core.runtime.optimizers import PreparedOptimizer
-from core.strategies import SingleDeviceStrategy
+from core.strategies import SingleDeviceStrategy, unwrap_optimizer
 
 from .problem import PRECISIONS, network, runtime
 
@@ -27,19 +30,24 @@ def objects() -> list[Any]:
     return [DataLoader(list(range(4))), StepLR(optimizer, 1), optimizer, module, nn.MSELoss()]  # type: ignore[arg-type]
 
 
-def test_on_one_device_in_32_bit_everything_is_the_users_own() -> None:
-    """The very same objects, in the order given, so that the loop costs what it costs by hand."""
+def test_on_one_device_in_32_bit_everything_but_the_loader_is_the_users_own() -> None:
+    """The very same objects, in the order given, so that the loop costs what it costs by hand.
+
+    The loader, which counts its epochs and batches, hands out what the user's own does.
+    """
     given = objects()
     prepared = runtime().prepare(*given)
     assert type(prepared) is tuple
-    assert all(one is other for one, other in zip(prepared, given, strict=True))
+    assert all(one is other for one, other in zip(prepared[1:], given[1:], strict=True))
+    assert isinstance(prepared[0], DataLoader)
+    assert [*prepared[0]] == [*given[0]]
 
 
 def test_a_module_on_meta_is_refused() -> None:
     """By the name of what has no numbers; a strategy that divides modules may give it some."""
     with torch.device("meta"):
         module = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ConfigurationError, match=r"module: '0.weight' of Sequential is on 'meta', without numbers"):
+    with pytest.raises(ConfigurationError, match=r"module: '0.weight' of Sequential is on device 'meta'"):
         runtime().prepare(module)
 
 
@@ -47,7 +55,8 @@ def test_a_module_on_meta_is_refused() -> None:
 def test_a_single_object_comes_back_by_itself(position: int) -> None:
     """Not as a tuple of one."""
     given = objects()[position]
-    assert runtime().prepare(given) is given
+    prepared = runtime().prepare(given)
+    assert isinstance(prepared, DataLoader) if position == 0 else prepared is given
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -80,7 +89,7 @@ def test_only_what_has_something_to_do_is_wrapped() -> None:
         module, optimizer = network(), None
         optimizer = SGD(module.parameters(), lr=0.1)
         model, stepper = runtime(precision=name).prepare(module, optimizer)
-        wrapped[name] = (type(model) is PreparedModule, isinstance(stepper, PreparedOptimizer))
+        wrapped[name] = (isinstance(model, PreparedModule), isinstance(stepper, PreparedOptimizer))
     assert wrapped == {name: (name != "32-true", name == "16-mixed") for name in PRECISIONS}
 
 
@@ -93,11 +102,11 @@ class EngineStrategy(SingleDeviceStrategy):
         self.ready = True
         return super().setup_optimizers(optimizers)
 
-    def bound_backward(self) -> Callable[..., None]:
+    def make_backward(self) -> Callable[..., None]:
         def backward(loss: torch.Tensor) -> None:
             (2 * loss).backward()  # type: ignore[no-untyped-call]
 
-        return backward if self.ready else super().bound_backward()
+        return backward if self.ready else super().make_backward()
 
 
 def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> None:
@@ -134,31 +143,65 @@ def test_a_subclass_may_override_backward() -> None:
 
 
 @pytest.mark.parametrize("obj", [None, 5, "model", [network()], SGD, {"a": 1}, torch.ones(1), (i for i in range(3))])
-def test_other_objects_are_refused(obj: Any) -> None:
-    """The error shows what was given, and says what is valid."""
-    said = f"prepare: given an object of type {type(obj).__name__}. Valid: torch modules, optimizers, schedulers and"
-    with pytest.raises(WrongTypeError, match=said):
-        runtime().prepare(network(), obj)
+def test_other_objects_are_returned_unchanged(obj: Any) -> None:
+    """As Accelerate does."""
+    assert runtime().prepare(network(), obj)[1] is obj
+
+
+@pytest.mark.parametrize("name", ["32-true", "16-mixed"])
+def test_each_kind_has_a_method_of_its_own(name: str) -> None:
+    """With the results of ``prepare``."""
+    one = runtime(precision=name)
+    loader, scheduler, optimizer, module, _ = objects()
+    model = one.prepare_model(module)
+    prepared = one.prepare_optimizer(optimizer)
+    stepping = one.prepare_scheduler(scheduler)
+    assert (model is module, prepared is optimizer, stepping is scheduler) == (name == "32-true",) * 3
+    assert one.prepare(model, prepared, stepping) == (model, prepared, stepping)
+    assert isinstance(stepping, StepLR)
+    assert [*one.prepare_data_loader(loader)] == [*loader]
+    assert one.prepare_model(network(), evaluation_mode=True)(torch.ones(1, 4)).shape == (1, 2)
+
+
+def test_device_placement_has_a_value_for_each_object() -> None:
+    """Otherwise it would be unknown which object it is for."""
+    with pytest.raises(ConfigurationError, match=r"device_placement=\[True\]: has 1 values for 2 objects"):
+        runtime().prepare(network(), network(), device_placement=[True])
+
+
+def test_free_memory() -> None:
+    """The Runtime forgets what was prepared; the results are for the names that hold it."""
+    one = runtime(precision="16-mixed")
+    module = network()
+    model, optimizer = one.prepare(module, SGD(module.parameters(), lr=0.1))
+    reference = weakref.ref(module)
+    del module
+    model, optimizer = one.free_memory(model, optimizer)
+    assert (model, optimizer) == (None, None)
+    gc.collect()
+    assert reference() is None
+    assert one.clear() == []
+    assert release_memory(torch.ones(1)) == [None]
 
 
 def test_schedulers_of_every_kind_are_handed_back() -> None:
-    """ReduceLROnPlateau is one too."""
+    """ReduceLROnPlateau is one too; where no step can be skipped, it is the user's own."""
     optimizer = SGD(network().parameters(), lr=0.1)
     for scheduler in (ReduceLROnPlateau(optimizer), LambdaLR(optimizer, lambda epoch: 1.0)):
-        assert runtime(precision="16-mixed").prepare(scheduler) is scheduler
+        assert runtime(precision="bf16-mixed").prepare(scheduler) is scheduler
+        prepared = runtime(precision="16-mixed").prepare(scheduler)
+        assert type(prepared).__name__ == type(scheduler).__name__
+        assert prepared.state_dict() == scheduler.state_dict()
 
 
 def test_optimizers_that_are_gone_are_not_kept() -> None:
     """A Runtime that prepares one model after another does not hold on to them."""
-    import gc
-    import weakref
-
     one = runtime(precision="16-mixed")
-    references = []
+    references: list[Any] = []
     for _ in range(3):
         module = network()
         prepared = one.prepare(module, SGD(module.parameters(), lr=0.1))
-        references += [weakref.ref(module), weakref.ref(prepared[1].optimizer)]
+        references += [weakref.ref(module), weakref.ref(unwrap_optimizer(prepared[1]))]
     del module, prepared
     gc.collect()
     assert [reference() for reference in references] == [None] * 6

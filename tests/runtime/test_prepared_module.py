@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 
@@ -63,6 +64,33 @@ def test_attributes_are_the_users_modules() -> None:
     assert not hasattr(model, "no_such_thing")
 
 
+def test_it_is_an_instance_of_the_users_class() -> None:
+    """Attributes that are set or deleted through it are the user's module's; containers are indexed."""
+    model, module = prepared()
+    assert isinstance(model, Custom)
+    assert type(model).__name__ == "Custom"
+    model.temperature = 5.0
+    assert module.temperature == 5.0
+    del module.temperature
+    assert not hasattr(model, "temperature")
+    model.extra = nn.Linear(1, 1)
+    assert "extra.weight" in module.state_dict()
+    assert list(inspect.signature(model.forward).parameters) == ["inputs", "double"]
+    sequence = network()
+    assert runtime(precision="bf16-mixed").prepare(sequence)[-1] is sequence[-1]
+    assert len(runtime(precision="bf16-mixed").prepare(sequence)) == 3
+
+
+def test_hooks_run_once() -> None:
+    """Those of the user's module, on the prepared module or on the user's."""
+    model, module = prepared()
+    called: list[str] = []
+    module.register_forward_hook(lambda *_: called.append("own"))
+    model.register_forward_pre_hook(lambda *_: called.append("prepared"))
+    model(batch()[0])
+    assert called == ["prepared", "own"]
+
+
 @pytest.mark.parametrize("name", WRAPPING)
 def test_the_state_is_the_users_modules(name: str) -> None:
     """Keys without a prefix; what one gives the other takes, and so does a parent that it is a part of."""
@@ -108,7 +136,7 @@ def test_copies_stand_alone(copy_it: Callable[[PreparedModule], PreparedModule])
     assert torch.equal(duplicate(inputs)["outputs"], model(inputs)["outputs"])
     with torch.no_grad():
         duplicate.network[0].weight.zero_()
-    assert duplicate.inner is not module
+    assert duplicate.network is not module.network
     assert (duplicate.state_dict()["network.0.weight"] == 0).all()
     assert not torch.equal(duplicate(inputs)["outputs"], model(inputs)["outputs"])
 

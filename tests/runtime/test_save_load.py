@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_a_part_that_is_missing(tmp_path: Path) -> None:
     loop.train(1)
     loop.runtime.save({"model": loop.model, "step": 1}, tmp_path / "c")
     before = [parameter.clone() for parameter in other.module.parameters()]
-    with pytest.raises(CheckpointError, match=r"state: 'optimizer' not in checkpoint .*c'. Valid: 'model', 'step'"):
+    with pytest.raises(CheckpointError, match=r"state: checkpoint .*c' has no part 'optimizer'.*'model', 'step'"):
         other.runtime.load(tmp_path / "c", {"model": other.model, "optimizer": other.optimizer})
     assert all(torch.equal(now, then) for now, then in zip(other.module.parameters(), before, strict=True))
 
@@ -84,9 +85,9 @@ def test_a_part_of_another_form(tmp_path: Path) -> None:
     """Named, with the checkpoint and what its object says."""
     loop = Loop("32-true")
     loop.runtime.save({"model": loop.model, "step": 1}, tmp_path / "c")
-    with pytest.raises(CheckpointError, match=r"(?s)c': its 'model' cannot be taken back.*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"(?s)c': its part 'model' could not be loaded.*size mismatch"):
         loop.runtime.load(tmp_path / "c", {"model": nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 2))})
-    with pytest.raises(CheckpointError, match="its 'step' cannot be taken back"):
+    with pytest.raises(CheckpointError, match="its part 'step' could not be loaded"):
         loop.runtime.load(tmp_path / "c", {"step": loop.optimizer})
 
 
@@ -94,27 +95,42 @@ def test_objects_that_take_nothing_back(tmp_path: Path) -> None:
     """Refused by the name they are given under."""
     one = runtime()
     one.save({"step": 1}, tmp_path / "c")
-    with pytest.raises(WrongTypeError, match=r"state\['step'\]: given int. Valid: what has a load_state_dict"):
+    with pytest.raises(WrongTypeError, match=r"state\['step'\]: an object of type int has no load_state_dict"):
         one.load(tmp_path / "c", {"step": 0})
 
 
 def test_the_name_that_is_taken(tmp_path: Path) -> None:
     """A part of the user's under the checkpoint's own name would be lost."""
-    with pytest.raises(ConfigurationError, match="state: 'core' is the name of the checkpoint's own part"):
+    with pytest.raises(ConfigurationError, match="save: the name 'core' is reserved"):
         runtime().save({"core": 1}, tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
-def test_what_is_no_mapping_is_refused(tmp_path: Path) -> None:
-    """A model by itself, as ``torch.save`` would take it, is told what to do."""
-    with pytest.raises(WrongTypeError, match=r"state: given Linear\. Valid: a mapping, as in {.model.: model}"):
-        runtime().save(nn.Linear(1, 1), tmp_path / "c")  # type: ignore[arg-type]
+def test_a_module_by_itself_is_refused(tmp_path: Path) -> None:
+    """By save and by load, which name the remedy."""
+    with pytest.raises(WrongTypeError, match=r"save: a module of type Linear .*save\({'model': model}, path\)"):
+        runtime().save(nn.Linear(1, 1), tmp_path / "c")
     assert not (tmp_path / "c").exists()
+    one = runtime()
+    one.save({"model": nn.Linear(1, 1)}, tmp_path / "c")
+    with pytest.raises(WrongTypeError, match=r"state: must be a mapping.* type Linear.*{'model': model}"):
+        one.load(tmp_path / "c", nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_one_file(tmp_path: Path) -> None:
+    """What Accelerate's scripts save: any object, and a mapping whose path names a file, as torch.save writes them."""
+    one, model = runtime(), nn.Linear(2, 1)
+    one.save([1, torch.ones(2)], tmp_path / "list")
+    one.save(model.state_dict(), tmp_path / "model.bin")
+    number, ones = torch.load(tmp_path / "list")
+    assert (number, ones.tolist()) == (1, [1.0, 1.0])
+    assert torch.equal(torch.load(tmp_path / "model.bin")["weight"], model.weight)
+    assert sorted(os.listdir(tmp_path)) == ["list", "model.bin"]
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
     """An object that is neither plain nor has a state dict is named by its place."""
-    with pytest.raises(CheckpointError, match=r"checkpoint\['path'\] is a pathlib"):
+    with pytest.raises(CheckpointError, match=r"checkpoint\['path'\] is of type pathlib"):
         runtime().save({"path": tmp_path}, tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

@@ -1,0 +1,234 @@
+"""The Logger: writes metrics, hyperparameters, images and tables of one run, in process 0 only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self, final
+
+from core.errors import ConfigurationError
+from core.loggers.values import as_mapping, plain
+
+__all__ = ["Logger", "NoExperiment"]
+
+
+class Logger(ABC):
+    """Writes what one run logs. Every process may call every method; only process 0 writes.
+
+    A front end sets :attr:`process_index`; without one, this process writes. The run is opened when it is first used.
+    A subclass defines :meth:`open` and :meth:`write_metrics`, and overrides the other ``write_*`` methods that its
+    library offers; they are called in process 0 only, with tensors of one element converted to numbers.
+    """
+
+    name: ClassVar[str] = ""
+    """The name that users request it by."""
+    requires_logging_directory: ClassVar[bool] = False
+    """Whether it writes files, so that :meth:`for_project` needs a folder."""
+    package: ClassVar[str] = ""
+    """The package that it needs, as ``import`` names it; empty if none."""
+
+    def __init__(self) -> None:
+        self.process_index = 0
+        """The number of this process. Loggers of other processes than 0 write nothing."""
+        self._experiment: Any = None
+        self._is_finished = False
+
+    @classmethod
+    def for_project(cls, project: str, save_dir: str | None, **options: Any) -> Self:
+        """The logger for a run of ``project``; ``Runtime.init_trackers`` makes trackers with it.
+
+        Args:
+            project: The name of the project or experiment.
+            save_dir: The folder for files; ``None`` only if :attr:`requires_logging_directory` is false.
+            **options: Arguments of the library, such as those in ``init_kwargs``.
+        """
+        raise ConfigurationError(
+            f"log_with={cls.name!r}: {cls.__name__} cannot be made from a name. Pass an object of it in log_with, or "
+            "define its class method for_project."
+        )
+
+    # -- what a subclass defines ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def open(self) -> Any:
+        """Start or continue the run; returns the library's own object, which :attr:`experiment` is then."""
+
+    @abstractmethod
+    def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        """Write one set of values."""
+
+    def write_hyperparams(self, values: Mapping[str, Any]) -> None:
+        """Write the run's configuration."""
+        raise self._cannot("log_hyperparams")
+
+    def write_images(self, images: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        """Write images by name."""
+        raise self._cannot("log_images")
+
+    def write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int | None) -> None:
+        """Write a table."""
+        raise self._cannot("log_table")
+
+    def flush(self) -> None:  # noqa: B027 - most write at once
+        """Write what is buffered."""
+
+    def close(self, status: str) -> None:  # noqa: B027 - most have nothing to close
+        """End the run. ``status`` is ``"success"`` or ``"failed"``."""
+
+    # -- what front ends and users call --------------------------------------------------------------------------
+
+    @property
+    def experiment(self) -> Any:
+        """The library's own object, such as ``wandb.Run``; this opens the run.
+
+        In other processes than 0 an object whose methods do nothing.
+        """
+        if self.process_index != 0:
+            return NoExperiment()
+        if self._experiment is None:
+            if self._is_finished:
+                raise ConfigurationError(
+                    f"{type(self).__name__}: the run has ended, so it takes no more values. Log before finish() or "
+                    "end_training(), or make another logger."
+                )
+            self._experiment = self.open()
+        return self._experiment
+
+    @property
+    def tracker(self) -> Any:
+        """Accelerate's name of :attr:`experiment`."""
+        return self.experiment
+
+    @property
+    def version(self) -> str | int | None:
+        """What tells this run from others of the same project; ``None`` if nothing does."""
+        return None
+
+    @property
+    def save_dir(self) -> str | None:
+        """The folder below which files are written; ``None`` if the library decides."""
+        return None
+
+    @property
+    def log_dir(self) -> str | None:
+        """The folder of this run's files; :attr:`save_dir` unless runs have their own."""
+        return self.save_dir
+
+    def start(self) -> None:
+        """Open the run; otherwise its first use does."""
+        if self.process_index == 0:
+            self.experiment  # noqa: B018  opens it
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None, **options: Any) -> None:
+        """Write ``metrics``.
+
+        Args:
+            metrics: Values by name. Tensors of one element are converted to numbers.
+            step: The step that they belong to. Steps may repeat and go back.
+            **options: Arguments of the library's call.
+
+        Raises:
+            WrongTypeError: ``metrics`` is not a mapping, or a value has a type that cannot be logged here.
+        """
+        if self.process_index == 0:
+            self.write_metrics(plain(as_mapping("metrics", metrics)), step, **options)
+
+    def log_hyperparams(self, params: Any) -> None:
+        """Write the configuration of the run: a mapping, or an object with attributes such as an argparse namespace.
+
+        Raises:
+            WrongTypeError: ``params`` is neither.
+        """
+        if self.process_index == 0:
+            self.write_hyperparams(plain(as_mapping("params", params)))
+
+    def log_images(self, images: Mapping[str, Any], step: int | None = None, **options: Any) -> None:
+        """Write images by name: each an array or tensor, or a list of them.
+
+        Raises:
+            ConfigurationError: This logger writes no images.
+        """
+        if self.process_index == 0:
+            self.write_images(as_mapping("images", images), step, **options)
+
+    def log_table(
+        self,
+        table_name: str,
+        columns: list[str] | None = None,
+        data: list[list[Any]] | None = None,
+        dataframe: Any = None,
+        step: int | None = None,
+    ) -> None:
+        """Write a table, given by ``columns`` and the rows in ``data``, or as a pandas data frame.
+
+        Raises:
+            ConfigurationError: This logger writes no tables, or both or none of the two were given.
+        """
+        if (dataframe is None) == (data is None) or (data is not None and columns is None):
+            raise ConfigurationError("log_table: pass either columns and data, or dataframe.")
+        if self.process_index == 0:
+            if dataframe is not None:
+                columns, data = [str(name) for name in dataframe.columns], dataframe.values.tolist()
+            self.write_table(table_name, list(columns or ()), [list(row) for row in data or ()], step)
+
+    def save(self) -> None:
+        """Write what is buffered."""
+        if self._experiment is not None:
+            self.flush()
+
+    def finalize(self, status: str = "success") -> None:
+        """Write what is buffered at the end of a fit or test, after which more may be logged."""
+        self.save()
+
+    def finish(self, status: str = "success") -> None:
+        """End the run; may be called twice. ``status`` is ``"success"`` or ``"failed"``."""
+        try:
+            if self._experiment is not None:
+                self.finalize(status)
+                self.close(status)
+        finally:
+            self._experiment, self._is_finished = None, True
+
+    @final
+    def log(self, values: Mapping[str, Any], step: int | None = None, **options: Any) -> None:
+        """Accelerate's name of :meth:`log_metrics`."""
+        self.log_metrics(values, step, **options)
+
+    @final
+    def store_init_configuration(self, values: Any) -> None:
+        """Accelerate's name of :meth:`log_hyperparams`."""
+        self.log_hyperparams(values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_experiment": None}  # another process opens the run itself, if it writes
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    def _cannot(self, method: str) -> ConfigurationError:
+        return ConfigurationError(f"{method}: {type(self).__name__} has no such feature. Use experiment instead.")
+
+
+class NoExperiment:
+    """:attr:`Logger.experiment` in processes that write nothing: its methods do nothing, and so do theirs."""
+
+    def __getattr__(self, name: str) -> NoExperiment:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoExperiment:
+        """Do nothing."""
+        return self
+
+    def __getitem__(self, key: Any) -> NoExperiment:
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+    def __enter__(self) -> NoExperiment:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass

@@ -1,0 +1,57 @@
+"""JSONLogger: each set of metrics as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+from core.loggers.folders import FolderLogger
+from core.loggers.values import scalars
+
+__all__ = ["JSONLogger", "append_to"]
+
+
+class JSONLogger(FolderLogger):
+    """Appends each set of metrics to ``metrics.jsonl`` as one line: ``{"step": 3, "loss": 0.5}``.
+
+    A line is handed to the operating system at once, so it outlives a crash of the process. NaN and infinities are
+    written as Python's ``json`` reads them. :attr:`experiment` is the open file.
+    """
+
+    name: ClassVar[str] = "json"
+
+    def open(self) -> TextIO:
+        """Open the file; an earlier run's lines in it are kept."""
+        return append_to(Path(self.log_dir) / "metrics.jsonl", self)
+
+    def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        """Append a line."""
+        line = {"step": step, **scalars(type(self).__name__, values), **options}
+        self.experiment.write(json.dumps(line) + "\n")
+        self.experiment.flush()
+
+    def write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int | None) -> None:
+        """Append a line with the table under its name."""
+        line = {"step": step, name: {"columns": columns, "data": rows}}
+        self.experiment.write(json.dumps(line, default=str) + "\n")
+        self.experiment.flush()
+
+    def close(self, status: str) -> None:
+        """Close the file."""
+        self.experiment.close()
+
+
+def append_to(path: Path, owner: object) -> TextIO:
+    """Open ``path`` for appending whole lines, until ``owner`` is gone; what a crash left of a line ends there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+    weakref.finalize(owner, file.close)
+    if file.tell():
+        with open(path, "rb") as existing:
+            existing.seek(-1, 2)
+            if existing.read() != b"\n":
+                file.write("\n")
+    return file

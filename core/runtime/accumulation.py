@@ -1,0 +1,269 @@
+"""Gradient accumulation: the micro-batches between two steps of the optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from core.data.active import ActivePass
+from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.loaders import GradientAccumulationPlugin, GradientState
+from core.strategies.base import Strategy
+
+__all__ = ["MicroBatch", "OptimizerGate", "Window"]
+
+
+class Window:
+    """The micro-batches between two steps of the optimizers.
+
+    Each loss is divided by the number of micro-batches. Where the length of the data is known, so is that number when
+    the window begins. Otherwise it is :attr:`GradientAccumulationPlugin.num_steps`; if the data ends earlier, what has
+    been accumulated is multiplied by the ratio before the last micro-batch.
+
+    Args:
+        state: Whether this micro-batch synchronizes gradients, and which loader the loop is in.
+        optimizers: All prepared optimizers.
+    """
+
+    def __init__(self, state: GradientState, optimizers: Collection[Optimizer]) -> None:
+        self._state, self._optimizers = state, optimizers
+        self.size = 1
+        """The number of micro-batches that each loss is divided by."""
+        self.number = 1
+        """The current micro-batch, from 1; equal to ``size`` in the last one."""
+        self.has_gradients = False
+        """Whether an earlier micro-batch of this window has left gradients."""
+        self.is_inside = False
+        """Whether the code is in ``with accumulate()``."""
+        self._models: tuple[nn.Module, ...] = ()
+        self._divisor: Tensor | None = None
+        self._items: Tensor | None = None
+        self._has_weighted = self._has_plain = False
+
+    def begin(self, models: tuple[nn.Module, ...]) -> bool:
+        """Begin a micro-batch; returns whether it is the window's last."""
+        state = self._state
+        plugin, newest = state.plugin, state.newest
+        if self.is_inside:
+            raise ConfigurationError(
+                "accumulate: called inside another accumulate. Pass all models to one call: accumulate(a, b)."
+            )
+        if self.number >= self.size or (plugin.sync_with_dataloader and state.has_left_window):
+            self._begin_window(plugin, newest, models)
+        self.number += 1
+        self.is_inside, self._models, self._has_weighted = True, models, False
+        is_last = self.number >= self.size
+        if not is_last and plugin.sync_with_dataloader and newest is not None and newest.is_last():
+            is_last = True
+            if self.has_gradients and self._divisor is None:
+                self._multiply_gradients(self.size / self.number)
+            self.size = self.number
+        state.enter_micro_batch(newest, is_last)
+        return is_last
+
+    def _begin_window(
+        self, plugin: GradientAccumulationPlugin, newest: ActivePass | None, models: tuple[nn.Module, ...]
+    ) -> None:
+        if self.number < self.size and self.has_gradients:  # its loop was left
+            for optimizer in self._optimizers:
+                optimizer.zero_grad()
+            for model in models:
+                model.zero_grad()
+        left = newest.num_left() if plugin.sync_with_dataloader and newest is not None else None
+        self.size = plugin.num_steps if left is None else min(plugin.num_steps, left + 1)
+        self.number = 0
+        self.has_gradients = self._has_plain = self._has_weighted = False
+        self._divisor = self._items = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process is in the window; at its end, if the loop over the data was left."""
+        is_left = self._state.has_left_window
+        return {
+            "is_last": is_left or not self.is_open,
+            "size": self.size,
+            "number": self.size if is_left else self.number,
+            "has_gradients": self.has_gradients,
+            "has_plain": self._has_plain,
+            "has_weighted": self._has_weighted,
+            "divisor": self._divisor,
+            "items": self._items,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue where :meth:`state_dict` was called, with tensors on ``device``."""
+        self.size, self.number, self.has_gradients = state["size"], state["number"], state["has_gradients"]
+        self._has_plain, self._has_weighted = state["has_plain"], state["has_weighted"]
+        tensors = (state["divisor"], state["items"])
+        self._divisor, self._items = (None if tensor is None else tensor.to(device) for tensor in tensors)
+        self._state.enter_micro_batch(None, state["is_last"])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether gradients wait for a further micro-batch."""
+        return not self._state.sync_gradients
+
+    @property
+    def has_any(self) -> bool:
+        """Whether this window has gradients."""
+        return self.has_gradients or self._has_plain or self._has_weighted
+
+    def end(self) -> None:
+        """End the micro-batch."""
+        self.is_inside, self.has_gradients, self._models = False, True, ()
+
+    def divided(self, loss: Tensor) -> Tensor:
+        """A loss as its share of the mean over the window.
+
+        Raises:
+            ConfigurationError: An earlier loss of the window was given with ``num_items``.
+        """
+        if self._divisor is not None:
+            raise _mixed()
+        self._has_plain = True
+        return loss / self.size if self.size > 1 else loss
+
+    def weighted(self, loss: Tensor, num_items: int | Tensor, strategy: Strategy) -> Tensor:
+        """A sum of losses as its share of the mean over all items of the window, in all processes.
+
+        Before the last micro-batch the number of those items is unknown: losses are divided by the first micro-batch's
+        number, and the accumulated gradients are corrected before the last one is added.
+
+        Raises:
+            ConfigurationError: It was called before in this micro-batch, or an earlier loss of the window was given
+                without ``num_items``.
+            WrongTypeError: ``num_items`` is not a number.
+        """
+        items = _count(num_items, strategy.root_device)
+        is_alone = not self.is_inside
+        if self._has_weighted and not is_alone:
+            raise ConfigurationError(
+                "backward(num_items=...): called twice in one micro-batch. Add the losses, and call it once."
+            )
+        if self._has_plain and not is_alone:
+            raise _mixed()
+        self._has_weighted = not is_alone
+        if not is_alone and self.number < self.size:
+            if self._divisor is None:
+                ones = torch.ones_like(items)
+                self._divisor = ones if self._state.plugin.sync_each_batch else torch.maximum(items, ones)
+                self._items = torch.zeros_like(items)
+            assert self._items is not None
+            self._items += items
+            return loss / self._divisor.to(loss.dtype)
+        total = items if is_alone or self._items is None else self._items + items
+        mean = strategy.reduce(total, "mean")
+        factor = torch.where(mean > 0, 1 / mean, torch.zeros_like(mean))
+        if not is_alone and self._divisor is not None and self.has_gradients:
+            self._multiply_gradients(self._divisor * factor)
+        return loss * factor.to(loss.dtype)
+
+    def _multiply_gradients(self, factor: float | Tensor) -> None:
+        parameters = {id(p): p for model in self._models for p in model.parameters()}
+        parameters |= {id(p): p for o in self._optimizers for group in o.param_groups for p in group["params"]}
+        gradients = [p.grad for p in parameters.values() if p.grad is not None]
+        if not gradients:
+            raise ConfigurationError(
+                "accumulate: the gradients of the window cannot be weighted, because the strategy keeps them elsewhere "
+                "until they are reduced. Set sync_each_batch=True in GradientAccumulationPlugin."
+            )
+        for gradient in gradients:
+            local = gradient.to_local() if hasattr(gradient, "to_local") else gradient  # of a DTensor
+            local.mul_(factor)
+
+
+def _mixed() -> ConfigurationError:
+    return ConfigurationError(
+        "backward: num_items was given in some micro-batches of a window and not in others. Give it in all or in none."
+    )
+
+
+def _count(num_items: int | Tensor, device: torch.device) -> Tensor:
+    """``num_items`` as a float32 scalar on ``device``."""
+    is_number = isinstance(num_items, int | float) and not isinstance(num_items, bool)
+    if not (is_number or (isinstance(num_items, Tensor) and num_items.numel() == 1)):
+        raise WrongTypeError(f"num_items={num_items!r}: must be a number or a tensor with one element.")
+    return torch.as_tensor(num_items, device=device).detach().to(torch.float32).reshape(())
+
+
+class OptimizerGate:
+    """Whether a call of a prepared optimizer's ``step`` and ``zero_grad`` acts.
+
+    ``step`` acts in the last micro-batch of a window. ``zero_grad`` acts unless it would clear gradients that wait for
+    the window's step, wherever the loop calls it: before ``backward`` or after ``step``.
+    """
+
+    def __init__(self, state: GradientState, window: Window) -> None:
+        self._state, self._window = state, window
+        self._is_stale = False
+        """Whether the gradients were applied, and not cleared since."""
+        self._is_waiting = False
+        """Whether ``step`` was called before the last micro-batch."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the last calls have left."""
+        return {"is_stale": self._is_stale, "is_waiting": self._is_waiting}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self._is_stale, self._is_waiting = state["is_stale"], state["is_waiting"]
+
+    def step(self, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
+        """Call ``step`` in the last micro-batch.
+
+        Raises:
+            ConfigurationError: A closure is given, whose loss would be left out of the window.
+        """
+        if closure is not None:
+            raise ConfigurationError(
+                "step: was given a closure, which cannot be combined with gradient_accumulation_steps > 1. Call "
+                "runtime.backward(loss) and step(), or set gradient_accumulation_steps=1."
+            )
+        if not self._state.sync_gradients:
+            self._is_waiting = True
+            return None
+        self._is_stale, self._is_waiting = True, False
+        return step()
+
+    def clears(self) -> bool:
+        """Whether ``zero_grad`` acts now."""
+        acts = self._is_stale or self._state.has_left_window or not (self._is_waiting or self._window.has_any)
+        if acts:
+            self._is_stale = self._is_waiting = False
+        return acts
+
+
+class MicroBatch(AbstractContextManager[None]):
+    """The context of one micro-batch, for :meth:`core.Runtime.accumulate`.
+
+    Args:
+        window: The window that it is a part of.
+        models: The models that it trains.
+        no_sync: Makes the context in which gradients of a model are not reduced; ``None`` if nothing is reduced.
+    """
+
+    __slots__ = ("_models", "_no_sync", "_stack", "_window")
+
+    def __init__(
+        self,
+        window: Window,
+        models: tuple[nn.Module, ...],
+        no_sync: Callable[[nn.Module], AbstractContextManager[Any]] | None,
+    ) -> None:
+        self._window, self._models, self._no_sync = window, models, no_sync
+        self._stack: ExitStack | None = None
+
+    def __enter__(self) -> None:
+        if not self._window.begin(self._models) and self._no_sync is not None:
+            self._stack = ExitStack()
+            for model in self._models:
+                self._stack.enter_context(self._no_sync(model))
+
+    def __exit__(self, *error: Any) -> None:
+        self._window.end()
+        if self._stack is not None:
+            self._stack.__exit__(*error)

@@ -1,0 +1,113 @@
+"""What runs, in the names that scripts written for Accelerate compare with."""
+
+from __future__ import annotations
+
+import torch
+
+from core.plan import Plan
+from core.precisions.base import Precision
+from core.strategies.base import Strategy
+
+__all__ = ["FactsView", "RunFacts"]
+
+_MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+
+class RunFacts:
+    """The part of :class:`core.Runtime` that says what runs, and which process this is."""
+
+    plan: Plan
+    """What was resolved: what runs, on which devices, and why."""
+    _strategy: Strategy
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this process works on."""
+        return self._strategy.root_device
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes of the run, on all machines."""
+        return self._strategy.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all processes, from 0."""
+        return self._strategy.global_rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process on its machine, from 0."""
+        return self._strategy.local_rank
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is process 0 among all processes."""
+        return self._strategy.global_rank == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is process 0 of its machine."""
+        return self._strategy.local_rank == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last of all processes."""
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether the run has several processes."""
+        return self.num_processes > 1
+
+    @property
+    def distributed_type(self) -> str:
+        """How the run is distributed, in Accelerate's spelling where Accelerate has it.
+
+        ``NO`` for one process; ``MULTI_`` and the kind of device, such as ``MULTI_CPU``, for several; the name that
+        the strategy declares, such as ``FSDP``, if it declares one.
+        """
+        strategy = self._strategy
+        if strategy.distributed_type is not None:
+            return strategy.distributed_type
+        accelerator = strategy.accelerator
+        return f"MULTI_{accelerator.device_family or accelerator.name.upper()}" if self.use_distributed else "NO"
+
+    @property
+    def mixed_precision(self) -> str:
+        """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
+        return _mixed_precision(self._strategy.precision)
+
+
+class FactsView(RunFacts):
+    """What :attr:`core.Runtime.state` returns.
+
+    Args:
+        strategy: Of the run.
+        plan: Of the run.
+    """
+
+    def __init__(self, strategy: Strategy, plan: Plan) -> None:
+        self._strategy, self.plan = strategy, plan
+
+    @property
+    def backend(self) -> str | None:
+        """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
+        return self.plan.process_group_backend
+
+    def __repr__(self) -> str:
+        backend = "" if self.backend is None else f"  Backend: {self.backend}"
+        return (
+            f"Distributed environment: {self.distributed_type}{backend}\n"
+            f"Num processes: {self.num_processes}\n"
+            f"Process index: {self.process_index}\n"
+            f"Local process index: {self.local_process_index}\n"
+            f"Device: {self.device}\n"
+            f"Mixed precision: {self.mixed_precision}"
+        )
+
+
+def _mixed_precision(precision: Precision) -> str:
+    if precision.param_dtype is torch.float32:
+        return _MIXED.get(precision.compute_dtype, precision.name)
+    return precision.name

@@ -1,0 +1,99 @@
+"""Starting processes from a notebook or a console."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from core.errors import ConfigurationError, LaunchError
+from core.plan import Request, assemble, resolve
+from core.runs import last_run
+from core.strategies.launchers import FunctionLauncher
+
+__all__ = ["notebook_launcher"]
+
+PRECISIONS = {"no": None, "fp16": "16-mixed", "bf16": "bf16-mixed"}
+
+
+def notebook_launcher(
+    function: Callable[..., Any],
+    args: Iterable[Any] = (),
+    num_processes: int | None = None,
+    mixed_precision: str | None = None,
+    use_port: int | str | None = None,
+    master_addr: str = "127.0.0.1",
+    node_rank: int = 0,
+    num_nodes: int = 1,
+    *,
+    start_method: Literal["fork", "spawn"] = "fork",
+) -> Any:
+    """Call ``function(*args)`` in new processes. A Runtime created in it uses these processes, as under torchrun.
+
+    Args:
+        function: The whole training; it makes its own Runtime.
+        args: Its arguments.
+        num_processes: Processes on this machine; by default one for each device. With one in all, the function is
+            called in this process.
+        mixed_precision: ``"fp16"`` or ``"bf16"``: the precision of a Runtime that sets none; ``"no"`` for 32-bit.
+        use_port: The port at which the processes meet; a free one by default, which needs one machine.
+        master_addr: The address of the machine with ``node_rank=0``.
+        node_rank: The number of this machine.
+        num_nodes: The number of machines, on each of which this is called.
+        start_method: ``"fork"``, with which the function may be defined in the notebook, or ``"spawn"``.
+
+    Returns:
+        What the function returned in rank 0 of this machine.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
+        LaunchError: The processes cannot be forked, a Runtime is live in this process, or a process failed.
+    """
+    if mixed_precision not in (None, *PRECISIONS):
+        raise ConfigurationError(f"mixed_precision={mixed_precision!r}: unknown. Valid: 'no', 'fp16', 'bf16'.")
+    if num_nodes > 1 and use_port is None:
+        raise ConfigurationError(f"num_nodes={num_nodes}: the machines meet at use_port. Set use_port and master_addr.")
+    plan = resolve(Request.read(devices="auto" if num_processes is None else num_processes))
+    count = len(plan.devices)
+    precision = PRECISIONS[mixed_precision or "no"]
+    if count * num_nodes == 1 and precision is None:
+        return function(*args)
+    run = last_run()
+    if run is not None and run._is_live:
+        raise LaunchError(
+            "notebook_launcher: a Runtime is live in this process, and its devices are in use. Make the Runtime inside "
+            "the function only, and restart the session."
+        )
+    port = str(use_port or _free_port())
+
+    def environ_for(local_rank: int) -> Mapping[str, str]:
+        return {
+            "RANK": str(node_rank * count + local_rank),
+            "LOCAL_RANK": str(local_rank),
+            "WORLD_SIZE": str(count * num_nodes),
+            "LOCAL_WORLD_SIZE": str(count),
+            "GROUP_RANK": str(node_rank),
+            "MASTER_ADDR": master_addr,
+            "MASTER_PORT": port,
+            **({} if precision is None else {"CORE_PRECISION": precision}),
+        }
+
+    launcher = FunctionLauncher(
+        count,
+        environ_for,
+        strategy="notebook_launcher",
+        start_method=start_method,
+        fork_unsafe_reason=assemble(plan).accelerator.fork_unsafe_reason() if start_method == "fork" else None,
+    )
+    return launcher.launch(_call, function, tuple(args))
+
+
+def _call(environ: Mapping[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    del environ
+    return function(*args)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

@@ -1,0 +1,193 @@
+"""Preparing the user's modules, optimizers and data loaders, and finding the user's own in what was prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from core.data import DataSettings, PreparedLoader, prepare_loader
+from core.errors import ConfigurationError
+from core.plan import Plan
+from core.runtime.accumulation import OptimizerGate, Window
+from core.runtime.loaders import LoaderState
+from core.runtime.modules import PreparedModule, needs_forward_context
+from core.runtime.optimizers import AccumulatingOptimizer, PreparedOptimizer
+from core.runtime.prepared import PreparedObjects
+from core.runtime.schedulers import PreparedScheduler, warn_of_long_schedule
+from core.strategies.base import Strategy
+
+__all__ = ["Preparing"]
+
+
+class Preparing(LoaderState):
+    """The part of :class:`core.Runtime` that prepares the user's objects."""
+
+    def _connect(self, plan: Plan) -> None:
+        super()._connect(plan)
+        self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
+        """The prepared optimizers, in the same order in every process."""
+        self._prepared = PreparedObjects()
+
+        self._window = Window(self._gradient_state, self._optimizers)
+        self._data_settings = DataSettings()
+        self._device_placement = self._step_scheduler_with_optimizer = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_optimizers", "_window")
+        return {name: value for name, value in super().__getstate__().items() if name not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "_optimizers": WeakKeyDictionary()})
+        self._window = Window(self._gradient_state, self._optimizers)
+
+    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
+        """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
+
+        Modules are converted, moved and wrapped as the precision and the strategy need it, or returned unchanged if
+        nothing is needed. Data loaders yield this process's part of the data on its device. Optimizers follow their
+        modules. Schedulers step when their optimizer does. Modules are prepared before their optimizers in any order
+        of the arguments. Objects of any other type are returned unchanged.
+
+        Args:
+            *objects: The objects.
+            device_placement: For each object, whether a module or a loader's batches are moved to the device; by
+                default as the constructor was told.
+
+        Returns:
+            The prepared objects in the order given; one object if one was given.
+
+        Raises:
+            ConfigurationError: ``device_placement`` does not have one value for each object.
+        """
+        places = [None] * len(objects) if device_placement is None else list(device_placement)
+        if len(places) != len(objects):
+            raise ConfigurationError(
+                f"device_placement={device_placement!r}: has {len(places)} values for {len(objects)} objects. Give one "
+                "for each."
+            )
+        self._live_strategy()
+        prepared: list[Any] = list(objects)
+        for position, obj in enumerate(objects):
+            if isinstance(obj, nn.Module):
+                prepared[position] = self._prepare_module(obj, places[position])
+        for position, obj in enumerate(objects):
+            if isinstance(obj, Optimizer):
+                prepared[position] = self._prepare_optimizer(obj)
+            elif isinstance(obj, DataLoader):
+                prepared[position] = self.prepare_data_loader(obj, device_placement=places[position])
+            elif isinstance(obj, LRScheduler):
+                prepared[position] = self._prepare_scheduler(obj)
+        self._prepared.add(prepared)
+        self._bind_step()
+        return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def prepare_model(
+        self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        """One module, as in :meth:`prepare`.
+
+        Args:
+            model: The user's own, or a prepared one, which is returned as it is.
+            device_placement: Whether it is moved to the device; by default as the constructor was told.
+            evaluation_mode: Whether it is only evaluated: it is converted and moved, and not wrapped for training,
+                unless the strategy divides modules among the processes.
+        """
+        prepared = self._prepare_module(model, device_placement, evaluation_mode)
+        self._prepared.add([prepared])
+        self._bind_step()
+        return prepared
+
+    def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
+        """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
+        del device_placement
+        self._live_strategy()
+        prepared = self._prepare_optimizer(optimizer)
+        self._prepared.add([prepared])
+        self._bind_step()
+        return prepared
+
+    def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
+        """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
+        self._live_strategy()
+        prepared = self._prepare_scheduler(scheduler)
+        self._prepared.add([prepared])
+        return prepared
+
+    def prepare_data_loader(
+        self, loader: Any, device_placement: bool | None = None, slice_fn_for_dispatch: None = None, **options: Any
+    ) -> PreparedLoader:
+        """One data loader, ready for the loop.
+
+        Args:
+            loader: A DataLoader, or any iterable of batches that :func:`core.data.prepare_loader` accepts.
+            device_placement: Whether batches are moved to the device; by default as the constructor was told.
+            slice_fn_for_dispatch: Must be ``None``: batches that process 0 reads for all are divided by their items.
+            **options: As in :func:`core.data.prepare_loader`; ``settings`` replaces those of the constructor.
+        """
+        if slice_fn_for_dispatch is not None:
+            raise ConfigurationError(
+                f"slice_fn_for_dispatch={slice_fn_for_dispatch!r}: must be None; dispatched batches are divided by "
+                "their items. Leave it out."
+            )
+        options.setdefault("settings", self._data_settings)
+        placement = self._device_placement if device_placement is None else device_placement
+        strategy = self._live_strategy()
+        prepared = prepare_loader(loader, strategy, active=self._active, device_placement=placement, **options)
+        self._prepared.add([prepared])
+        return prepared
+
+    def _prepare_module(
+        self, module: nn.Module, device_placement: bool | None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        strategy = self._live_strategy()
+        if self.unwrap_model(module) is not module:
+            return module
+        strategy.moves_modules = self._device_placement if device_placement is None else device_placement
+        try:
+            if evaluation_mode and not strategy.inference_is_collective:
+                wrapped = Strategy.setup_module(strategy, module)
+            else:
+                wrapped = strategy.setup_module(module)
+        finally:
+            del strategy.moves_modules
+        if wrapped is module and not needs_forward_context(strategy.precision):
+            return module
+        return PreparedModule(wrapped, module, strategy.precision)
+
+    def _prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        if isinstance(optimizer, PreparedOptimizer):
+            return optimizer
+        strategy = self._strategy
+        (optimizer,) = strategy.setup_optimizers([optimizer])
+        self._optimizers[optimizer] = None
+        if self._gradient_state.num_steps > 1:
+            return AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))
+        return optimizer if strategy.uses_native_step() else PreparedOptimizer(optimizer, strategy)
+
+    def _prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
+        precision = self._strategy.precision
+        has_skips = self._gradient_state.num_steps > 1 or precision.scales_loss
+        if isinstance(scheduler, PreparedScheduler) or not (has_skips and self._step_scheduler_with_optimizer):
+            return scheduler
+        return PreparedScheduler(scheduler, self._gradient_state, precision)
+
+    def teardown(self, failed: bool = False) -> None:
+        """Warn of schedules made for Accelerate's number of steps; see :meth:`RunLife.teardown`."""
+        if self._is_live and self.is_main_process and not failed:
+            for scheduler in self._prepared.of("schedulers"):
+                warn_of_long_schedule(scheduler, self.num_processes)
+        super().teardown(failed)
+
+    def unwrap_model(self, model: nn.Module) -> nn.Module:
+        """The user's own module in a prepared one."""
+        return model._core_inner if isinstance(model, PreparedModule) else self._strategy.unwrap_module(model)
+
+    def strategy_module(self, model: nn.Module) -> nn.Module:
+        """The module as the strategy set it up, in a prepared one."""
+        return model._core_wrapped if isinstance(model, PreparedModule) else model

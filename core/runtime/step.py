@@ -1,0 +1,122 @@
+"""The parts of a training step that are the run's: backward, clipping and what was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from core.errors import ConfigurationError
+from core.runtime.synchronization import Synchronization
+from core.strategies.optimizer_wrapper import unwrap_optimizer
+
+__all__ = ["StepParts"]
+
+
+class StepParts(Synchronization):
+    """The part of :class:`core.Runtime` that a loop calls in each step."""
+
+    def _bind_step(self) -> None:
+        # Shadows the method with the function that does the work, to save a call in each step.
+        if type(self).backward is StepParts.backward:
+            self.__dict__["backward"] = self._make_backward()
+
+    def _unbind_step(self) -> None:
+        self.__dict__.pop("backward", None)
+
+    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+        """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
+
+        If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the
+        loss is divided by the number of micro-batches of its window, or outside of :meth:`accumulate` by that number.
+
+        Args:
+            loss: The mean of this micro-batch; with ``num_items`` the sum.
+            *args: As of :meth:`torch.Tensor.backward`.
+            num_items: The number of items, such as tokens, that ``loss`` is the sum of. The step then uses the mean
+                over all items of the window, in all processes, however many each micro-batch has. Every process gives
+                it; they exchange one number in the last micro-batch.
+            **kwargs: As of :meth:`torch.Tensor.backward`.
+
+        Raises:
+            ConfigurationError: ``num_items`` was given twice in a micro-batch, or not in all micro-batches of a window.
+        """
+        self._live_strategy()
+        self._make_backward()(loss, *args, num_items=num_items, **kwargs)
+
+    def _make_backward(self) -> Callable[..., None]:
+        strategy, window, num_steps = self._strategy, self._window, self._gradient_state.num_steps
+        native = strategy.make_backward()
+
+        def backward(loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+            if num_items is not None:
+                loss = window.weighted(loss, num_items, strategy)
+            elif num_steps > 1:
+                loss = window.divided(loss) if window.is_inside else loss / num_steps
+            native(loss, *args, **kwargs)
+
+        return backward
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last step of a prepared optimizer was skipped, because its gradients were not finite."""
+        precision = self._strategy.precision
+        return any(precision.step_was_skipped(optimizer) for optimizer in self._optimizers)
+
+    def unscale_gradients(self, optimizer: Optimizer | Iterable[Optimizer] | None = None) -> None:
+        """Undo the scaling of the loss in the gradients, in the last micro-batch of a window; further calls do nothing.
+
+        Args:
+            optimizer: The optimizers whose gradients are unscaled; all prepared ones by default.
+        """
+        strategy = self._live_strategy()
+        if not (strategy.precision.scales_loss and self._gradient_state.sync_gradients):
+            return
+        chosen = [optimizer] if isinstance(optimizer, Optimizer) else optimizer
+        for one in list(self._optimizers) if chosen is None else chosen:
+            strategy.unscale_gradients(unwrap_optimizer(one))
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision's forward context, for computations outside a prepared module."""
+        return self._live_strategy().precision.forward_context()
+
+    def clip_grad_norm_(
+        self, parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> Tensor | None:
+        """Clip the norm of all gradients together, in place; scaled gradients are unscaled first.
+
+        Args:
+            parameters: The parameters whose gradients are clipped.
+            max_norm: The largest norm, ≥ 0.
+            norm_type: The order of the norm.
+
+        Returns:
+            The norm before clipping, a scalar; ``None`` in a micro-batch that is not the last of its window, where
+            nothing is clipped.
+
+        Raises:
+            ConfigurationError: ``max_norm`` is not a number ≥ 0, or the strategy cannot clip by norm.
+        """
+        if not max_norm >= 0:
+            raise ConfigurationError(f"max_norm={max_norm!r}: must be a number ≥ 0.")
+        return self._clip(parameters, max_norm, "norm", norm_type)
+
+    def clip_grad_value_(self, parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+        """Clip each element of the gradients to ``[-clip_value, clip_value]``; otherwise as :meth:`clip_grad_norm_`."""
+        self._clip(parameters, clip_value, "value", 2.0)
+
+    def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
+        chosen: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        strategy = self._live_strategy()
+        strategy.check_clip_algorithm(algorithm)
+        if not self._gradient_state.sync_gradients:
+            return None
+        if strategy.precision.scales_loss:
+            wanted = {id(parameter) for parameter in chosen}
+            for optimizer in self._optimizers:
+                if any(id(p) in wanted for group in optimizer.param_groups for p in group["params"]):
+                    strategy.unscale_gradients(optimizer)
+        return strategy.clip_gradients(chosen, limit, algorithm, norm_type)

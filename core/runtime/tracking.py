@@ -1,0 +1,164 @@
+"""Trackers: the loggers of a run, and what it logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from core.errors import ConfigurationError, UnknownNameError, nearest, quoted
+from core.loggers.base import Logger, NoExperiment
+from core.loggers.find import BUILT_IN, find_loggers
+from core.plan import Plan
+from core.runtime.life import RunLife
+
+__all__ = ["Tracking"]
+
+
+class Tracking(RunLife):
+    """The part of :class:`core.Runtime` that logs. Every process may call all of it; only process 0 writes."""
+
+    trackers: list[Logger]
+    """The loggers of the run, from :meth:`init_trackers` to :meth:`end_training`."""
+
+    def _connect(self, plan: Plan) -> None:
+        super()._connect(plan)
+        self.trackers = []
+        self._requested: list[type[Logger] | Logger] = []
+        self._logging_dir: str | None = None
+
+    def _request_trackers(self, log_with: Any, logging_dir: str | None) -> None:
+        """Take up the constructor's arguments; unknown names are refused here, before anything runs."""
+        self._requested = find_loggers(log_with)
+        self._logging_dir = logging_dir
+        for tracker in self._requested:
+            if isinstance(tracker, Logger):
+                tracker.process_index = self.process_index
+            if logging_dir is None and isinstance(tracker, type) and tracker.requires_logging_directory:
+                raise ConfigurationError(
+                    f"log_with={tracker.name!r} writes files, but project_dir is not set. Set project_dir to the "
+                    "folder for them."
+                )
+
+    def init_trackers(
+        self, project_name: str, config: Any = None, init_kwargs: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Open a run of each tracker in ``log_with``. May be called by process 0 alone.
+
+        Args:
+            project_name: The name of the project or experiment; the folder's name where files are written.
+            config: The configuration to store: a mapping, or an object with attributes.
+            init_kwargs: Arguments of the libraries, by the tracker's name: ``{"wandb": {"entity": "me"}}``.
+
+        Raises:
+            BackendError: A tracker's package is missing or broken.
+            ConfigurationError: The trackers are open already.
+            UnknownNameError: A key of ``init_kwargs`` is not the name of a tracker.
+        """
+        if self.plan.runs_function:
+            self._live_strategy()
+        if self.trackers:
+            raise ConfigurationError("init_trackers: the trackers are open already. Call end_training first.")
+        options = self._options("init_kwargs", init_kwargs)
+        trackers: list[Logger] = []
+        for requested in self._requested:
+            if isinstance(requested, type):
+                tracker = requested.for_project(project_name, self._logging_dir, **options.get(requested.name, {}))
+            else:
+                tracker = requested
+            tracker.process_index = self.process_index
+            tracker.start()
+            trackers.append(tracker)
+            self.trackers = trackers
+        if config is not None:
+            for tracker in self.trackers:
+                tracker.log_hyperparams(config)
+
+    def log(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Log ``values`` with every tracker; without ``log_with`` there is none.
+
+        Args:
+            values: Values by name. Tensors of one element are converted to numbers.
+            step: The step that they belong to.
+            log_kwargs: Arguments of the libraries' calls, by the tracker's name.
+
+        Raises:
+            ConfigurationError: ``log_with`` was given, but :meth:`init_trackers` was not called.
+            UnknownNameError: A key of ``log_kwargs`` is not the name of a tracker.
+            WrongTypeError: A tracker cannot write a value.
+        """
+        options = self._options("log_kwargs", log_kwargs)
+        for tracker in self._open_trackers("log"):
+            tracker.log_metrics(values, step=step, **options.get(tracker.name, {}))
+
+    def log_images(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Log images by name, each a batch or a list, with every tracker; see :meth:`log`.
+
+        Raises:
+            ConfigurationError: As for :meth:`log`, or a tracker writes no images.
+        """
+        options = self._options("log_kwargs", log_kwargs)
+        for tracker in self._open_trackers("log_images"):
+            tracker.log_images(values, step=step, **options.get(tracker.name, {}))
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
+        """The tracker ``name``.
+
+        Args:
+            name: A name from ``log_with``, or the ``name`` of an object in it.
+            unwrap: Whether to return the library's own object, such as ``wandb.Run``. In other processes than 0 it is
+                an object whose methods do nothing.
+
+        Raises:
+            ConfigurationError: :meth:`init_trackers` was not called.
+            UnknownNameError: There is no such tracker.
+        """
+        names = [tracker.name for tracker in self._requested]
+        if name not in names:
+            raise UnknownNameError(
+                f"get_tracker({name!r}): log_with has no such tracker.{nearest(name, names)} Trackers: {quoted(names)}."
+            )
+        for tracker in self._open_trackers("get_tracker"):
+            if tracker.name == name:
+                return tracker.experiment if unwrap else tracker
+        return NoExperiment()
+
+    def end_training(self) -> None:
+        """End the trackers' runs and the processes' connections; call it at the end of the script."""
+        self.teardown()
+
+    def teardown(self, failed: bool = False) -> None:
+        """End the trackers' runs; see :meth:`RunLife.teardown`."""
+        trackers, self.trackers = self.trackers, []
+        with ExitStack() as stack:  # one that fails keeps no other open
+            stack.callback(super().teardown, failed)
+            for tracker in reversed(trackers):
+                stack.callback(tracker.finish, "failed" if failed else "success")
+
+    def _open_trackers(self, method: str) -> list[Logger]:
+        if self._requested and not self.trackers and self.is_main_process:
+            raise ConfigurationError(
+                f"{method}: the trackers are not open. Call runtime.init_trackers(project_name) before."
+            )
+        return self.trackers
+
+    def _options(self, argument: str, given: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mapping[str, Any]]:
+        """``given``, whose keys may also name trackers that this run does not use: scripts choose them by an option."""
+        valid = {*BUILT_IN, *(tracker.name for tracker in self._requested)}
+        for name in given or {}:
+            if name not in valid:
+                raise UnknownNameError(
+                    f"{argument}[{name!r}]: there is no such tracker.{nearest(name, sorted(valid))} Its keys are the "
+                    f"names of trackers: {quoted(sorted(valid))}."
+                )
+        return given or {}

@@ -1,0 +1,219 @@
+"""Accumulation over processes against plain torch on one big batch. Usage: accumulating.py PROCESSES"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from core import GradientAccumulationPlugin, Runtime
+from core.errors import ConfigurationError
+from core.strategies import DDPStrategy
+
+PROCESSES = int(sys.argv[1])
+BATCH, STEPS, BATCHES = 2, 3, 8
+
+sent: list[int] = []
+"""The buckets of gradients that were reduced, one for each."""
+
+
+def counting(state: Any, bucket: Any) -> Any:
+    """The mean over processes, as DistributedDataParallel computes it."""
+    del state
+    sent.append(1)
+    gradients = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(gradients, async_op=True).get_future().then(lambda future: future.value()[0])
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def data() -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets, and the number of tokens of each item, 0 to 4."""
+    items = PROCESSES * BATCH * BATCHES
+    generator = torch.Generator().manual_seed(1)
+    inputs, targets = torch.randn(items, 4, generator=generator), torch.randn(items, 2, generator=generator)
+    return inputs, targets, torch.randint(0, 5, (items,), generator=generator)
+
+
+class Stream(IterableDataset[Any]):
+    """Of unknown length."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(list(zip(*data(), strict=True)))
+
+
+def distance(model: nn.Module, expected: nn.Module) -> float:
+    return max(
+        float((one - other).detach().abs().max())
+        for one, other in zip(model.parameters(), expected.parameters(), strict=True)
+    )
+
+
+def runtime(steps: Any = STEPS) -> Runtime:
+    strategy = DDPStrategy(communication_hook=counting)
+    return Runtime(accelerator="cpu", strategy=strategy, devices=PROCESSES, gradient_accumulation_steps=steps)
+
+
+def token_losses(model: nn.Module, batch: Any) -> Tensor:
+    """Each item's loss counts as often as it has tokens."""
+    inputs, targets, tokens = batch
+    errors: Tensor = model(inputs) - targets
+    total: Tensor = (errors.square().mean(1) * tokens).sum()
+    return total
+
+
+def train(steps: Any, is_stream: bool, is_weighted: bool) -> dict[str, Any]:
+    """Two epochs; the distance to plain torch, and the number of reductions of each epoch."""
+    one = runtime(steps)
+    module = network()
+    loader = DataLoader(Stream() if is_stream else TensorDataset(*data()), batch_size=BATCH)
+    model, optimizer, batches = one.prepare(module, SGD(module.parameters(), lr=0.1, momentum=0.9), loader)
+    sent.clear()
+    for _ in range(2):
+        for batch in batches:
+            with one.accumulate(model):
+                if is_weighted:
+                    one.backward(token_losses(model, batch), num_items=batch[2].sum())
+                else:
+                    one.backward(nn.functional.mse_loss(model(batch[0]), batch[1]))
+                one.clip_grad_norm_(model.parameters(), 1e6)
+                optimizer.step()
+                optimizer.zero_grad()
+    expected = network()
+    plain = SGD(expected.parameters(), lr=0.1, momentum=0.9)
+    size = PROCESSES * BATCH * STEPS
+    for _ in range(2):
+        for inputs, targets, tokens in zip(*(torch.split(part, size) for part in data()), strict=True):
+            loss = nn.functional.mse_loss(expected(inputs), targets)
+            if is_weighted:
+                loss = token_losses(expected, (inputs, targets, tokens)) / tokens.sum()
+            loss.backward()  # type: ignore[no-untyped-call]
+            plain.step()
+            plain.zero_grad()
+    moved = distance(network(), expected)
+    one.teardown()
+    return {"distance": distance(module, expected), "moved": moved, "reductions": len(sent)}
+
+
+def uneven() -> dict[str, Any]:
+    """Process 0 has a batch more than the others, which add gradients of zero."""
+    one = runtime(1)
+    module = network()
+    model, optimizer = one.prepare(module, SGD(module.parameters(), lr=0.1))
+    inputs, targets, _ = data()
+    items = 3 * PROCESSES + 1
+    loader = one.prepare(DataLoader(TensorDataset(inputs[:items], targets[:items]), batch_size=1))
+    padded = len(loader)
+    steps = 0
+    with one.join_uneven_inputs([model], even_batches=False):
+        own = len(loader)
+        for own_inputs, own_targets in loader:
+            one.backward(nn.functional.mse_loss(model(own_inputs), own_targets))
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+    expected = network()
+    plain = SGD(expected.parameters(), lr=0.1)
+    for start in range(0, items, PROCESSES):
+        for number in range(start, min(start + PROCESSES, items)):
+            loss = nn.functional.mse_loss(expected(inputs[number : number + 1]), targets[number : number + 1])
+            (loss / PROCESSES).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+        plain.zero_grad()
+    batches = one.gather(torch.tensor([own])).tolist()
+    found = {"distance": distance(module, expected), "batches": batches, "steps": steps == own, "padded": padded}
+    found["after"] = len(loader)
+    one.teardown()
+    return found
+
+
+def synchronized_later() -> float:
+    """Two forward passes in no_sync, then a reduction in the second backward; the distance to the mean gradient."""
+    one = runtime(1)
+    model = one.prepare(nn.Linear(1, 1, bias=False))
+    rank = one.process_index
+    with one.no_sync(model):
+        first = model(torch.full((1, 1), 1.0 + rank)).sum()
+        second = model(torch.full((1, 1), 10.0 + rank)).sum()
+    one.backward(first)
+    with one.trigger_sync_in_backward(model):
+        one.backward(second)
+    mean = sum(11.0 + 2 * number for number in range(PROCESSES)) / PROCESSES
+    found = abs(float(model.weight.grad) - mean)
+    one.teardown()
+    return found
+
+
+def refused() -> str:
+    """Accumulation and uneven numbers of batches."""
+    one = runtime()
+    model = one.prepare(network())
+    try:
+        with one.join_uneven_inputs([model]):
+            return ""
+    except ConfigurationError as error:
+        return str(error)
+    finally:
+        one.teardown()
+
+
+def long_schedule() -> list[str]:
+    """Warnings of a run of 4 steps, for schedules of 4 steps and of 4 steps for each process."""
+    one = runtime(1)
+    module = network()
+    optimizer = SGD(module.parameters(), lr=0.1)
+
+    def decay(step: int, num_training_steps: int) -> float:
+        return max(0.0, 1 - step / num_training_steps)
+
+    schedulers = [
+        *(torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps) for steps in (4, 4 * PROCESSES)),
+        torch.optim.lr_scheduler.LambdaLR(optimizer, partial(decay, num_training_steps=4 * PROCESSES)),
+        torch.optim.lr_scheduler.StepLR(optimizer, 4 * PROCESSES),
+    ]
+    model, optimizer, *schedulers = one.prepare(module, optimizer, *schedulers)
+    for _ in range(4):
+        one.backward(model(torch.ones(1, 4)).mean())
+        optimizer.step()
+        for number, scheduler in enumerate(schedulers):
+            if number or scheduler.last_epoch < 3:
+                scheduler.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        one.teardown()
+    return [str(warning.message) for warning in caught]
+
+
+def main() -> None:
+    each = GradientAccumulationPlugin(num_steps=STEPS, sync_each_batch=True)
+    facts = {
+        "sized": train(STEPS, False, False),
+        "stream": train(STEPS, True, False),
+        "sized, tokens": train(STEPS, False, True),
+        "stream, tokens": train(STEPS, True, True),
+        "each": train(each, False, False),
+        "each, tokens": train(each, True, True),
+        "uneven": uneven(),
+        "later": synchronized_later(),
+        "refused": refused(),
+        "schedules": long_schedule(),
+    }
+    Path(os.environ["OUT"], f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

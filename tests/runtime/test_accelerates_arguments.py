@@ -1,0 +1,113 @@
+"""Arguments of the constructor under Accelerate's names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.utils.data import DataLoader
+
+from core import GradientAccumulationPlugin, Runtime
+from core.data import DataSettings
+from core.errors import CoreError
+
+from .problem import runtime
+
+
+@pytest.mark.parametrize(("name", "precision"), [("no", "32-true"), ("fp16", "16-mixed"), ("bf16", "bf16-mixed")])
+def test_mixed_precision(name: str, precision: str) -> None:
+    """Also together with the same precision under torch-hal's name."""
+    assert runtime(mixed_precision=name).plan.precision.name == precision
+    assert runtime(mixed_precision=name, precision=precision).plan.precision.name == precision
+
+
+def test_cpu() -> None:
+    """The same as ``accelerator="cpu"``."""
+    assert Runtime(cpu=True, devices=1).plan.accelerator.name == "cpu"
+    assert Runtime(cpu=True, accelerator="cpu", devices=1).plan.accelerator.name == "cpu"
+
+
+def test_settings_of_data_reach_prepared_loaders() -> None:
+    """As plain arguments or as one object, also of another class with these attributes."""
+    values: dict[str, Any] = {
+        "split_batches": True,
+        "dispatch_batches": None,
+        "even_batches": False,
+        "use_seedable_sampler": True,
+        "data_seed": 3,
+        "use_stateful_dataloader": False,
+        "non_blocking": False,
+    }
+    settings = DataSettings(**values)
+    for one in (
+        runtime(**{name: value for name, value in values.items() if value is not None}),
+        runtime(dataloader_config=settings),
+        runtime(dataloader_config=SimpleNamespace(**values)),
+    ):
+        assert one._data_settings == settings
+    numbers: Any = list(range(8))
+    loader: DataLoader[Any] = DataLoader(numbers, shuffle=True)
+    orders = [[*map(int, runtime(data_seed=seed).prepare(loader))] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert runtime(even_batches=False).prepare(loader).even_batches is False
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gradient_accumulation_steps": 4},
+        {"gradient_accumulation_steps": GradientAccumulationPlugin(num_steps=4)},
+        {"gradient_accumulation_plugin": GradientAccumulationPlugin(num_steps=4)},
+        {
+            "gradient_accumulation_plugin": SimpleNamespace(
+                num_steps=4, adjust_scheduler=True, sync_with_dataloader=True, sync_each_batch=False
+            )
+        },
+    ],
+)
+def test_accumulation(given: dict[str, Any]) -> None:
+    """A number, or settings."""
+    one = runtime(**given)
+    assert one.gradient_accumulation_steps == 4
+    assert one.gradient_state.plugin_kwargs == {
+        "num_steps": 4,
+        "adjust_scheduler": True,
+        "sync_with_dataloader": True,
+        "sync_each_batch": False,
+    }
+
+
+def test_rng_types() -> None:
+    """The order of data is drawn alike in all processes in any case."""
+    runtime(rng_types=["generator"])
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"mixed_precision": "fp8"}, ["mixed_precision='fp8'", "'bf16'"]),
+        ({"mixed_precision": "fp16", "precision": "bf16-mixed"}, ["mixed_precision='fp16'", "precision='bf16-mixed'"]),
+        ({"cpu": True, "accelerator": "gpu"}, ["cpu=True", "accelerator='gpu'"]),
+        ({"cpu": "yes"}, ["cpu='yes'", "True or False"]),
+        ({"rng_types": ["torch"]}, ["rng_types=['torch']", "seed_everything"]),
+        ({"even_batches": "yes"}, ["even_batches='yes'"]),
+        ({"device_placement": 1}, ["device_placement=1", "True or False"]),
+        ({"step_scheduler_with_optimizer": None}, ["step_scheduler_with_optimizer=None"]),
+        ({"dataloader_config": DataSettings(), "data_seed": 1}, ["dataloader_config=", "'data_seed'"]),
+        ({"dataloader_config": object()}, ["dataloader_config=", "DataSettings"]),
+        (
+            {"gradient_accumulation_steps": 2, "gradient_accumulation_plugin": GradientAccumulationPlugin(num_steps=3)},
+            ["gradient_accumulation_steps=2", "gradient_accumulation_plugin="],
+        ),
+        ({"gradient_accumulation_plugin": 3}, ["gradient_accumulation_plugin=3"]),
+        ({"fsdp_plugin": None}, ["fsdp_plugin", "strategy='fsdp'", "pip install"]),
+        ({"dynamo_backend": "inductor"}, ["dynamo_backend", "torch.compile"]),
+    ],
+)
+def test_what_is_refused(given: dict[str, Any], named: list[str]) -> None:
+    """By an error that names the arguments and what to do."""
+    with pytest.raises(CoreError) as caught:
+        Runtime(**given)
+    for text in named:
+        assert text in str(caught.value)

@@ -1,0 +1,249 @@
+"""Functions next to the Runtime: the batch size that fits, local SGD, processes from a notebook, profiles, PEFT."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from python_processes import run_python
+from torch import nn
+
+from core import (
+    DistributedType,
+    LocalSGD,
+    Runtime,
+    broadcast_object_list,
+    find_executable_batch_size,
+    gather,
+    gather_object,
+    is_peft_model,
+    notebook_launcher,
+)
+from core.errors import ConfigurationError, WrongTypeError
+
+# -- find_executable_batch_size ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("device 0"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("HIP out of memory. Tried to allocate 2 GiB"),
+        MemoryError(),
+    ],
+)
+def test_batch_sizes_shrink_until_the_memory_suffices(error: Exception) -> None:
+    """The default is nine tenths, rounded down; a later call begins with the size that was found."""
+    tried: list[int] = []
+
+    @find_executable_batch_size(starting_batch_size=128)
+    def train(batch_size: int, factor: int, *, plus: int = 0) -> int:
+        tried.append(batch_size)
+        if batch_size > 100:
+            raise error
+        return batch_size * factor + plus
+
+    assert train(2, plus=1) == 2 * 92 + 1
+    assert tried == [128, 115, 103, 92]
+    train(2)
+    assert tried[4:] == [92]
+
+
+def test_memory_is_really_exhausted_and_freed() -> None:
+    """An allocation of exabytes is too large, and what the failed call held is gone before the next one."""
+    import weakref
+
+    held: list[Any] = []
+
+    def train(batch_size: int) -> int:
+        assert all(reference() is None for reference in held)
+        kept = torch.zeros(8)
+        held.append(weakref.ref(kept))
+        torch.empty(1 << (batch_size // 4), dtype=torch.uint8)
+        return batch_size
+
+    assert find_executable_batch_size(train, 200, lambda size: size // 2)() == 100
+
+
+def test_other_ends_of_the_search() -> None:
+    """Other errors pass; no fitting size, a size that does not shrink and a passed batch size are errors."""
+
+    def fails(batch_size: int, value: int = 0) -> None:
+        raise torch.OutOfMemoryError if value == 0 else KeyError("mine")
+
+    with pytest.raises(ConfigurationError, match="batch_size=1, and there is no smaller"):
+        find_executable_batch_size(fails, 8)()
+    with pytest.raises(KeyError, match="mine"):
+        find_executable_batch_size(fails)(1)
+    with pytest.raises(ConfigurationError, match="returned 8 for batch_size=8"):
+        find_executable_batch_size(fails, 8, lambda: 8)()
+    with pytest.raises(WrongTypeError, match="Do not pass a batch size"):
+        find_executable_batch_size(fails)(128, 3)
+    with pytest.raises(ConfigurationError, match="starting_batch_size=0"):
+        find_executable_batch_size(fails, 0)
+
+
+# -- profile -------------------------------------------------------------------------------------------------------
+
+
+def test_profile(tmp_path: Path) -> None:
+    """A scheduled profile has the operators of the steps it recorded, and a trace of this process."""
+    runtime = Runtime(accelerator="cpu", devices=1)
+    options: dict[str, Any] = {"schedule_option": {"wait": 1, "warmup": 1, "active": 2, "repeat": 1}}
+    with runtime.profile(activities=["cpu"], record_shapes=True, output_trace_dir=tmp_path, **options) as profiler:
+        for _ in range(5):
+            torch.ones(3, 4) @ torch.ones(4, 5)
+            profiler.step()
+    events = {event.key: event.count for event in profiler.key_averages()}
+    assert events["aten::mm"] == 2
+    assert json.loads((tmp_path / "profile_0.json").read_text())["traceEvents"]
+    with (
+        pytest.raises(ConfigurationError, match="'quantum' cannot be profiled"),
+        runtime.profile(activities=["quantum"]),
+    ):
+        pass
+
+
+# -- is_peft_model -------------------------------------------------------------------------------------------------
+
+
+def test_is_peft_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library no model is one; with it, its models are, prepared or wrapped by torch."""
+
+    class PeftModel(nn.Linear):
+        pass
+
+    library = ModuleType("peft")
+    library.PeftModel = PeftModel  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    model = PeftModel(1, 1)
+    assert not is_peft_model(model)
+    monkeypatch.setitem(sys.modules, "peft", library)
+    assert is_peft_model(model)
+    assert is_peft_model(Runtime(accelerator="cpu", devices=1, precision="bf16-mixed").prepare(model))
+    assert is_peft_model(nn.DataParallel(model))
+    assert not is_peft_model(nn.DataParallel(nn.Linear(1, 1)))
+
+
+# -- functions of the last Runtime ---------------------------------------------------------------------------------
+
+
+def test_functions_of_the_last_runtime() -> None:
+    """They are methods of the last Runtime; without one they say what to do."""
+    runtime = Runtime(accelerator="cpu", devices=1)
+    assert gather_object(["a"]) == ["a"]
+    assert broadcast_object_list([1, "b"]) == [1, "b"]
+    assert gather(torch.tensor(1)).tolist() == [1]
+    assert runtime.distributed_type == DistributedType.NO
+    assert runtime.distributed_type != DistributedType.MULTI_CPU
+    with pytest.raises(AttributeError, match="No"):
+        DistributedType.No  # noqa: B018
+
+
+def test_without_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the function and the remedy."""
+    monkeypatch.setattr("core.runtime.without_runtime.last_run", lambda: None)
+    with pytest.raises(ConfigurationError, match=r"gather_object.*Create one"):
+        gather_object([1])
+
+
+# -- LocalSGD ------------------------------------------------------------------------------------------------------
+
+
+def test_local_sgd_on_one_process() -> None:
+    """One process has no one to average with; a wrong number of steps is refused."""
+    runtime = Runtime(accelerator="cpu", devices=1)
+    model = runtime.prepare(nn.Linear(2, 1))
+    before = model.weight.detach().clone()
+    with LocalSGD(accelerator=runtime, model=model, local_sgd_steps=2, enabled=True) as local_sgd:
+        for _ in range(3):
+            local_sgd.step()
+    assert (local_sgd.num_steps, local_sgd.enabled) == (3, False)
+    assert torch.equal(model.weight, before)
+    with pytest.raises(ConfigurationError, match="local_sgd_steps=0"):
+        LocalSGD(runtime, model, 0)
+
+
+# -- notebook_launcher ---------------------------------------------------------------------------------------------
+
+
+def test_notebook_launcher_on_one_process() -> None:
+    """The function is called here; unknown precisions and several machines without a port are refused."""
+    assert notebook_launcher(lambda a, b: a + b, (1, 2), num_processes=1) == 3
+    with pytest.raises(ConfigurationError, match="mixed_precision='fp8'"):
+        notebook_launcher(print, mixed_precision="fp8")
+    with pytest.raises(ConfigurationError, match="use_port"):
+        notebook_launcher(print, num_nodes=2)
+
+
+SCRIPT = """
+import torch
+from torch import nn
+from core import CoreError, LocalSGD, Runtime, find_executable_batch_size, notebook_launcher
+
+def train(word):
+    runtime = Runtime(accelerator="cpu", strategy="ddp")
+    assert runtime.num_processes == 3, runtime.num_processes
+    rank = runtime.process_index
+
+    sizes = []
+    @find_executable_batch_size(starting_batch_size=16, reduce_batch_size_fn=lambda size: size // 2)
+    def search(batch_size):
+        runtime.wait_for_everyone()
+        sizes.append(batch_size)
+        if rank == 2 and batch_size > 4:
+            raise torch.OutOfMemoryError
+        return batch_size
+    found = search()
+
+    torch.manual_seed(0)
+    model, mine = nn.Linear(2, 1), nn.Linear(2, 1)
+    mine.load_state_dict(model.state_dict())
+    locals_ = [nn.Linear(2, 1) for _ in range(3)]
+    for other in locals_:
+        other.load_state_dict(model.state_dict())
+    model = runtime.prepare(model)
+    optimizer = runtime.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+    data = torch.randn(5, 3, 4, 2)
+    with LocalSGD(runtime, model, local_sgd_steps=2) as local_sgd:
+        for step in range(5):
+            runtime.backward(model(data[step, rank]).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+            local_sgd.step()
+    # the same by hand, all three in this process
+    for step in range(5):
+        for number, other in enumerate(locals_):
+            other(data[step, number]).square().mean().backward()
+            with torch.no_grad():
+                for parameter in other.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+        if step in (1, 3, 4):
+            with torch.no_grad():
+                for several in zip(*(other.parameters() for other in locals_)):
+                    mean = sum(several) / 3
+                    for parameter in several:
+                        parameter.copy_(mean)
+    difference = max((a - b).detach().abs().max().item() for a, b in zip(model.parameters(), locals_[0].parameters()))
+    everyone = runtime.gather(torch.tensor([found, *sizes])).tolist()
+    return word, everyone, difference, runtime.plan.precision.name
+
+if __name__ == "__main__":
+    print(notebook_launcher(train, ("hello",), num_processes=3, mixed_precision="bf16"))
+"""
+
+
+def test_three_processes(tmp_path: Path) -> None:
+    """A function that makes its own Runtime is in one of three processes; they agree on a batch size; local SGD is."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace('mixed_precision="bf16"', 'mixed_precision="no"'))
+    word, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)
+    assert (word, everyone, precision) == ("hello", [4, 16, 8, 4] * 3, "32-true")
+    assert difference < 1e-6

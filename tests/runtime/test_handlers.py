@@ -1,0 +1,109 @@
+"""``kwargs_handlers``: what scripts pass to Accelerate reaches the strategy, or is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from python_processes import run_python
+
+from core import DistributedDataParallelKwargs, InitProcessGroupKwargs, Runtime
+from core.errors import ConfigurationError, WrongTypeError
+from core.strategies import DDPStrategy
+
+
+def runtime(*handlers: Any, strategy: Any = "ddp", devices: int = 2) -> Runtime:
+    return Runtime(accelerator="cpu", strategy=strategy, devices=devices, kwargs_handlers=list(handlers))
+
+
+def test_settings_reach_the_strategy() -> None:
+    """Only values that are not the defaults are set; the timeout is that of the process group."""
+    handlers = (
+        DistributedDataParallelKwargs(find_unused_parameters=True, bucket_cap_mb=1),
+        InitProcessGroupKwargs(timeout=timedelta(seconds=7), backend="gloo"),
+    )
+    strategy = runtime(*handlers).strategy
+    assert isinstance(strategy, DDPStrategy)
+    assert strategy.ddp_kwargs == {"find_unused_parameters": True, "bucket_cap_mb": 1}
+    assert strategy.timeout == timedelta(seconds=7)
+
+
+def test_one_process_needs_none() -> None:
+    """A script passes them for any number of processes."""
+    run = runtime(DistributedDataParallelKwargs(static_graph=True), strategy="auto", devices=1)
+    assert run.plan.strategy.name == "single_device"
+
+
+def test_objects_of_accelerates_own_classes() -> None:
+    """They are recognized by their names; a communication hook is refused with the strategy's argument."""
+
+    @dataclass
+    class Handler:
+        find_unused_parameters: bool = True
+        comm_hook: str = "no"
+
+    Handler.__name__ = "DistributedDataParallelKwargs"
+    strategy = runtime(Handler()).strategy
+    assert isinstance(strategy, DDPStrategy)
+    assert strategy.ddp_kwargs == {"find_unused_parameters": True}
+    with pytest.raises(ConfigurationError, match="communication_hook"):
+        runtime(Handler(comm_hook="fp16"))
+
+
+class ProfileKwargs:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handlers", "error", "text"),
+    [
+        ([ProfileKwargs()], WrongTypeError, r"runtime\.profile"),
+        ([3], WrongTypeError, "'InitProcessGroupKwargs'"),
+        ([InitProcessGroupKwargs(), InitProcessGroupKwargs()], ConfigurationError, "has 2 objects"),
+        ([InitProcessGroupKwargs(backend="other")], ConfigurationError, "'gloo'"),
+        ([InitProcessGroupKwargs(timeout=3)], WrongTypeError, "timedelta"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_used(handlers: list[Any], error: type[Exception], text: str) -> None:
+    """The error names the handler, and what to do."""
+    with pytest.raises(error, match=text):
+        runtime(*handlers)
+
+
+def test_the_strategy_has_another_value() -> None:
+    """Two values of one setting contradict each other."""
+    handler = DistributedDataParallelKwargs(find_unused_parameters=True)
+    with pytest.raises(ConfigurationError, match="find_unused_parameters=False"):
+        runtime(handler, strategy=DDPStrategy(find_unused_parameters=False))
+
+
+SCRIPT = """
+import torch
+from core import DistributedDataParallelKwargs, Runtime
+
+class Half(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+runtime = Runtime(
+    accelerator="cpu", devices=2, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]
+)
+model = runtime.prepare(Half())
+for _ in range(3):
+    runtime.backward(model(torch.ones(1, 1)).sum())
+runtime.print("trained")
+"""
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """A model that does not use all parameters trains; without the setting torch raises in the second step."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert "trained" in run_python(script, cwd=tmp_path, warnings="ignore").stdout

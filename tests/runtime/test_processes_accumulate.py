@@ -1,0 +1,76 @@
+"""Accumulation on 1, 2 and 3 processes against plain torch on one big batch, and uneven numbers of batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from python_processes import run_python
+
+SCRIPT = Path(__file__).parent / "scripts" / "accumulating.py"
+
+Facts = list[dict[str, Any]]
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3]
+)
+def facts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """What each process of a run found."""
+    processes: int = request.param
+    out = tmp_path_factory.mktemp("accumulating")
+    run_python(SCRIPT, processes, cwd=out, env={"OUT": str(out)})
+    found = [json.loads(path.read_text()) for path in sorted(out.glob("rank*.json"))]
+    assert len(found) == processes
+    return found
+
+
+@pytest.mark.parametrize("name", ["sized", "stream", "each", "sized, tokens", "stream, tokens", "each, tokens"])
+def test_a_window_is_one_big_batch(facts: Facts, name: str) -> None:
+    """Of all processes: eight micro-batches in windows of 3, 3 and 2, also with numbers of tokens that differ."""
+    for found in facts:
+        assert found[name]["moved"] > 0.1
+        assert found[name]["distance"] < 1e-6
+
+
+def test_only_the_last_micro_batch_communicates(facts: Facts) -> None:
+    """Once for each of two epochs' three windows; with ``sync_each_batch`` once for each of 16 micro-batches."""
+    for found in facts:
+        if len(facts) > 1:
+            assert {found[name]["reductions"] for name in ("sized", "stream", "sized, tokens", "stream, tokens")} == {6}
+        assert found["each"]["reductions"] == 16
+
+
+def test_uneven_numbers_of_batches(facts: Facts) -> None:
+    """Processes without further batches add gradients of zero; afterwards the loader pads again."""
+    for found in facts:
+        uneven = found["uneven"]
+        assert uneven["batches"] == [4, *[3] * (len(facts) - 1)]
+        assert uneven["steps"]
+        assert uneven["distance"] < 1e-6
+        assert (uneven["padded"], uneven["after"]) == (4, 4)
+
+
+def test_a_reduction_after_no_sync(facts: Facts) -> None:
+    """The backward pass in ``trigger_sync_in_backward`` reduces what both forward passes in ``no_sync`` gave."""
+    assert all(found["later"] < 1e-5 for found in facts)
+
+
+def test_accumulation_with_uneven_numbers_is_refused(facts: Facts) -> None:
+    """The processes would step after different micro-batches."""
+    for found in facts:
+        assert ("gradient_accumulation_steps=3" in found["refused"]) == (len(facts) > 1)
+
+
+def test_a_schedule_that_was_made_for_accelerate(facts: Facts) -> None:
+    """At the end of the run a warning names both numbers of steps, in process 0."""
+    processes = len(facts)
+    for rank, found in enumerate(facts):
+        schedules = found["schedules"]
+        assert len(schedules) == (2 if rank == 0 and processes > 1 else 0), schedules
+        for text, name in zip(schedules, ("OneCycleLR: total_steps", "LambdaLR: num_training_steps"), strict=False):
+            assert f"{name}={4 * processes}, but the run took 4 steps" in text
+            assert f"{processes} times a step" in text
+            assert f"={4}, the number of steps" in text

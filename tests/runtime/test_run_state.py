@@ -1,0 +1,297 @@
+"""save_state and load_state in one process: names, hooks, registered objects, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import core
+from core import ProjectConfiguration, Runtime, set_seed
+from core.checkpoints import is_committed
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+
+from .problem import runtime
+
+
+class Loop:
+    """A script's objects."""
+
+    def __init__(self, seed: int = 0, models: int = 1, **arguments: Any) -> None:
+        self.runtime = runtime(**arguments)
+        self.iterator: Any = None
+        torch.manual_seed(seed)
+        self.models = [self.runtime.prepare(nn.Linear(2, 2)) for _ in range(models)]
+        own = torch.optim.Adam(self.models[0].parameters(), 0.1)
+        data = TensorDataset(torch.randn(10, 2, generator=torch.Generator().manual_seed(1)))
+        schedule = torch.optim.lr_scheduler.StepLR(own, 1, 0.5)
+        self.optimizer, self.schedule, self.loader = self.runtime.prepare(
+            own, schedule, DataLoader(data, 3, shuffle=True)
+        )
+
+    def train(self, batches: int) -> None:
+        if self.iterator is None:
+            self.iterator = iter(self.loader)
+        for (batch,) in islice(self.iterator, batches):
+            self.runtime.backward(self.models[0](batch).square().mean())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.schedule.step()
+
+    def weights(self) -> list[Any]:
+        return [model.weight.tolist() for model in self.models]
+
+
+def project(path: Path, **options: Any) -> ProjectConfiguration:
+    return ProjectConfiguration(path, automatic_checkpoint_naming=True, **options)
+
+
+def test_what_is_in_the_state(tmp_path: Path) -> None:
+    """Model, optimizer, scheduler, position in the data, generators; the loop goes on as if it had not stopped."""
+    first, second = Loop(), Loop(seed=5)
+    first.train(2)
+    written = first.runtime.save_state(tmp_path / "c")
+    assert written == str(tmp_path / "c")
+    drawn = random.random(), float(torch.rand(()))
+    first.train(9)
+    second.runtime.load_state(tmp_path / "c")
+    assert (random.random(), float(torch.rand(()))) == drawn
+    assert second.loader.batches_taken == 2
+    second.train(9)
+    assert second.weights() == first.weights()
+    assert second.schedule.get_last_lr() == first.schedule.get_last_lr()
+    assert list(second.optimizer.state_dict()["state"]) == [0, 1]
+
+
+def test_automatic_names_and_the_limit(tmp_path: Path) -> None:
+    """Numbers go up, also in a run that begins again; old ones go after the new one is there; the newest is loaded."""
+    loop = Loop(project_config=project(tmp_path, total_limit=2))
+    for _ in range(4):
+        loop.train(1)
+        loop.runtime.save_state()
+    saved, weights = tmp_path / "checkpoints", loop.weights()
+    assert sorted(os.listdir(saved)) == ["checkpoint_2", "checkpoint_3"]
+    loop.train(1)
+    again = Loop(seed=3, project_config=project(tmp_path, total_limit=2))
+    (saved / "checkpoint_7").mkdir()  # as a program that was killed may leave it
+    (saved / "checkpoint_7" / "half").write_text("")
+    again.runtime.load_state()
+    assert again.weights() == weights
+    assert Path(again.runtime.save_state()).name == "checkpoint_8"
+    assert sorted(name for name in os.listdir(saved) if is_committed(saved / name)) == ["checkpoint_3", "checkpoint_8"]
+    assert again.runtime.project_configuration.iteration == 9
+
+
+def test_nothing_is_removed_if_the_new_one_fails(tmp_path: Path) -> None:
+    """A hook that raises leaves neither a new checkpoint nor a temporary one, and keeps the old ones."""
+    loop = Loop(project_config=project(tmp_path, total_limit=1))
+    loop.runtime.save_state()
+
+    def fail(models: Any, weights: Any, output_dir: str) -> None:
+        Path(output_dir, "half").write_text("")
+        raise ValueError("no space")
+
+    handle = loop.runtime.register_save_state_pre_hook(fail)
+    with pytest.raises(CheckpointError, match="rank 0 could not do its part of the checkpoint: ValueError: no space"):
+        loop.runtime.save_state()
+    assert os.listdir(tmp_path / "checkpoints") == ["checkpoint_0"]
+    handle.remove()
+    loop.runtime.save_state()
+    assert os.listdir(tmp_path / "checkpoints") == ["checkpoint_1"]
+
+
+def test_hooks_that_write_their_own_format(tmp_path: Path) -> None:
+    """As diffusers' examples: what is popped is left to the hooks, whose files are committed with the rest."""
+    loop, again = Loop(models=2), Loop(seed=9, models=2)
+    events = []
+
+    def save(models: list[nn.Module], weights: list[Any], output_dir: str) -> None:
+        events.append(("save", Path(output_dir).parent.name.startswith(".core-tmp"), len(weights)))
+        for model in models:
+            if model is loop.models[1]:
+                Path(output_dir, "adapter").mkdir()
+                torch.save(model.state_dict(), Path(output_dir, "adapter", "weights.pt"))
+        weights.pop()
+
+    def load(models: list[nn.Module], input_dir: str) -> None:
+        model = models.pop()
+        assert model is again.models[1]
+        model.load_state_dict(torch.load(Path(input_dir, "adapter", "weights.pt")))
+
+    loop.runtime.register_save_state_pre_hook(save)
+    handle = again.runtime.register_load_state_pre_hook(load)
+    loop.runtime.save_state(tmp_path / "c")
+    assert events == [("save", True, 2)]
+    again.runtime.load_state(tmp_path / "c")
+    assert again.weights() == loop.weights()
+    handle.remove()
+    with pytest.raises(CheckpointError, match=r"1 model\(s\) instead of 2.*same objects in the same order"):
+        again.runtime.load_state(tmp_path / "c")
+    weights = tmp_path / "c" / "adapter" / "weights.pt"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match=r"weights\.pt is damaged"):
+        again.runtime.load_state(tmp_path / "c")
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_registered_objects(tmp_path: Path) -> None:
+    """Are saved and loaded; an error lists every object that has no state."""
+    loop, again, counters = Loop(), Loop(), (Counter(), Counter(), Counter())
+    loop.runtime.register_for_checkpointing(*counters[:2], counters[0])
+    again.runtime.register_for_checkpointing(counters[2], Counter())
+    counters[0].count = 4
+    loop.runtime.save_state(tmp_path / "c")
+    again.runtime.load_state(tmp_path / "c")
+    assert counters[2].count == 4
+    with pytest.raises(WrongTypeError, match=r"load_state_dict in int \(argument 0\), list \(argument 2\)"):
+        loop.runtime.register_for_checkpointing(1, Counter(), [])
+    with pytest.raises(CheckpointError, match=r"2 object\(s\) instead of 0"):
+        Loop().runtime.load_state(tmp_path / "c")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    """Each error names the argument and what to do."""
+    loop = Loop()
+    with pytest.raises(ConfigurationError, match=r"output_dir was not given.*ProjectConfiguration"):
+        loop.runtime.save_state()
+    with pytest.raises(ConfigurationError, match="safe_serialization=False"):
+        loop.runtime.save_state(tmp_path / "c", safe_serialization=False)
+    with pytest.raises(ConfigurationError, match=r"input_dir was not given.*project_dir"):
+        loop.runtime.load_state()
+    with pytest.raises(CheckpointError, match="there is no committed checkpoint"):
+        Loop(project_dir=tmp_path).runtime.load_state()
+    loop.runtime.save({"model": loop.models[0]}, tmp_path / "parts")
+    with pytest.raises(CheckpointError, match=r"holds no state of a run. Use load"):
+        loop.runtime.load_state(tmp_path / "parts")
+    (tmp_path / "half").mkdir()
+    with pytest.raises(CheckpointError, match=r"not a committed checkpoint"):
+        loop.runtime.load_state(tmp_path / "half")
+    for options in ({"total_limit": 0}, {"total_limit": True}, {"iteration": -1}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(options))}=.*integer ≥"):
+            ProjectConfiguration(**options)
+    with pytest.raises(WrongTypeError, match=r"project_config='run': must be a core.ProjectConfiguration"):
+        Runtime(project_config="run")  # type: ignore[arg-type]
+
+
+def test_strict(tmp_path: Path) -> None:
+    """strict=False loads the parameters that both have."""
+    one, other = runtime(), runtime()
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+    first, second = one.prepare(first), other.prepare(second)
+    one.save_state(tmp_path / "c")
+    with pytest.raises(CheckpointError, match="Unexpected key"):
+        other.load_state(tmp_path / "c")
+    other.load_state(tmp_path / "c", strict=False)
+    assert torch.equal(first.weight, second.weight)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.b.weight = self.a.weight
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_weights_for_other_programs(safe: bool, tmp_path: Path) -> None:
+    """One file, or several with an index; tied weights once; what an earlier save left is replaced."""
+    from safetensors.torch import load_file, load_model
+
+    one, model = runtime(precision="bf16-mixed"), Tied()
+    prepared = one.prepare(model)
+    (tmp_path / "config.json").write_text("{}")
+    one.save_model(prepared, tmp_path, max_shard_size=400, safe_serialization=safe)
+    stem, suffix = ("model", "safetensors") if safe else ("pytorch_model", "bin")
+    index = json.loads((tmp_path / f"{stem}.{suffix}.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert files == [f"{stem}-0000{n}-of-00002.{suffix}" for n in (1, 2)]
+    read: dict[str, Any] = {}
+    for file in files:
+        read |= load_file(tmp_path / file) if safe else torch.load(tmp_path / file)
+    assert index["metadata"] == {"total_size": 2 * 256 + 3 * 32}
+    state = one.get_state_dict(prepared)
+    assert list(state) == list(model.state_dict())
+    for name in set(index["weight_map"]):
+        assert torch.equal(read[name], state[name])
+    one.save_model(prepared, tmp_path, safe_serialization=safe)
+    assert sorted(os.listdir(tmp_path)) == sorted(["config.json", f"{stem}.{suffix}"])
+    other = Tied()
+    if safe:
+        assert not any(load_model(other, tmp_path / f"{stem}.{suffix}"))
+    else:
+        other.load_state_dict(torch.load(tmp_path / f"{stem}.{suffix}"))
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
+def test_safetensors_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the line that installs it; wrong sizes are refused as well."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ConfigurationError, match="pip install safetensors"):
+        runtime().save_model(nn.Linear(1, 1), tmp_path)
+    for size in ("10 apples", "", 0, "-1GB", True):
+        with pytest.raises(ConfigurationError, match="max_shard_size="):
+            runtime().save_model(nn.Linear(1, 1), tmp_path, max_shard_size=size)
+
+
+def test_save_one_safetensors_file(tmp_path: Path) -> None:
+    """By its suffix or the argument; other values are refused."""
+    from safetensors.torch import load_file
+
+    one, state = runtime(), {"a": torch.ones(3), "b": torch.arange(6).reshape(2, 3).t()}
+    one.save(state, tmp_path / "x.safetensors")
+    one.save(state, tmp_path / "y", safe_serialization=True)
+    for name in ("x.safetensors", "y"):
+        assert {key: value.tolist() for key, value in load_file(tmp_path / name).items()} == {
+            key: value.tolist() for key, value in state.items()
+        }
+    with pytest.raises(WrongTypeError, match="safetensors: holds tensors by name"):
+        one.save({"a": 1}, tmp_path / "z", safe_serialization=True)
+
+
+def test_skip_first_batches(tmp_path: Path) -> None:
+    """As a method and as a function; a script that skips after load_state does not skip twice."""
+    loop = Loop()
+    assert len(list(loop.runtime.skip_first_batches(loop.loader, 1))) == 3
+    assert len(list(core.skip_first_batches(loop.loader, 3))) == 1
+    loop.train(2)
+    loop.runtime.save_state(tmp_path / "c")
+    again = Loop()
+    again.runtime.load_state(tmp_path / "c")
+    assert len(list(again.runtime.skip_first_batches(again.loader, 2))) == 2
+
+
+def test_set_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same generators as seed_everything; device_specific adds the number of the process."""
+    assert set_seed(3) == 3
+    first = random.random(), float(torch.rand(()))
+    core.seed_everything(3)
+    assert (random.random(), float(torch.rand(()))) == first
+    one = runtime()
+    monkeypatch.setattr(type(one), "process_index", property(lambda self: 2))
+    assert set_seed(3, device_specific=True) == 5
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        set_seed(3, deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(before)
