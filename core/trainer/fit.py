@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
+from core.data import prepare_loader
 from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.loader import prepare_loader, set_epoch
-from core.strategies.base import TrainingStepOptions
+from core.nested import map_tensors
+from core.strategies.step import TrainingStepOptions
 from core.trainer.evaluate import EvaluationLoop
-from core.trainer.hooks import bind_callbacks, bind_hooks, bind_module_hook
-from core.trainer.metrics import MetricLog
-from core.trainer.module import Module, StepModule
+from core.trainer.metrics import StageMetrics
+from core.trainer.module import Module
 from core.trainer.optimization import read_optimizers
-from core.trainer.state import load_state, restore_process
-
-if TYPE_CHECKING:
-    from core.trainer.trainer import Trainer
+from core.trainer.run import Run
+from core.trainer.state import FitState
+from core.trainer.steps import StepModule
 
 __all__ = ["FitLoop"]
 
@@ -30,49 +29,57 @@ class FitLoop:
     """One ``fit``: everything the loop needs is decided here, before the first batch.
 
     Args:
-        trainer: Whose settings.
-        module: What is trained.
+        run: The run that this loop is part of.
         train_loader: The user's own loader of training batches.
         val_loader: The user's own loader of validation batches, or ``None``.
-        ckpt_path: Where to resume from, or ``None``.
+        ckpt_path: The checkpoint to resume from, or ``None``.
     """
 
-    def __init__(
-        self, trainer: Trainer, module: Module, train_loader: Any, val_loader: Any, ckpt_path: str | None
-    ) -> None:
-        runtime = trainer.runtime
+    def __init__(self, run: Run, train_loader: Any, val_loader: Any, ckpt_path: str | None) -> None:
+        runtime, settings, module = run.runtime, run.settings, run.module
         strategy = runtime.strategy
-        self.trainer, self.module = trainer, module
+        self._run, self.strategy = run, strategy
         self.step_module = StepModule.of(module)
         self.model = runtime.prepare(self.step_module)
-        given = read_optimizers(module.configure_optimizers())
-        (optimizer,) = strategy.setup_optimizers([given.optimizer])
-        self.optimization = attrs.evolve(given, optimizer=optimizer)
+        configured = read_optimizers(module.configure_optimizers())
+        (optimizer,) = strategy.setup_optimizers([configured.optimizer])
+        self.optimization = attrs.evolve(configured, optimizer=optimizer)
         self.loader = prepare_loader(train_loader, strategy)
         self.validation = None
         if val_loader is not None:
-            self.validation = EvaluationLoop(trainer, module, self.step_module, self.model, "validate", val_loader)
-        self.log = MetricLog(strategy, on_step=True, on_epoch=False)
+            self.validation = EvaluationLoop(run, self.step_module, self.model, "validate", val_loader)
+        self.metrics = StageMetrics(strategy, by_step=True)
+        self._mappings: list[Any] = []
+        """What the last step returned, if it was a mapping."""
         self._step = strategy.training_step(
             self._forward(),
             TrainingStepOptions(
                 optimizer=optimizer,
                 module=runtime.strategy_module(self.model),
-                accumulate=trainer.accumulate_grad_batches,
-                clip_value=trainer.gradient_clip_val,
-                clip_algorithm=trainer.gradient_clip_algorithm,
+                accumulate=settings.accumulate_grad_batches,
+                clip_value=settings.gradient_clip_val,
+                clip_algorithm=settings.gradient_clip_algorithm,
             ),
         )
-        self.is_mid_epoch = False
-        """Whether batches of the running epoch were trained on, and others were not yet."""
-        self._process_state = None if ckpt_path is None else load_state(self, ckpt_path)
-        self.epochs_done = trainer.current_epoch
-        """Epochs whose batches were all trained on."""
+        loaders = [self.loader] if self.validation is None else [self.loader, self.validation.loader]
+        self.state = FitState(
+            run=run,
+            optimization=self.optimization,
+            loaders=loaders,
+            model=runtime.strategy_module(self.model),
+            metrics=self.metrics,
+        )
+        self._total: int | None = None
+        """The number of batches of the running epoch, if it is known."""
+        self._process_state = None if ckpt_path is None else self.state.load(ckpt_path)
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
-        model, module = self.model, self.module
+        model, module = self.model, self._run.module
         ends_step = type(module).training_step_end is not Module.training_step_end
-        shards = self.trainer.runtime.strategy.data_shards
+        # Not self: in a circle with it, the loader and its workers would live on after the run.
+        mappings, shards = self._mappings, self.strategy.data_shards
+        # A step that is compiled as a whole runs this only to be traced: the values are not those of the step.
+        keeps_mapping = self.strategy.supports_custom_loop
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
@@ -80,134 +87,143 @@ class FitLoop:
                 output = module.training_step_end(output)
             if output is None and shards > 1:  # the others would wait for its gradients, or go on with other ones
                 raise ConfigurationError(
-                    f"training_step: returned None for batch {batch_idx}, and gradients are averaged over {shards} "
-                    "processes. Valid: a loss, such as 0 times what the module gives; None where one process trains."
+                    f"training_step: returned None for batch {batch_idx}, but only a run with one process can skip a "
+                    f"batch, and this one averages gradients over {shards}. Return a loss, such as 0 times the "
+                    "module's output."
                 )
-            return output if output is None or isinstance(output, Tensor) else _loss_in(output)
+            if output is None or isinstance(output, Tensor):
+                return output
+            if keeps_mapping:
+                mappings[:] = [output]
+            return _loss_in(output)
 
         return forward
 
     @property
-    def loaders(self) -> list[Any]:
-        """The loaders of training and, where there is any, of validation, as they were prepared."""
-        return [self.loader] if self.validation is None else [self.loader, self.validation.loader]
-
-    @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, in this process; ``None`` where the loader cannot tell."""
+        """The number of batches of an epoch in this process; ``None`` if the loader has no length."""
         try:
             total = len(self.loader)
         except TypeError:  # a stream
             return None
-        limit = self.trainer.limit_train_batches
+        limit = self._run.settings.limit_train_batches
         return total if limit is None else min(total, limit)
 
     def run(self) -> None:
-        """All epochs that are left."""
-        trainer = self.trainer
-        self.module.train()
-        self._hooks("on_fit_start")
-        if self._process_state is not None:
-            restore_process(self, self._process_state)
+        """Train for all epochs that are left."""
+        run, progress = self._run, self._run.progress
+        run.module.train()
+        run.hooks.call("on_fit_start")
         self.optimization.optimizer.zero_grad()
-        while not (trainer.should_stop or self._is_done()):
-            self._run_epoch()
-            trainer.current_epoch = self.epochs_done
-        trainer.metric_log = None
-        self._hooks("on_fit_end")
+        run.hooks.call("on_train_start")
+        if self._process_state is not None:
+            self.state.restore_process(self._process_state)
+        resumes = progress.is_mid_epoch
+        while not (progress.should_stop or self._is_done()):
+            self._run_epoch(resumes)
+            progress.finish_epoch()
+            resumes = False
+        run.metric_log.stage = None
+        run.hooks.call("on_train_end")
+        run.hooks.call("on_fit_end")
 
     def _is_done(self) -> bool:
-        trainer = self.trainer
-        return (trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs) or self._has_max_steps()
+        settings, progress = self._run.settings, self._run.progress
+        has_all_epochs = settings.max_epochs is not None and progress.epoch >= settings.max_epochs
+        return has_all_epochs or (settings.max_steps is not None and progress.step >= settings.max_steps)
 
-    def _has_max_steps(self) -> bool:
-        return self.trainer.max_steps is not None and self.trainer.global_step >= self.trainer.max_steps
-
-    def _run_epoch(self) -> None:
-        trainer, module = self.trainer, self.module
-        trainer.metric_log = self.log
+    def _run_epoch(self, resumes: bool) -> None:
+        run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
+        metric_log.stage = self.metrics
         self.step_module.use("training_step")
-        self._hooks("on_train_epoch_start")
-        self.is_mid_epoch = True
-        self.is_mid_epoch = not self._run_batches()
-        if not self.is_mid_epoch:
-            self.epochs_done += 1
-            self.optimization.step_schedules("epoch", self.epochs_done)
-        if self.validation is not None and (trainer.current_epoch + 1) % trainer.check_val_every_n_epoch == 0:
+        if not resumes:
+            run.hooks.call("on_train_epoch_start")
+            progress.start_batches()
+        if self._run_batches():
+            progress.finish_batches()
+            self.optimization.step_schedules("epoch", progress.completed_epochs)
+        if self.validation is not None and (progress.epoch + 1) % run.settings.check_val_every_n_epoch == 0:
             self.validation.run()
-            trainer.metric_log = self.log
-        for hook in bind_module_hook("on_train_epoch_end", module):
-            hook()
-        trainer.take_metrics(self.log)
-        for hook in bind_callbacks("on_train_epoch_end", trainer, module, trainer.callbacks):
-            hook()
+            metric_log.stage = self.metrics
+        run.end_epoch_of(self.metrics, "on_train_epoch_end")
         self._agree_to_stop()
 
     def _agree_to_stop(self) -> None:
-        """One process that stops stops all: the others would wait for it in the next epoch's first step."""
-        strategy = self.trainer.runtime.strategy
+        """If one process stops, all stop: the others would wait for it in the first step of the next epoch."""
+        strategy, progress = self.strategy, self._run.progress
         if strategy.world_size > 1:
-            wish = torch.tensor(float(self.trainer.should_stop), device=strategy.root_device)
-            self.trainer.should_stop = bool(strategy.reduce(wish, "max"))
+            wish = torch.tensor(float(progress.should_stop), device=strategy.root_device)
+            with strategy.assume_alike():
+                progress.should_stop = bool(strategy.reduce(wish, "max"))
 
     def _run_batches(self) -> bool:
-        """Train on the epoch's batches; returns whether on all of them."""
-        trainer, step, log = self.trainer, self._step, self.log
-        batch_start = bind_hooks("on_train_batch_start", trainer, self.module, trainer.callbacks)
-        batch_end = bind_hooks("on_train_batch_end", trainer, self.module, trainer.callbacks)
+        """Train on the batches of the epoch; returns whether on all of them."""
+        run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
+        settings, metric_log, strategy = run.settings, run.metric_log, self.strategy
+        batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
         has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
-        max_steps, log_every = trainer.max_steps, trainer.log_every_n_steps if trainer.loggers else 0
-        batch_idx = -1
+        max_steps, log_every = settings.max_steps, settings.log_every_n_steps if metric_log.loggers else 0
+        batch_idx = progress.batch - 1
         for batch_idx, batch, is_step_end in self._batches():
+            is_skipping = False
             for hook in batch_start:
-                hook(batch, batch_idx)
-            log.batch = batch
+                is_skipping |= hook(batch, batch_idx) == -1
+            if is_skipping:
+                progress.is_accumulating = False
+                self.optimization.optimizer.zero_grad()  # of a window of accumulated batches that ends here
+                metrics.batch = None
+                return True
+            metrics.batch = batch
             loss = step(batch, batch_idx, is_step_end)
+            progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
             if is_step_end:
-                trainer.global_step += 1
+                progress.step += 1
                 if has_step_schedules:
-                    self.optimization.step_schedules("step", trainer.global_step)
-                if log_every and trainer.global_step % log_every == 0:
-                    trainer.send_to_loggers(log.step_values())
+                    self.optimization.step_schedules("step", progress.step)
+                if log_every and progress.step % log_every == 0:
+                    metric_log.send_to_loggers(metrics.step_values(), progress.step, strategy)
             if batch_end:
-                outputs = None if loss is None else loss.detach()
+                outputs = self._outputs(loss)
                 for hook in batch_end:
                     hook(outputs, batch, batch_idx)
-            if is_step_end and (trainer.should_stop or (max_steps is not None and trainer.global_step >= max_steps)):
+            elif self._mappings:
+                self._mappings.clear()
+            if is_step_end and (progress.should_stop or (max_steps is not None and progress.step >= max_steps)):
                 break
         else:
             if batch_idx < 0:
                 raise ConfigurationError(
-                    f"train_dataloaders: no batch in epoch {trainer.current_epoch}. Valid: what gives batches each "
-                    "time it is iterated; a generator does so once."
+                    f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. It must yield batches "
+                    "each time it is iterated; a generator does so only once."
                 )
-            log.batch = None
+            metrics.batch = None
             return True
-        log.batch = None
-        return batch_idx + 1 == self.num_batches
+        metrics.batch = None
+        return batch_idx + 1 == self._total
+
+    def _outputs(self, loss: Tensor | None) -> Any:
+        """What the last step returned, detached."""
+        return map_tensors(Tensor.detach, self._mappings.pop() if self._mappings else loss)
 
     def _batches(self) -> Iterator[tuple[int, Any, bool]]:
         """The index of each batch of the epoch, the batch, and whether the optimizer steps after it."""
-        trainer, size, total = self.trainer, self.trainer.accumulate_grad_batches, self.num_batches
-        set_epoch(self.loader, trainer.current_epoch)
-        batches = enumerate(islice(self.loader, trainer.limit_train_batches))
-        if size > 1 and total is None:
-            return _looking_ahead(batches, size)
-        return ((index, batch, (index + 1) % size == 0 or index + 1 == total) for index, batch in batches)
-
-    def _hooks(self, name: str) -> None:
-        for hook in bind_hooks(name, self.trainer, self.module, self.trainer.callbacks):
-            hook()
-
-
-def _looking_ahead(batches: Iterator[tuple[int, Any]], size: int) -> Iterator[tuple[int, Any, bool]]:
-    """Each batch, true on every ``size``-th and on the last, which shows by there being none after it."""
-    current = next(batches, None)
-    while current is not None:
-        following = next(batches, None)
-        index, batch = current
-        yield index, batch, (index + 1) % size == 0 or following is None
-        current = following
+        settings, loader, first = self._run.settings, self.loader, self._run.progress.batch
+        size, limit = settings.accumulate_grad_batches, settings.limit_train_batches
+        loader.set_epoch(self._run.progress.epoch)
+        try:
+            total: int | None = first + loader.batches_left
+        except TypeError:  # a stream
+            total = None
+        if total is not None and limit is not None:
+            total = min(total, limit)
+        self._total = total
+        batches = enumerate(islice(loader, None if limit is None else limit - first), first)
+        if total is not None or size == 1:
+            return ((index, batch, (index + 1) % size == 0 or index + 1 == total) for index, batch in batches)
+        return (
+            (index, batch, (index + 1) % size == 0 or index + 1 == limit or loader.end_of_dataloader)
+            for index, batch in batches
+        )
 
 
 def _loss_in(output: Any) -> Tensor:
@@ -217,7 +233,7 @@ def _loss_in(output: Any) -> Tensor:
         loss = None
     if not isinstance(loss, Tensor):
         raise WrongTypeError(
-            f"training_step: returned {output!r}. Valid: the loss, a scalar tensor; a mapping with it under 'loss'; "
-            "or None to skip the batch."
+            f"training_step: returned {output!r}. It must return the loss, a scalar tensor; or a mapping with the loss "
+            "under 'loss'; or None to skip the batch."
         )
     return loss

@@ -1,59 +1,53 @@
-"""Bringing a run's results from a process that was started for it back to the one that asked."""
+"""Bringing the results of a run from a process that was started for it back to the process that started it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
 from core.nested import map_tensors
+from core.trainer.hooks import Callback
+from core.trainer.metrics import MetricLog
 from core.trainer.module import Module
+from core.trainer.progress import Progress
+from core.trainer.run import Run
 
-if TYPE_CHECKING:
-    from core.trainer.trainer import Trainer
-
-__all__ = ["hand_back", "hand_over"]
+__all__ = ["Results"]
 
 
 @attrs.frozen(kw_only=True)
-class _Results:
-    """What a stage returned, and what it did to trainer and module."""
+class Results:
+    """What a stage returned, and how it left the module, the metrics and the callbacks."""
 
     returned: Any
-    module_state: dict[str, Any] | None = None
-    modes: list[bool] = attrs.field(factory=list)
-    trainer_state: dict[str, Any] = attrs.field(factory=dict)
-    callback_states: list[dict[str, Any]] = attrs.field(factory=list)
+    module_state: dict[str, Any]
+    training_modes: list[bool]
+    progress: Progress
+    metrics: dict[str, Any]
+    callback_states: list[dict[str, Any]]
 
+    @classmethod
+    def of(cls, run: Run, returned: Any) -> Results:
+        """In each process of the run: the results, with all tensors on the CPU."""
+        return cls(
+            returned=returned,
+            module_state=_on_host(dict(run.runtime.strategy.whole_module_state(run.module))),
+            training_modes=[part.training for part in run.module.modules()],
+            progress=run.progress,
+            metrics=_on_host(run.metric_log.state_dict()),
+            callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
+        )
 
-_TRAINER_STATE = ("current_epoch", "global_step", "should_stop", "_metrics", "prog_bar_metrics")
-
-
-def hand_over(returned: Any, trainer: Trainer, module: Module) -> _Results:
-    """In each process: what the asking one must be told; little where this is the asking one itself."""
-    if not trainer.runtime.plan.runs_function:
-        return _Results(returned=returned)
-    return _Results(
-        returned=returned,
-        module_state=_on_host(dict(trainer.strategy.whole_module_state(module))),
-        modes=[part.training for part in module.modules()],
-        trainer_state=_on_host({name: getattr(trainer, name) for name in _TRAINER_STATE}),
-        callback_states=[callback.state_dict() for callback in trainer.callbacks],
-    )
-
-
-def hand_back(results: _Results, trainer: Trainer, args: tuple[Any, ...]) -> Any:
-    """In the asking process: make trainer and module as they were in process 0; returns what the stage returned."""
-    if results.module_state is not None:
-        module = next(arg for arg in args if isinstance(arg, Module))
-        module.load_state_dict(results.module_state)
-        for part, training in zip(module.modules(), results.modes, strict=True):
+    def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:
+        """In the process that started the run: put everything in the state that it has in process 0."""
+        module.load_state_dict(self.module_state)
+        for part, training in zip(module.modules(), self.training_modes, strict=True):
             part.training = training
-        for name, value in results.trainer_state.items():
-            setattr(trainer, name, value)
-        for callback, state in zip(trainer.callbacks, results.callback_states, strict=True):
+        metric_log.load_state_dict(self.metrics)
+        for callback, state in zip(callbacks, self.callback_states, strict=True):
             callback.load_state_dict(state)
-    return results.returned
 
 
 def _on_host(data: Any) -> Any:

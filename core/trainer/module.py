@@ -2,71 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from core.errors import ConfigurationError
+from core.trainer.datamodule import DataHooks
 from core.trainer.hooks import ModuleHooks
-
-if TYPE_CHECKING:
-    from core.trainer.trainer import Trainer
 
 __all__ = ["Module"]
 
 
-class Module(nn.Module, ModuleHooks):
+class Module(nn.Module, ModuleHooks, DataHooks):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 
-    _trainer: Trainer | None = None
-    _steps: StepModule | None = None
+    _trainer: Any = None
+    _step_modules: tuple[nn.Module, ...] = ()
+    """Its StepModule, once there is one; in a tuple, since torch would take it for a submodule otherwise."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """One training batch.
+        """Compute the loss of one training batch.
 
         Returns:
-            The loss, a scalar tensor; a mapping with it under ``"loss"``; or, where one process trains, ``None`` to
-            skip the batch.
+            The loss, a scalar tensor; or a mapping with the loss under ``"loss"``; or ``None`` to skip the batch, if
+            one process trains.
         """
         raise NotImplementedError
 
     def training_step_end(self, output: Any) -> Any:
-        """What the training step comes to; ``output`` itself unless overridden.
+        """Turn the output of :meth:`training_step` into the loss; by default ``output`` itself.
 
-        It runs outside of what the strategy wraps: where one process splits a batch over several devices, after the
-        parts' outputs were gathered.
+        It runs outside of the module that the strategy wraps. If one process splits a batch over several devices, it
+        runs once, on the gathered outputs of all parts.
 
         Args:
-            output: What :meth:`training_step` returned; of several parts, each tensor joined along its first dimension,
-                scalars as a vector with an item for each part.
+            output: What :meth:`training_step` returned. If the batch was split, tensors of the parts are concatenated
+                along the first dimension, and scalars become a vector with one item for each part.
 
         Returns:
-            As :meth:`training_step`.
+            See :meth:`training_step`.
         """
         return output
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        """One validation batch, without gradients; what it logs is averaged over the epoch."""
+        """Evaluate one validation batch, without gradients; logged values are averaged over the epoch."""
         raise NotImplementedError
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        """One test batch, without gradients; what it logs is averaged over the epoch."""
+        """Evaluate one test batch, without gradients; logged values are averaged over the epoch."""
         raise NotImplementedError
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """One batch to predict, without gradients; ``self(batch)`` unless overridden."""
+        """Predict one batch, without gradients; by default ``self(batch)``."""
         del batch_idx
         return self(batch)
 
     def configure_optimizers(self) -> Any:
-        """How to optimize.
+        """Create the optimizer, and optionally learning rate schedulers.
 
         Returns:
-            An optimizer; ``[optimizer], [scheduler]``; or ``{"optimizer": …, "lr_scheduler": …}``, where the scheduler
-            may be ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``. The scheduler is stepped
-            without an argument.
+            An optimizer; ``[optimizer], [scheduler]``; or ``{"optimizer": …, "lr_scheduler": …}``. A scheduler may be
+            given as ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``. Its ``step`` is called
+            without arguments.
         """
         raise NotImplementedError
 
@@ -81,44 +80,44 @@ class Module(nn.Module, ModuleHooks):
         sync_dist: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        """Record a value, in a step or in a hook from an epoch's or stage's start to its end.
+        """Log a value, in a step or in a hook between the start and the end of an epoch or stage.
 
-        It is published under its name; one that is recorded in both ways under its name with ``_step`` and ``_epoch``.
+        The value is published as ``name``. If the values of steps and of the epoch are both recorded, they are
+        published as ``name_step`` and ``name_epoch``, and ``name`` is the newest of both. A value that is logged in
+        ``on_train_epoch_end`` or ``on_validation_epoch_end`` belongs to the epoch.
 
         Args:
-            name: Its name; how it is recorded is decided by the first call under this name.
-            value: A number or a scalar tensor, as it is now; it stays on its device until somebody looks at it.
+            name: The metric's name. The first call with a name decides its options for the whole stage; a second set of
+                options is decided by the first call at an epoch's end.
+            value: A number or a scalar tensor. It is copied, and stays on its device until it is read.
             prog_bar: Show it in the progress bar.
-            on_step: Record each step's value; by default in training only.
-            on_epoch: Record the epoch's value over all processes; by default outside of training only.
-            reduce_fx: How an epoch's values are combined: ``mean`` (weighted by batch size), ``sum``, ``min``, ``max``.
-                Sums and means of 16-bit values are of 32 bits.
-            sync_dist: Combine each step's value over processes, which makes them wait for one another.
-            batch_size: The value's weight in the mean; unless given, the first dimension of the batch's first tensor
-                that has one.
+            on_step: Record the value of each step; by default only in training.
+            on_epoch: Record the value of the epoch over all processes; by default only outside of training.
+            reduce_fx: How the values of an epoch are reduced: ``mean`` (weighted by batch size), ``sum``, ``min`` or
+                ``max``. Sums and means of 16-bit values are computed in 32 bits.
+            sync_dist: In training, reduce the value of each step over all processes, which then wait for each other.
+                The value of an epoch is always that of all processes. In evaluation, where processes may take
+                different numbers of steps, the value of a step is this process's own.
+            batch_size: The value's weight in the mean; by default the first dimension of the first tensor in the
+                batch that has one.
 
         Raises:
-            ConfigurationError: The value is no scalar, the reduction is unknown, or no epoch or stage is running.
+            ConfigurationError: The value is not a scalar, the reduction is unknown, no epoch or stage is running, or
+                ``on_step=True`` at an epoch's end.
         """
-        log = self.trainer.metric_log
-        if log is None:
-            raise ConfigurationError(
-                f"log({name!r}): no epoch or evaluation is running. Valid: in a step, or in a hook from "
-                "on_train_epoch_start to on_train_epoch_end or from on_evaluation_start to on_evaluation_end."
-            )
-        log.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
+        self.trainer.metric_log.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
 
     def log_dict(self, values: Mapping[str, Any], **options: Any) -> None:
-        """:meth:`log` for each item."""
+        """Call :meth:`log` for each item."""
         for name, value in values.items():
             self.log(name, value, **options)
 
     @property
-    def trainer(self) -> Trainer:
-        """The Trainer that is running this module.
+    def trainer(self) -> Any:
+        """The :class:`core.Trainer` that is running this module.
 
         Raises:
-            ConfigurationError: None is.
+            ConfigurationError: No Trainer is running this module.
         """
         trainer = self._trainer
         if trainer is None:
@@ -127,57 +126,26 @@ class Module(nn.Module, ModuleHooks):
 
     @property
     def device(self) -> torch.device:
-        """The device of the first parameter; the CPU's where there is none."""
+        """The device of the first parameter; the default device if there are no parameters."""
         return next((parameter.device for parameter in self.parameters()), torch.empty(0).device)
 
     @property
     def current_epoch(self) -> int:
-        """The running epoch, from 0; 0 where no Trainer is running this module."""
-        return self._trainer.current_epoch if self._trainer is not None else 0
+        """The running epoch, from 0; 0 if no Trainer is running this module."""
+        return int(self._trainer.current_epoch) if self._trainer is not None else 0
 
     @property
     def global_step(self) -> int:
-        """Optimizer steps taken so far; 0 where no Trainer is running this module."""
-        return self._trainer.global_step if self._trainer is not None else 0
+        """Optimizer steps taken so far; 0 if no Trainer is running this module."""
+        return int(self._trainer.global_step) if self._trainer is not None else 0
 
     def all_gather(self, data: Any) -> Any:
-        """:meth:`core.Runtime.gather`."""
+        """Gather tensors from all processes; see :meth:`core.Runtime.gather`."""
         return self.trainer.runtime.gather(data)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """The built-in ``print``, in process 0 only."""
+        """Call the built-in ``print``, in process 0 only."""
         self.trainer.runtime.print(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_steps")}
-
-
-class StepModule(nn.Module):
-    """Makes a step of the Module the forward pass that strategies wrap.
-
-    Args:
-        module: Whose steps.
-    """
-
-    step: Callable[[Any, int], Any]
-
-    def __init__(self, module: Module) -> None:
-        super().__init__()
-        self.module = module
-        self.use("training_step")
-
-    @classmethod
-    def of(cls, module: Module) -> StepModule:
-        """The one of ``module``, for all its runs: a strategy may keep at it what it did to the module."""
-        steps = module._steps
-        if steps is None:
-            steps = module.__dict__["_steps"] = cls(module)
-        return steps
-
-    def use(self, step: str) -> None:
-        """Make ``step``, the name of one of the Module's methods, the forward pass."""
-        self.__dict__["step"] = getattr(self.module, step)
-
-    def forward(self, batch: Any, batch_idx: int) -> Any:
-        """The step."""
-        return self.step(batch, batch_idx)
+        return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_step_modules")}

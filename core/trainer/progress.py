@@ -1,90 +1,72 @@
-"""The progress bar."""
+"""Where a fit is: epoch, step, batch, and whether it has been asked to stop."""
 
 from __future__ import annotations
 
-import importlib.util
-import time
-from typing import Any
+from typing import Any, Literal
 
-from core.errors import ConfigurationError
-from core.trainer.hooks import Callback
+import attrs
 
-__all__ = ["ProgressBar"]
+__all__ = ["Progress"]
 
 
-class ProgressBar(Callback):
-    """A bar for each epoch with what was logged with ``prog_bar=True``, in process 0, drawn by tqdm.
+@attrs.define
+class Progress:
+    """The position of a fit. Each of these numbers is kept here and nowhere else.
 
-    Between two refreshes a step costs one look at the clock; logged values are read from their device only then.
-
-    Args:
-        refresh_seconds: Time between two refreshes.
-
-    Raises:
-        ConfigurationError: tqdm is not installed.
+    A checkpoint holds :meth:`state_dict`, and nothing else, of the position.
     """
 
-    def __init__(self, refresh_seconds: float = 0.25) -> None:
-        if not self.is_available():
-            raise ConfigurationError(
-                "enable_progress_bar: tqdm is not installed. Valid: False, or `pip install torch-hal[progress]`."
-            )
-        self.refresh_seconds = refresh_seconds
-        self._bar: Any = None
-        self._next = 0.0
-        self._pending = 0
+    epoch: int = 0
+    """The running epoch, from 0; after ``fit``, the number of completed epochs."""
+    batch: int = 0
+    """How many batches of the running epoch this process has trained on."""
+    step: int = 0
+    """Optimizer steps taken so far, in all epochs. A step whose batches were all skipped counts."""
+    phase: Literal["start", "batches", "end"] = "start"
+    """Of the running epoch: before its first batch, within its batches, or after its last batch."""
+    is_accumulating: bool = False
+    """Whether the newest batch's gradients wait for the optimizer's step."""
+    should_stop: bool = False
+    """Whether to end ``fit`` after the running optimizer step."""
 
-    @staticmethod
-    def is_available() -> bool:
-        """Whether tqdm is installed."""
-        return importlib.util.find_spec("tqdm") is not None
+    @property
+    def completed_epochs(self) -> int:
+        """How many epochs were trained on all of their batches."""
+        return self.epoch + (self.phase == "end")
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Nothing is drawn before the first epoch."""
-        self._close()
+    @property
+    def is_mid_epoch(self) -> bool:
+        """Whether the running epoch's batches have begun and have not all been trained on."""
+        return self.phase == "batches"
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
-        """A new bar."""
-        if not trainer.is_global_zero:
-            return
-        from tqdm.auto import tqdm
+    def reset(self) -> None:
+        """Go back to the beginning."""
+        self.epoch = self.batch = self.step = 0
+        self.phase, self.is_accumulating, self.should_stop = "start", False, False
 
-        last = "" if trainer.max_epochs is None else f"/{trainer.max_epochs}"
-        self._bar = tqdm(
-            total=trainer.num_training_batches,
-            desc=f"epoch {trainer.current_epoch + 1}{last}",
-            dynamic_ncols=True,
-            mininterval=0,  # when to draw is decided here
-            miniters=1,
-        )
-        self._pending = 0
-        self._next = time.monotonic() + self.refresh_seconds
+    def start_batches(self) -> None:
+        """Begin the running epoch's batches."""
+        self.phase, self.batch = "batches", 0
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Count; draw when it is time."""
-        self._pending += 1
-        now = time.monotonic()
-        if now >= self._next and self._bar is not None:
-            self._next = now + self.refresh_seconds
-            self._refresh(trainer.metric_log.step_values(prog_bar_only=True))
+    def finish_batches(self) -> None:
+        """Note that all of the running epoch's batches were trained on."""
+        self.phase = "end"
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """The bar with the epoch's values, left standing."""
-        if self._bar is not None:
-            metrics = trainer.callback_metrics
-            self._refresh({name: metrics[name] for name in sorted(trainer.prog_bar_metrics)})
-        self._close()
+    def finish_epoch(self) -> None:
+        """Go on to the next epoch, unless the running one was left before its last batch."""
+        if self.phase == "end":
+            self.epoch, self.batch, self.phase = self.epoch + 1, 0, "start"
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-        """Leave the line to the error."""
-        self._close()
+    def state_dict(self) -> dict[str, Any]:
+        """The position for a checkpoint: ``epoch`` counts completed epochs; the request to stop is left out."""
+        return {
+            "epoch": self.completed_epochs,
+            "batch": self.batch if self.is_mid_epoch else 0,
+            "step": self.step,
+            "is_mid_epoch": self.is_mid_epoch,
+        }
 
-    def _refresh(self, values: dict[str, Any]) -> None:
-        self._bar.set_postfix({name: f"{float(value):.4g}" for name, value in values.items()}, refresh=False)
-        self._bar.update(self._pending)
-        self._pending = 0
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the position of :meth:`state_dict`."""
+        self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
+        self.phase = "batches" if state["is_mid_epoch"] else "start"

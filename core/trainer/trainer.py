@@ -3,94 +3,122 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
+import attrs
 import torch
 
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, quoted
-from core.plan import Plan
+from core.errors import ConfigurationError
+from core.plan import Plan, Request, resolve
 from core.precisions.base import Precision
-from core.precisions.clipping import ALGORITHMS
 from core.runtime import Runtime
+from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
-from core.trainer.arguments import all_callbacks, all_loggers, check_loader, check_module, check_predicts
-from core.trainer.checkpointing import ModelCheckpoint
+from core.trainer.checks import all_callbacks, all_loggers, check_module, check_predicts
+from core.trainer.datamodule import DataModule
 from core.trainer.evaluate import STEPS, EvaluationLoop
 from core.trainer.fit import FitLoop
-from core.trainer.handover import hand_back, hand_over
-from core.trainer.hooks import Callback, bind_callbacks
-from core.trainer.metrics import MetricLog
-from core.trainer.module import Module, StepModule
-from core.trainer.state import find_checkpoint, load_module, save_state
-from core.trainer.words import check_clip_value, check_count, check_flag, check_path
+from core.trainer.handover import Results
+from core.trainer.hooks import Callback, Hooks
+from core.trainer.metrics import Logger, MetricLog
+from core.trainer.model_checkpoint import ModelCheckpoint
+from core.trainer.module import Module
+from core.trainer.progress import Progress
+from core.trainer.run import Run
+from core.trainer.settings import Settings, check_path
+from core.trainer.sources import KINDS, DataSource
+from core.trainer.state import find_checkpoint, find_for_all, load_module
+from core.trainer.steps import StepModule
 
-__all__ = ["Logger", "Trainer"]
+__all__ = ["Trainer"]
+
+T = TypeVar("T")
+
+DEFAULT_EPOCHS = 1000
+"""Epochs to train if neither ``max_epochs`` nor ``max_steps`` is given."""
+
+FIXED_IN_FIT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+"""Settings that the training step is made from, so they cannot change while it is in use."""
 
 
-class Logger(Protocol):
-    """Where metrics go; called in process 0 only."""
+class _Setting(Generic[T]):
+    """An attribute of the Trainer that is one of its settings. Assigning to it checks the value."""
 
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """Take ``metrics`` as they stood after ``step`` optimizer steps."""
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
 
+    def __get__(self, trainer: Any, owner: type[Any]) -> T:
+        if trainer is None:
+            raise AttributeError(f"{owner.__name__}.{self.name} is an attribute of objects, not of the class")
+        value: T = getattr(trainer.settings, self.name)
+        return value
 
-class _TrainerRuntime(Runtime):
-    """A Runtime whose loop is the Trainer's."""
-
-    _runs_own_loop = False
-
-    def check_clip_algorithm(self, algorithm: str) -> None:
-        """Refuse how gradients are to be limited where the strategy cannot do it, before processes start."""
-        self._strategy.check_clip_algorithm(algorithm, "gradient_clip_algorithm")
+    def __set__(self, trainer: Any, value: T) -> None:
+        trainer._change_setting(self.name, value)
 
 
 class Trainer:
-    """Trains a :class:`core.Module` on the hardware, with the distribution and in the precision that were named.
+    """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::
 
         trainer = Trainer(accelerator="gpu", strategy="ddp", devices=2, precision="bf16-mixed", max_epochs=10)
         trainer.fit(module, train_loader, val_loader)
 
-    The words are resolved, and refused where they are wrong, on construction; processes start with ``fit``,
-    ``validate``, ``test`` or ``predict``.
+    The constructor resolves and checks the arguments. Processes start with ``fit``, ``validate``, ``test`` or
+    ``predict``; no property starts them.
 
     Args:
-        accelerator: As in :class:`core.Runtime`, and so are the next six.
-        strategy: As said.
-        devices: As said.
-        num_nodes: As said.
-        precision: As said.
-        checkpoint_io: As said.
-        cluster_environment: As said.
-        max_epochs: Epochs to train; ``None`` for no limit. 1000 where neither this nor ``max_steps`` is given.
-        max_steps: Optimizer steps to train; ``None`` for no limit.
-        accumulate_grad_batches: Batches an optimizer step. Each counts with its share of so many, also where an epoch
-            ends with fewer.
-        gradient_clip_val: Largest norm or value of gradients, above 0; ``None`` for no limit.
+        accelerator: The hardware, as a name or an object; ``"auto"`` selects the best that is present.
+        strategy: How to distribute the training, as a name or an object.
+        devices: The devices to use on each machine; see :mod:`core.accelerators.devices`.
+        num_nodes: The number of machines.
+        precision: The dtype policy, as a name or an object.
+        checkpoint_io: The checkpoint format, as a name or an object.
+        cluster_environment: Where ranks and addresses come from, as a name or an object.
+        max_epochs: The number of epochs to train; ``None`` for no limit. 1000 if ``max_steps`` is not given either.
+        max_steps: The number of optimizer steps to train; ``None`` for no limit.
+        accumulate_grad_batches: Batches per optimizer step; each loss is divided by this number, also at the end of an
+            epoch, where fewer batches may be left.
+        gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` for no clipping.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
-        check_val_every_n_epoch: Epochs between validations.
-        limit_train_batches: Batches of an epoch at most, in each process.
-        limit_val_batches: Likewise for validation.
-        limit_test_batches: Likewise for test.
-        limit_predict_batches: Likewise for prediction.
-        log_every_n_steps: Optimizer steps between two reports to the loggers.
-        logger: Where metrics go: one object with ``log_metrics(metrics, step)``, or several.
-        callbacks: What acts beside the module, in this order; but each :class:`ModelCheckpoint` after all others, so
-            that what they did is in its checkpoint.
-        enable_checkpointing: Whether a :class:`ModelCheckpoint` is added where none is among the callbacks.
-        enable_progress_bar: Whether a :class:`ProgressBar` is added where none is among the callbacks; ``None`` for
-            where tqdm is installed.
-        default_root_dir: Where files go; the working directory unless given.
+        check_val_every_n_epoch: The number of epochs between two validations.
+        limit_train_batches: The largest number of batches of an epoch, in each process; ``None`` for all.
+        limit_val_batches: The same for validation.
+        limit_test_batches: The same for test.
+        limit_predict_batches: The same for prediction.
+        log_every_n_steps: The number of optimizer steps between two calls of the loggers.
+        logger: Where metrics go: an object with a method ``log_metrics(metrics, step)``, or a list of such objects.
+        callbacks: A :class:`core.Callback`, or a list of them, called in this order. Each :class:`ModelCheckpoint` is
+            called after all others, so its checkpoints contain what they did.
+        enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
+        enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
+            one if tqdm is installed.
+        default_root_dir: The directory for files; by default the working directory.
 
     Raises:
-        CoreError: A word is unknown, of the wrong kind, contradicted, or names what cannot be used here.
+        CoreError: An argument is unknown or has the wrong type, contradicts another one, or names a backend that
+            cannot be used here.
     """
 
+    max_epochs = _Setting[int | None]()
+    max_steps = _Setting[int | None]()
+    accumulate_grad_batches = _Setting[int]()
+    gradient_clip_val = _Setting[float | None]()
+    gradient_clip_algorithm = _Setting[str]()
+    check_val_every_n_epoch = _Setting[int]()
+    limit_train_batches = _Setting[int | None]()
+    limit_val_batches = _Setting[int | None]()
+    limit_test_batches = _Setting[int | None]()
+    limit_predict_batches = _Setting[int | None]()
+    log_every_n_steps = _Setting[int]()
+    default_root_dir = _Setting[str]()
+
+    @suggest_arguments
     def __init__(
         self,
         *,
@@ -118,24 +146,24 @@ class Trainer:
         enable_progress_bar: bool | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_count("max_epochs", max_epochs, low=0, optional=True)
-        check_count("max_steps", max_steps, low=0, optional=True)
-        check_count("accumulate_grad_batches", accumulate_grad_batches, low=1)
-        check_count("check_val_every_n_epoch", check_val_every_n_epoch, low=1)
-        check_count("limit_train_batches", limit_train_batches, low=1, optional=True)
-        check_count("limit_val_batches", limit_val_batches, low=1, optional=True)
-        check_count("limit_test_batches", limit_test_batches, low=1, optional=True)
-        check_count("limit_predict_batches", limit_predict_batches, low=1, optional=True)
-        check_count("log_every_n_steps", log_every_n_steps, low=1)
-        check_clip_value(gradient_clip_val)
-        check_flag("enable_checkpointing", enable_checkpointing)
-        check_flag("enable_progress_bar", enable_progress_bar, optional=True)
-        check_path("default_root_dir", default_root_dir)
-        if gradient_clip_algorithm not in ALGORITHMS:
-            raise ConfigurationError(
-                f"gradient_clip_algorithm={gradient_clip_algorithm!r}: unknown. Valid: {quoted(ALGORITHMS)}."
-            )
-        runtime = _TrainerRuntime(
+        self.settings = Settings(
+            max_epochs=DEFAULT_EPOCHS if max_epochs is None and max_steps is None else max_epochs,
+            max_steps=max_steps,
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            gradient_clip_algorithm=gradient_clip_algorithm,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            limit_train_batches=limit_train_batches,
+            limit_val_batches=limit_val_batches,
+            limit_test_batches=limit_test_batches,
+            limit_predict_batches=limit_predict_batches,
+            log_every_n_steps=log_every_n_steps,
+            enable_checkpointing=enable_checkpointing,
+            enable_progress_bar=enable_progress_bar,
+            default_root_dir=default_root_dir,
+        )
+        """What the user asked for. Assign to the attributes of the same names to change it."""
+        request = Request.read(
             accelerator=accelerator,
             strategy=strategy,
             devices=devices,
@@ -144,132 +172,175 @@ class Trainer:
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
-        if gradient_clip_val is not None:
-            runtime.check_clip_algorithm(gradient_clip_algorithm)
-        self.runtime: Runtime = runtime
-        self.max_epochs = 1000 if max_epochs is None and max_steps is None else max_epochs
-        self.max_steps = max_steps
-        self.accumulate_grad_batches = accumulate_grad_batches
-        self.gradient_clip_val = gradient_clip_val
-        self.gradient_clip_algorithm = gradient_clip_algorithm
-        self.check_val_every_n_epoch = check_val_every_n_epoch
-        self.limit_train_batches = limit_train_batches
-        self.limit_val_batches = limit_val_batches
-        self.limit_test_batches = limit_test_batches
-        self.limit_predict_batches = limit_predict_batches
-        self.log_every_n_steps = log_every_n_steps
-        self.default_root_dir = os.fspath(os.getcwd() if default_root_dir is None else default_root_dir)
-        self.loggers: list[Logger] = all_loggers(logger)
-        self.callbacks = all_callbacks(callbacks, enable_progress_bar, enable_checkpointing)
-
-        self.current_epoch = 0
-        """The running epoch, from 0; after ``fit``, how many were completed."""
-        self.global_step = 0
-        """Optimizer steps taken so far; one whose batches were all skipped counts."""
-        self.should_stop = False
-        """Set it to end ``fit`` after the running optimizer step."""
-        self.prog_bar_metrics: set[str] = set()
-        """Names in :attr:`callback_metrics` that were logged for the progress bar."""
-        self.metric_log: MetricLog | None = None
-        """Takes what the module logs; ``None`` where no epoch or evaluation is running."""
-        self._metrics: dict[str, torch.Tensor] = {}
+        self.runtime = Runtime.from_plan(resolve(request))
+        self._check_clipping(self.settings)
+        self.progress = Progress()
+        """The position of the running or the last ``fit``."""
+        self.metric_log = MetricLog(all_loggers(logger))
+        """Everything that the module logs goes through this object."""
+        self.callbacks = all_callbacks(callbacks, self.settings)
+        self.datamodule: DataModule | None = None
+        """What creates the loaders of the running or the last run; ``None`` if loaders were passed."""
+        self._run: Run | None = None
         self._fit_loop: FitLoop | None = None
-        self._is_running = False
 
-    # -- what a user calls ---------------------------------------------------------------------------------------
+    # -- stages --------------------------------------------------------------------------------------------------
 
     def fit(
         self,
         module: Module,
-        train_dataloaders: Any,
+        train_dataloaders: Any = None,
         val_dataloaders: Any = None,
+        datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Train, from the beginning: each ``fit`` counts epochs and steps from 0 and configures new optimizers.
+        """Train the module, in place.
 
-        What goes on is the module as it is, or, with ``ckpt_path``, the run that wrote the checkpoint.
+        Every ``fit`` starts at epoch 0 and step 0 with new optimizers and the module's present parameters, unless
+        ``ckpt_path`` resumes an earlier run.
 
         Args:
-            module: What is trained, in place.
-            train_dataloaders: A DataLoader, or any iterable that gives batches each time it is iterated, once an epoch.
-            val_dataloaders: Likewise for validation, or ``None``.
-            ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one where this trainer
-                writes its own.
+            module: The module to train.
+            train_dataloaders: A DataLoader, or any iterable that yields the batches of an epoch when it is iterated; or
+                a :class:`core.DataModule`. By default the module's own ``train_dataloader`` is called.
+            val_dataloaders: The same for validation. Without one there is no validation.
+            datamodule: What creates the loaders, in place of the two arguments before.
+            ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one in the directory of this
+                trainer's checkpoints, as process 0 sees it.
 
         Raises:
-            WrongTypeError: The module is no :class:`core.Module`, or the loaders none.
-            ConfigurationError: The module lacks a step, a loader gave no batch, or this trainer is running already.
-            CheckpointError: The checkpoint cannot be used.
+            WrongTypeError: The module is not a :class:`core.Module`, or a loader is not iterable.
+            ConfigurationError: The module lacks a step, a loader is empty or missing, loaders and a DataModule were
+                given, or this trainer is already running.
+            CheckpointError: The checkpoint cannot be loaded, or there is none.
         """
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
         check_module(module, *steps)
-        check_loader("train_dataloaders", train_dataloaders)
-        if val_dataloaders is not None:
-            check_loader("val_dataloaders", val_dataloaders)
-        self._run(_fit, module, train_dataloaders, val_dataloaders, self._resolve(ckpt_path))
+        loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
+        self._launch(_fit, module, ckpt_path, DataSource.read("fit", module, datamodule, **loaders))
 
     def validate(
-        self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        datamodule: DataModule | None = None,
+        *,
+        ckpt_path: str | os.PathLike[str] | None = None,
     ) -> dict[str, float]:
-        """Run ``validation_step`` on every batch; returns what was logged, of all processes. Raises as :meth:`fit`."""
-        return self._evaluate("validate", module, dataloaders, ckpt_path)[0]
-
-    def test(
-        self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
-    ) -> dict[str, float]:
-        """Run ``test_step`` on every batch; returns what was logged, of all processes. Raises as :meth:`fit`."""
-        return self._evaluate("test", module, dataloaders, ckpt_path)[0]
-
-    def predict(
-        self, module: Module, dataloaders: Any, *, ckpt_path: str | os.PathLike[str] | None = None
-    ) -> list[Any]:
-        """Run ``predict_step`` on every batch. Raises as :meth:`fit`.
+        """Run ``validation_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
-            What it returned, tensors on the CPU, one item a batch, of all processes and in every process; in the
-            loader's order where it is no stream.
+            The logged values, over all processes.
         """
-        return self._evaluate("predict", module, dataloaders, ckpt_path)[1]
+        return self._evaluate("validate", module, dataloaders, datamodule, ckpt_path)[0]
+
+    def test(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        datamodule: DataModule | None = None,
+        *,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> dict[str, float]:
+        """Run ``test_step`` on every batch. Raises the same errors as :meth:`fit`.
+
+        Returns:
+            The logged values, over all processes.
+        """
+        return self._evaluate("test", module, dataloaders, datamodule, ckpt_path)[0]
+
+    def predict(
+        self,
+        module: Module,
+        dataloaders: Any = None,
+        datamodule: DataModule | None = None,
+        *,
+        ckpt_path: str | os.PathLike[str] | None = None,
+    ) -> list[Any]:
+        """Run ``predict_step`` on every batch. Raises the same errors as :meth:`fit`.
+
+        Returns:
+            The outputs of all processes, in every process: one item per batch, with tensors on the CPU, in the order
+            of the loader unless its data set is iterable-style.
+        """
+        return self._evaluate("predict", module, dataloaders, datamodule, ckpt_path)[1]
 
     def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint of the running ``fit``; every process calls it.
 
-        ``fit`` resumes from one that is written when all of an epoch's batches were trained on, or none: in the hooks
-        of its start, of validation and of its end.
+        A run that is resumed from it continues exactly where it was written: after a batch, also within an accumulation
+        of gradients, or at the start or end of an epoch. What other callbacks do in the same hook later is not in it.
+
+        Where each process has the whole state, process 0 may call it alone: then the states of the other processes'
+        random number generators are not in the checkpoint, which a warning says.
 
         Raises:
             ConfigurationError: No ``fit`` is running.
             CheckpointError: It could not be written.
         """
         if self._fit_loop is None:
-            raise ConfigurationError("save_checkpoint: no fit is running. Valid: from a callback or the module.")
-        save_state(self._fit_loop, path)
+            raise ConfigurationError("save_checkpoint: no fit is running. Call it in a hook of a callback or module.")
+        self._fit_loop.state.save(path)
+
+    # -- what is running -----------------------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
-        """What runs, on what, and why."""
+        """What runs, on which devices, and why."""
         return self.runtime.plan
 
     @property
     def strategy(self) -> Strategy:
-        """The live strategy."""
+        """The strategy. Outside a run, its methods that need the processes cannot be used."""
         return self.runtime.strategy
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this is process 0 of all."""
+        """Whether this is process 0 among all processes."""
         return self.runtime.is_main_process
+
+    @property
+    def current_epoch(self) -> int:
+        """The running epoch, from 0; after ``fit``, the number of completed epochs."""
+        return self.progress.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken so far; a step whose batches were all skipped counts."""
+        return self.progress.step
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether ``fit`` ends after the running optimizer step; may be set."""
+        return self.progress.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.progress.should_stop = bool(value)
+
+    @property
+    def loggers(self) -> Sequence[Logger]:
+        """Where metrics go."""
+        return self.metric_log.loggers
+
+    @loggers.setter
+    def loggers(self, loggers: Sequence[Logger]) -> None:
+        self.metric_log.loggers = all_loggers(loggers)
 
     @property
     def callback_metrics(self) -> dict[str, torch.Tensor]:
         """The newest value of everything that was logged, as scalars."""
-        running = {} if self.metric_log is None else self.metric_log.step_values()
-        return {**self._metrics, **_as_tensors(running)}
+        return self.metric_log.latest
+
+    @property
+    def prog_bar_metrics(self) -> set[str]:
+        """The names in :attr:`callback_metrics` that were logged for the progress bar."""
+        return self.metric_log.prog_bar_names
 
     @property
     def num_training_batches(self) -> int | None:
-        """How many batches an epoch of the running ``fit`` has, in this process; ``None`` where nobody can tell."""
+        """The batches of an epoch of the running ``fit`` in this process; ``None`` if the loader has no length."""
         return None if self._fit_loop is None else self._fit_loop.num_batches
 
     @property
@@ -277,103 +348,133 @@ class Trainer:
         """The first callback that writes checkpoints."""
         return next((callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)), None)
 
-    # -- what the loops call -------------------------------------------------------------------------------------
-
-    def take_metrics(self, log: MetricLog) -> None:
-        """Publish what an epoch or an evaluation gave; every process calls it."""
-        self._metrics.update(_as_tensors(log.step_values()))
-        values = log.finish_epoch()
-        self._metrics.update(values)
-        self.prog_bar_metrics |= log.prog_bar_names() & set(self._metrics)
-        self.send_to_loggers(values)
-
-    def send_to_loggers(self, metrics: Mapping[str, torch.Tensor | float]) -> None:
-        """Hand ``metrics`` to each logger, in process 0; to read them is to wait for the device."""
-        if metrics and self.loggers and self.is_global_zero:
-            values = {name: float(value) for name, value in metrics.items()}
-            for logger in self.loggers:
-                logger.log_metrics(dict(values), self.global_step)
-
-    def keyed_callbacks(self) -> Iterator[tuple[str, Callback]]:
-        """The callbacks under the names that checkpoints know them by."""
-        seen: dict[str, int] = {}
-        for callback in self.callbacks:
-            name = type(callback).__qualname__
-            seen[name] = seen.get(name, 0) + 1
-            yield f"{name}#{seen[name]}", callback
-
     # -- running in each process ---------------------------------------------------------------------------------
 
-    def _resolve(self, ckpt_path: str | os.PathLike[str] | None) -> str | None:
-        checkpoints = self.checkpoint_callback or ModelCheckpoint()
-        return find_checkpoint(ckpt_path, checkpoints.directory(self))
-
     def _evaluate(
-        self, stage: str, module: Module, loader: Any, ckpt_path: str | os.PathLike[str] | None
+        self,
+        stage: str,
+        module: Module,
+        loader: Any,
+        datamodule: DataModule | None,
+        ckpt_path: str | os.PathLike[str] | None,
     ) -> tuple[dict[str, float], list[Any]]:
         if stage == "predict":
             check_predicts(module)
         else:
             check_module(module, STEPS[stage])
-        check_loader("dataloaders", loader)
-        path = self._resolve(ckpt_path)
-        result: tuple[dict[str, float], list[Any]] = self._run(_evaluate, stage, module, loader, path)
+        source = DataSource.read(stage, module, datamodule, dataloaders=(KINDS[stage], loader))
+        result: tuple[dict[str, float], list[Any]] = self._launch(_evaluate, module, ckpt_path, source)
         return result
 
-    def _run(self, stage: Callable[..., Any], *args: Any) -> Any:
-        """Run ``stage`` in every process; what it did to trainer and module is done here as well."""
-        if self._is_running:
-            raise ConfigurationError("Trainer: it is running already. Valid: another Trainer, or this one afterwards.")
-        handed_back: Any = self.runtime.launch(_in_process, self, stage, *args)
-        return hand_back(handed_back, self, args)
+    def _launch(
+        self,
+        stage: Callable[..., Any],
+        module: Module,
+        ckpt_path: str | os.PathLike[str] | None,
+        source: DataSource,
+    ) -> Any:
+        """Run ``stage`` in every process; afterwards trainer and module here are as they are in process 0."""
+        if self._run is not None:
+            raise ConfigurationError("Trainer: this trainer is already running. Use another Trainer within its hooks.")
+        check_path("ckpt_path", ckpt_path)
+        directory = (self.checkpoint_callback or ModelCheckpoint()).directory(self)
+        if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
+            find_checkpoint(ckpt_path, directory)  # raises here what would otherwise be raised in started processes
+        outcome: Any = self.runtime.launch(_in_process, self, stage, module, ckpt_path, directory, source)
+        if not isinstance(outcome, Results):
+            return outcome
+        self.progress = outcome.progress
+        outcome.restore(module, self.metric_log, self.callbacks)
+        return outcome.returned
+
+    def _change_setting(self, name: str, value: Any) -> None:
+        if self._fit_loop is not None and name in FIXED_IN_FIT:
+            raise ConfigurationError(f"{name}={value!r}: cannot be changed while fit is running. Set it before.")
+        settings = attrs.evolve(self.settings, **{name: value})
+        self._check_clipping(settings)
+        self.settings = settings
+        if self._run is not None:
+            self._run.settings = settings
+
+    def _check_clipping(self, settings: Settings) -> None:
+        """Refuse an algorithm that the strategy does not have, before processes start."""
+        if settings.gradient_clip_val is not None:
+            self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "metric_log": None, "_fit_loop": None}
+        return {**self.__dict__, "_run": None, "_fit_loop": None}
 
 
-def _in_process(runtime: Runtime, trainer: Trainer, stage: Callable[..., Any], *args: Any) -> Any:
-    """What each process runs: the stage, and the end of the run whichever way it ends."""
+def _in_process(
+    runtime: Runtime,
+    trainer: Trainer,
+    stage: Callable[..., Any],
+    module: Module,
+    ckpt_path: str | os.PathLike[str] | None,
+    directory: str,
+    source: DataSource,
+) -> Any:
+    """Run in each process: the stage, and the end of the run, also after an error."""
     trainer.runtime = runtime
-    module = next(arg for arg in args if isinstance(arg, Module))
     outer, module._trainer = module._trainer, trainer
-    trainer._is_running = True
+    run = trainer._run = Run(
+        settings=trainer.settings,
+        progress=trainer.progress,
+        metric_log=trainer.metric_log,
+        hooks=Hooks(trainer, module, trainer.callbacks),
+        runtime=runtime,
+        module=module,
+        datamodule=source.datamodule,
+    )
+    datamodule = trainer.datamodule = source.datamodule
+    if datamodule is not None:
+        datamodule.trainer = trainer
     try:
-        handed_over = hand_over(stage(trainer, *args), trainer, module)
+        source.prepare(runtime.strategy)
+        source.setup("datamodule")
+        for hook in run.hooks.bind_callbacks("setup"):
+            hook(source.stage)
+        source.setup("module")
+        outcome = stage(trainer, run, find_for_all(runtime.strategy, ckpt_path, directory), source)
+        source.teardown()
+        for hook in run.hooks.bind_callbacks("teardown"):
+            hook(source.stage)
+        if runtime.plan.runs_function:  # this process ends with the run
+            outcome = Results.of(run, outcome)
     except BaseException as error:
         try:
-            for hook in bind_callbacks("on_exception", trainer, module, trainer.callbacks):
+            for hook in run.hooks.bind_callbacks("on_exception"):
                 hook(error)
         finally:
             runtime.teardown(failed=True)
         raise
     finally:
         module._trainer = outer
-        trainer.metric_log = trainer._fit_loop = None
-        trainer._is_running = False
+        if datamodule is not None:
+            datamodule.trainer = None
+        trainer.metric_log.stage = trainer._run = trainer._fit_loop = None
     runtime.teardown()
-    return handed_over
+    return outcome
 
 
-def _fit(trainer: Trainer, module: Module, train: Any, val: Any, ckpt_path: str | None) -> None:
-    trainer.current_epoch = trainer.global_step = 0
-    trainer.should_stop = False
-    trainer._metrics, trainer.prog_bar_metrics = {}, set()
-    trainer._fit_loop = FitLoop(trainer, module, train, val, ckpt_path)
+def _fit(trainer: Trainer, run: Run, ckpt_path: str | None, source: DataSource) -> None:
+    run.progress.reset()
+    run.metric_log.reset()
+    val_loader = source.loader("val")
+    if val_loader is not None:
+        check_module(run.module, "validation_step")
+    trainer._fit_loop = FitLoop(run, source.loader("train"), val_loader, ckpt_path)
     trainer._fit_loop.run()
 
 
 def _evaluate(
-    trainer: Trainer, stage: str, module: Module, loader: Any, ckpt_path: str | None
+    trainer: Trainer, run: Run, ckpt_path: str | None, source: DataSource
 ) -> tuple[dict[str, float], list[Any]]:
-    runtime = trainer.runtime
-    step_module = StepModule.of(module)
-    model = runtime.prepare(step_module)
+    step_module = StepModule.of(run.module)
+    model = run.runtime.prepare(step_module)
     if ckpt_path is not None:
-        load_module(runtime.strategy, module, ckpt_path)
-    trainer._metrics = {}
-    outputs = EvaluationLoop(trainer, module, step_module, model, stage, loader).run()
+        load_module(run.runtime.strategy, run.module, ckpt_path)
+    run.metric_log.reset()
+    loader = source.loader(KINDS[source.stage])
+    outputs = EvaluationLoop(run, step_module, model, source.stage, loader).run()
     return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs
-
-
-def _as_tensors(values: Mapping[str, torch.Tensor | float]) -> dict[str, torch.Tensor]:
-    return {name: torch.as_tensor(value) for name, value in values.items()}

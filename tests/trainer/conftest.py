@@ -1,16 +1,5 @@
-"""One thread: on a problem this small, more only wait for one another."""
+"""One thread for torch in this process."""
 
-from __future__ import annotations
+from threads import one_thread
 
-from collections.abc import Iterator
-
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

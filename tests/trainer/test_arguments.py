@@ -9,7 +9,7 @@ import torch
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from core import Callback, Module, Trainer
+from core import Callback, Module, Runtime, Trainer
 from core.callbacks import ModelCheckpoint, ProgressBar
 from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
 
@@ -23,38 +23,82 @@ class HalfLogger:
 @pytest.mark.parametrize(
     ("name", "value", "error", "valid"),
     [
-        ("max_epochs", -1, ConfigurationError, "a whole number from 0, or None"),
-        ("max_epochs", 1.5, ConfigurationError, "a whole number from 0"),
-        ("max_steps", True, ConfigurationError, "a whole number from 0"),
-        ("accumulate_grad_batches", 0, ConfigurationError, r"a whole number from 1\."),
-        ("accumulate_grad_batches", None, ConfigurationError, r"a whole number from 1\."),
-        ("check_val_every_n_epoch", "2", ConfigurationError, "a whole number from 1"),
-        ("limit_train_batches", 0, ConfigurationError, "a whole number from 1, or None"),
-        ("limit_val_batches", 0.5, ConfigurationError, "a whole number from 1"),
-        ("limit_test_batches", -1, ConfigurationError, "a whole number from 1"),
-        ("limit_predict_batches", "all", ConfigurationError, "a whole number from 1"),
-        ("log_every_n_steps", 0, ConfigurationError, "a whole number from 1"),
-        ("gradient_clip_val", -0.5, ConfigurationError, "a number above 0, or None"),
-        ("gradient_clip_val", 0, ConfigurationError, "a number above 0"),
-        ("gradient_clip_val", "1", ConfigurationError, "a number above 0"),
-        ("gradient_clip_val", float("nan"), ConfigurationError, "a number above 0"),
+        ("max_epochs", -1, ConfigurationError, "must be an integer ≥ 0 or None"),
+        ("max_epochs", 1.5, ConfigurationError, "must be an integer ≥ 0"),
+        ("max_steps", True, ConfigurationError, "must be an integer ≥ 0"),
+        ("accumulate_grad_batches", 0, ConfigurationError, r"must be an integer ≥ 1\."),
+        ("accumulate_grad_batches", None, ConfigurationError, r"must be an integer ≥ 1\."),
+        ("check_val_every_n_epoch", "2", ConfigurationError, "must be an integer ≥ 1"),
+        ("limit_train_batches", 0, ConfigurationError, "must be an integer ≥ 1 or None"),
+        ("limit_val_batches", 0.5, ConfigurationError, "must be an integer ≥ 1"),
+        ("limit_test_batches", -1, ConfigurationError, "must be an integer ≥ 1"),
+        ("limit_predict_batches", "all", ConfigurationError, "must be an integer ≥ 1"),
+        ("log_every_n_steps", 0, ConfigurationError, "must be an integer ≥ 1"),
+        ("gradient_clip_val", -0.5, ConfigurationError, "must be a number > 0, or None"),
+        ("gradient_clip_val", 0, ConfigurationError, "must be a number > 0"),
+        ("gradient_clip_val", "1", ConfigurationError, "must be a number > 0"),
+        ("gradient_clip_val", float("nan"), ConfigurationError, "must be a number > 0"),
         ("gradient_clip_algorithm", "both", ConfigurationError, "'norm', 'value'"),
-        ("logger", "csv", WrongTypeError, r"objects with log_metrics\(metrics, step\)"),
-        ("logger", [HalfLogger()], WrongTypeError, "objects with log_metrics"),
-        ("logger", HalfLogger, WrongTypeError, "objects with log_metrics"),
+        ("logger", "csv", WrongTypeError, r"a method log_metrics\(metrics, step\)"),
+        ("logger", [HalfLogger()], WrongTypeError, "a method log_metrics"),
+        ("logger", HalfLogger, WrongTypeError, "a method log_metrics"),
         ("callbacks", [object()], WrongTypeError, "classes derived from core.Callback"),
         ("callbacks", ProgressBar, WrongTypeError, "classes derived from core.Callback"),
-        ("enable_progress_bar", "no", WrongTypeError, "True, False, None"),
-        ("enable_checkpointing", None, WrongTypeError, r"True, False\."),
-        ("default_root_dir", 3, WrongTypeError, "a path, or None"),
+        ("enable_progress_bar", "no", WrongTypeError, "must be True, False or None"),
+        ("enable_checkpointing", None, WrongTypeError, r"must be True or False\."),
+        ("default_root_dir", 3, WrongTypeError, "must be a path .* or None"),
         ("precision", "8-mixed", UnknownNameError, "'bf16-mixed'"),
         ("strategy", "dpp", UnknownNameError, "'ddp'"),
     ],
 )
 def test_words(name: str, value: Any, error: type[CoreError], valid: str) -> None:
     """Each names the argument, what was given, and what is valid."""
-    with pytest.raises(error, match=rf"(?s){name}.*Valid.*{valid}|{name}.*{valid}"):
+    with pytest.raises(error, match=rf"(?s){name}.*{valid}"):
         quiet(**{name: value})
+
+
+def test_an_unknown_argument() -> None:
+    """The error suggests the most similar one, or else lists all."""
+    for front_end, given, said in (
+        (Trainer, "max_epoch", "Trainer: unknown argument 'max_epoch'. Did you mean 'max_epochs'"),
+        (Runtime, "device", "Runtime: unknown argument 'device'. Did you mean 'devices'"),
+        (Runtime, "max_epochs", "Runtime: unknown argument 'max_epochs'. .*'strategy'"),
+    ):
+        with pytest.raises(WrongTypeError, match=said):
+            front_end(**{given: 1})  # type: ignore[arg-type]
+
+
+def test_settings_are_checked_when_they_are_assigned() -> None:
+    """An attribute that is a setting takes what the constructor takes; the settings themselves are frozen."""
+    trainer = quiet(max_epochs=3)
+    trainer.max_epochs = None
+    trainer.limit_val_batches = 2
+    assert (trainer.settings.max_epochs, trainer.settings.limit_val_batches) == (None, 2)
+    with pytest.raises(ConfigurationError, match="accumulate_grad_batches=0: must be an integer ≥ 1"):
+        trainer.accumulate_grad_batches = 0
+    with pytest.raises(AttributeError):
+        trainer.settings.max_epochs = 5  # type: ignore[misc]
+    assert trainer.accumulate_grad_batches == 1
+
+
+def test_settings_that_change_during_a_fit() -> None:
+    """They act from the next epoch on, but for those that the step is made from, which are refused."""
+    found: list[int] = []
+
+    class Changes(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            found.append(trainer.global_step)
+            trainer.max_epochs, trainer.limit_train_batches = 3, 2
+            for name in ("accumulate_grad_batches", "gradient_clip_val"):
+                with pytest.raises(ConfigurationError, match=f"{name}=2: cannot be changed while fit is running"):
+                    setattr(trainer, name, 2)
+
+    trainer = quiet(max_epochs=1, callbacks=Changes())
+    trainer.fit(Regression(), loader())
+    assert found == [7, 9, 11]
+    trainer.accumulate_grad_batches = 2
+    trainer.fit(Regression(), loader())
+    assert trainer.global_step == 3
 
 
 @pytest.mark.parametrize(
@@ -64,7 +108,7 @@ def test_words(name: str, value: Any, error: type[CoreError], valid: str) -> Non
 def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dict[str, bool]) -> None:
     """Words that contradict each other are refused; neither wins in silence."""
     ((name, _),) = ruled_out.items()
-    with pytest.raises(ConfigurationError, match=f"{name}=False: a {given.__name__} is among the callbacks"):
+    with pytest.raises(ConfigurationError, match=f"{name}=False, but there is a {given.__name__}"):
         Trainer(accelerator="cpu", devices=1, callbacks=[given()], **ruled_out)  # type: ignore[arg-type]
 
 
@@ -72,24 +116,28 @@ def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dic
 @pytest.mark.parametrize(
     ("module", "loaders", "message"),
     [
-        (torch.nn.Linear(1, 1), loader(), "module: given Linear. Valid: a core.Module"),
-        (Regression, loader(), "module: given type"),
-        (Regression(), dataset(), "dataloaders: given TensorDataset. Valid: one torch DataLoader"),
-        (Regression(), None, "dataloaders: given NoneType"),
-        (Regression(), [loader(), loader()], "dataloaders: given several loaders"),
+        (torch.nn.Linear(1, 1), loader(), "module: must be a core.Module, not an object of type Linear"),
+        (Regression, loader(), "module: must be a core.Module, not the class Regression"),
+        (
+            Regression(),
+            dataset(),
+            "dataloaders: must be one torch DataLoader or .*, not an object of type TensorDataset",
+        ),
+        (Regression(), None, "there is no loader"),
+        (Regression(), [loader(), loader()], "dataloaders: a list of several loaders"),
     ],
 )
 def test_objects_of_another_kind(stage: str, module: Any, loaders: Any, message: str) -> None:
     """In every stage, before it begins."""
     trainer = quiet(max_epochs=1)
-    with pytest.raises(WrongTypeError, match=message):
+    with pytest.raises((WrongTypeError, ConfigurationError), match=message):
         getattr(trainer, stage)(module, loaders)
     assert not trainer.runtime._is_live
 
 
 def test_validation_data_of_another_kind() -> None:
     """The error names the argument of the two that is meant."""
-    with pytest.raises(WrongTypeError, match="val_dataloaders: given int"):
+    with pytest.raises(WrongTypeError, match=r"val_dataloaders: must be one .* not an object of type int"):
         quiet().fit(Regression(), loader(), 5)
 
 
@@ -119,7 +167,7 @@ def test_steps_that_are_missing(module: type[Module], stage: str, missing: str) 
 
 
 class ValidatingModule(Regression):
-    def on_validation_end(self) -> None:
+    def on_before_backward(self, loss: Any) -> None:
         """A hook of another library's."""
 
 
@@ -132,9 +180,9 @@ class HastyCallback(Callback):
 
 def test_a_hook_that_there_is_not() -> None:
     """Nobody would call it, so it is refused, with the hooks that there are and the nearest."""
-    with pytest.raises(ConfigurationError, match=r"module: ValidatingModule defines 'on_validation_end'.*'on_fit_end'"):
+    with pytest.raises(ConfigurationError, match=r"ValidatingModule defines 'on_before_backward'.*'on_fit_end'"):
         quiet().validate(ValidatingModule(), loader())
-    near = r"callbacks: HastyCallback defines 'on_epoch_end', which is no hook.*Did you mean 'on_train_epoch_end'"
+    near = r"callbacks: HastyCallback defines 'on_epoch_end', which is not a hook.*Did you mean .*'on_train_epoch_end'"
     with pytest.raises(ConfigurationError, match=near):
         quiet(callbacks=HastyCallback())
 
@@ -180,9 +228,7 @@ def test_what_configure_optimizers_may_not_return(returned: Any, error: type[Cor
         def configure_optimizers(self) -> Any:
             return returned(self)
 
-    with pytest.raises(
-        error, match=r"configure_optimizers: .*Valid: .*optimizer|configure_optimizers: .*Valid: interval"
-    ):
+    with pytest.raises(error, match=r"configure_optimizers: .*(Return an optimizer|interval must be)"):
         quiet(max_epochs=1).fit(Wrong(), loader())
 
 
@@ -226,5 +272,5 @@ def test_what_a_training_step_may_not_return(output: Any) -> None:
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return output
 
-    with pytest.raises(WrongTypeError, match=r"training_step: returned .*Valid: the loss"):
+    with pytest.raises(WrongTypeError, match=r"training_step: returned .*must return the loss"):
         quiet(max_epochs=1).fit(Wrong(), loader())

@@ -99,11 +99,11 @@ class Watching(Regression):
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         self.note("test_step")
 
-    def on_evaluation_start(self, stage: str) -> None:
-        self.note("on_evaluation_start")
+    def on_validation_start(self) -> None:
+        self.note("on_validation_start")
 
-    def on_evaluation_end(self, stage: str) -> None:
-        self.note("on_evaluation_end")
+    def on_validation_end(self) -> None:
+        self.note("on_validation_end")
 
     def on_train_epoch_end(self) -> None:
         self.note("on_train_epoch_end")
@@ -122,8 +122,8 @@ def test_modes_and_gradients_in_each_stage() -> None:
     assert module.seen == {
         "training_step": {TRAINING},
         "validation_step": {EVALUATING},
-        "on_evaluation_start": {BETWEEN},
-        "on_evaluation_end": {BETWEEN},
+        "on_validation_start": {BETWEEN},
+        "on_validation_end": {BETWEEN},
         "on_train_epoch_end": {TRAINING},
     }
 
@@ -138,7 +138,7 @@ def test_evaluation_leaves_each_part_in_its_mode(stage: str, precision: str) -> 
     trainer = quiet(precision=precision)
     getattr(trainer, stage)(module, loader())
     assert [part.training for part in module.modules()] == modes
-    with pytest.raises(ConfigurationError, match="gave no batch"):
+    with pytest.raises(ConfigurationError, match="loader is empty"):
         getattr(trainer, stage)(module, [])
     assert [part.training for part in module.modules()] == modes
 
@@ -192,23 +192,19 @@ def test_limits(stage: str) -> None:
 @pytest.mark.parametrize("stage", STEPS)
 def test_outputs_reach_the_callbacks(stage: str) -> None:
     """Each step's output, batch and index, in order."""
-    found: list[tuple[str, Any, int, int]] = []
+    found: list[tuple[Any, int, int]] = []
 
-    class Recorder(Callback):
-        def on_evaluation_start(self, trainer: Trainer, module: Any, stage: str) -> None:
-            self.stage = stage
+    def note(self: Any, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        found.append((outputs, len(batch[0]), batch_idx))
 
-        def on_evaluation_batch_end(
-            self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-        ) -> None:
-            found.append((self.stage, outputs, len(batch[0]), batch_idx))
+    recorder = type("Recorder", (Callback,), {f"on_{STEPS[stage].removesuffix('_step')}_batch_end": note})()
 
     module = Regression()
     step: Callable[..., Any] = lambda batch, batch_idx: f"output {batch_idx}"  # noqa: E731
     for name in STEPS.values():
         module.__dict__[name] = step
-    getattr(quiet(callbacks=Recorder()), stage)(module, loader(20))
-    assert found == [(stage, f"output {index}", size, index) for index, size in enumerate([20, 20, 10])]
+    getattr(quiet(callbacks=recorder), stage)(module, loader(20))
+    assert found == [(f"output {index}", size, index) for index, size in enumerate([20, 20, 10])]
 
 
 def test_a_user_may_evaluate_with_the_parameters_of_a_checkpoint(tmp_path: Any) -> None:

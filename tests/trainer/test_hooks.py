@@ -12,7 +12,8 @@ import torch
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint, ProgressBar
 from core.errors import ConfigurationError
-from core.trainer.hooks import ModuleHooks, bind_hooks
+from core.trainer.hooks import Hooks, ModuleHooks
+from core.trainer.unsupported import OF_MODULES
 
 from .regression import Regression, assert_same, loader, quiet
 
@@ -33,6 +34,9 @@ def recording(base: type[Any], names: list[str], label: str, calls: list[str]) -
     return type(label, (base,), {name: noting(name) for name in names})()
 
 
+VALIDATION = ("start", "epoch_start", "batch_start 0", "batch_end 0", "epoch_end", "end")
+
+
 def test_the_order_of_all_hooks() -> None:
     """The module's before the callbacks', those in the order given; ``outputs`` is the loss, counts are from 0."""
     calls: list[str] = []
@@ -43,13 +47,31 @@ def test_the_order_of_all_hooks() -> None:
     epoch = [
         *(who.format("on_train_epoch_start") for who in both),
         *(who.format(f"on_train_batch_{at} {index}") for index in (0, 1) for at in ("start", "end") for who in both),
-        *(who.format("on_evaluation_start validate") for who in both),
-        *(who.format("on_evaluation_batch_end 0") for who in both),
-        *(who.format("on_evaluation_end validate") for who in both),
+        *(who.format(f"on_validation_{at}") for at in VALIDATION for who in both),
         *(who.format("on_train_epoch_end") for who in both),
     ]
-    start, end = ([who.format(f"on_fit_{at}") for who in both] for at in ("start", "end"))
+    start, end = (
+        [who.format(f"on_{of}_{at}") for of in stages for who in both]
+        for at, stages in (("start", ("fit", "train")), ("end", ("train", "fit")))
+    )
     assert calls == [*start, *epoch, *epoch, *end]
+
+
+@pytest.mark.parametrize(("stage", "of"), [("validate", "validation"), ("test", "test"), ("predict", "predict")])
+def test_the_order_of_the_hooks_of_evaluation(stage: str, of: str) -> None:
+    """As in the validation of a fit, under the names of the stage."""
+    calls: list[str] = []
+    module = recording(Regression, HOOKS, "module", calls)
+    getattr(quiet(), stage)(module, loader(50))
+    assert calls == [f"module on_{of}_{at}" for at in VALIDATION]
+
+
+@pytest.mark.parametrize("hook", ["on_validation_end", "on_test_end"])
+def test_nothing_is_logged_after_the_epochs_end(hook: str) -> None:
+    """The loggers have their values already."""
+    module = type("Late", (Regression,), {hook: lambda self: self.log("late", 1)})()
+    with pytest.raises(ConfigurationError, match=r"log\('late'\): no epoch or evaluation is running"):
+        getattr(quiet(), "test" if "test" in hook else "validate")(module, loader())
 
 
 def test_what_the_hooks_of_a_step_are_given() -> None:
@@ -66,7 +88,7 @@ def test_what_the_hooks_of_a_step_are_given() -> None:
     class Fixed(Regression):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             self.returned = self.loss(batch)
-            return {"loss": self.returned}
+            return {"loss": self.returned, "name": "kept"}
 
     batch = (torch.ones(2, 6), torch.ones(2, 1))
     module, trainer = Fixed(), quiet(max_epochs=1, callbacks=Look())
@@ -75,8 +97,56 @@ def test_what_the_hooks_of_a_step_are_given() -> None:
     assert found[0][1] is module
     assert found[0][2] is batch
     assert found[0][3] == 0
-    assert torch.equal(found[1], module.returned)
-    assert not found[1].requires_grad
+    assert list(found[1]) == ["loss", "name"]
+    assert found[1]["name"] == "kept"
+    assert torch.equal(found[1]["loss"], module.returned)
+    assert not found[1]["loss"].requires_grad
+
+
+def test_a_batch_start_hook_skips_the_rest_of_the_epoch() -> None:
+    """After -1 no further batch of the epoch trains, and the epoch ends as usual."""
+
+    class Skip(Callback):
+        ends = 0
+
+        def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 2 else None
+
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            self.ends += 1
+
+    skip, plain = Skip(), quiet(max_epochs=2, limit_train_batches=2)
+    trainer, module, expected = quiet(max_epochs=2, callbacks=skip), Regression(), Regression()
+    expected.load_state_dict(module.state_dict())
+    for runner, trained in ((trainer, module), (plain, expected)):
+        torch.manual_seed(0)
+        runner.fit(trained, loader())
+    assert trainer.global_step == 4
+    assert skip.ends == 2
+    assert_same(module, expected)
+
+
+def test_a_step_may_leave_out_the_index() -> None:
+    """``training_step(self, batch)`` is enough; what cannot be called is refused by name."""
+
+    class Short(Regression):
+        def training_step(self, batch: Any) -> Any:  # type: ignore[override]
+            return self.loss(batch)
+
+        def validation_step(self, batch: Any) -> None:  # type: ignore[override]
+            self.log("loss", self.loss(batch))
+
+    class Long(Regression):
+        def training_step(self, batch: Any, batch_idx: int, name: str) -> Any:  # type: ignore[override]
+            return self.loss(batch)
+
+    trainer = quiet(max_epochs=1)
+    trainer.fit(Short(), loader(), loader())
+    assert trainer.global_step == 7
+    with pytest.raises(
+        ConfigurationError, match=r"training_step\(batch.*name.*Define it as training_step\(self, batch"
+    ):
+        quiet(max_epochs=1).fit(Long(), loader())
 
 
 def test_both_kinds_of_hooks_are_declared_alike() -> None:
@@ -99,9 +169,9 @@ def test_only_hooks_that_are_overridden_are_bound() -> None:
     class Derived(Base):
         pass
 
-    module, callbacks = Regression(), [Callback(), Derived(), ModelCheckpoint()]
-    assert bind_hooks("on_train_batch_start", None, module, callbacks) == ()
-    assert len(bind_hooks("on_train_batch_end", None, module, callbacks)) == 1
+    hooks = Hooks(None, Regression(), [Callback(), Derived(), ModelCheckpoint()])
+    assert hooks.bind("on_train_batch_start") == ()
+    assert len(hooks.bind("on_train_batch_end")) == 1
 
 
 def test_checkpoints_come_after_all_other_callbacks() -> None:
@@ -137,8 +207,8 @@ class Fails(Callback):
         if trainer.current_epoch == 1 and batch_idx == 2:
             self._fail_at("on_train_batch_end")
 
-    def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
-        self._fail_at("on_evaluation_end")
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        self._fail_at("on_validation_end")
 
     def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         self.told.append((error, module.trainer is trainer))
@@ -148,7 +218,7 @@ class Fails(Callback):
             raise self.error
 
 
-@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_batch_end", "on_evaluation_end"])
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_train_batch_end", "on_validation_end"])
 @pytest.mark.parametrize("error", [Boom("planted"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_error_reaches_callbacks_and_caller_and_the_next_fit_is_whole(error: BaseException, hook: str) -> None:
     """The very error is raised; nothing of the broken run is left in module or trainer, nor in a second fit."""
@@ -166,7 +236,7 @@ def test_an_error_reaches_callbacks_and_caller_and_the_next_fit_is_whole(error: 
     assert caught.value is error
     assert fails.told == later.told == [(error, True)]
     assert module._trainer is None
-    assert trainer.metric_log is None
+    assert trainer.metric_log.stage is None
     assert not trainer.runtime._is_live
     assert all(part.training for part in module.modules())
 
@@ -201,7 +271,7 @@ def test_a_trainer_runs_one_thing_at_a_time() -> None:
 
     class Nested(Callback):
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
-            with pytest.raises(ConfigurationError, match="running already"):
+            with pytest.raises(ConfigurationError, match="already running"):
                 trainer.test(module, loader())
             seen.append(quiet().test(module, loader()))
             assert module.trainer is trainer
@@ -221,8 +291,8 @@ def test_should_stop_ends_the_fit_after_the_running_step() -> None:
             calls.append(f"batch {batch_idx}")
             trainer.should_stop = batch_idx == 1 or trainer.should_stop
 
-        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
-            calls.append(stage)
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            calls.append("validate")
 
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
             calls.append("epoch")
@@ -240,9 +310,25 @@ def test_should_stop_between_epochs() -> None:
     """Set in validation, it ends the fit with the epoch, which counts as done."""
 
     class Stop(Callback):
-        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+        def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
             trainer.should_stop = trainer.callback_metrics["error"] > 0  # type: ignore[assignment]
 
     trainer = quiet(max_epochs=3, callbacks=Stop())
     trainer.fit(Regression(), loader(), loader())
     assert (trainer.current_epoch, trainer.global_step) == (1, 7)
+
+
+@pytest.mark.parametrize("name", OF_MODULES)
+def test_what_lightning_calls_and_this_trainer_does_not(name: str) -> None:
+    """A method that would never be called is refused by name, with what to do instead."""
+    module = type("Mine", (Regression,), {name: lambda self, *args: None})()
+    with pytest.raises(ConfigurationError, match=f"Mine defines {name!r}, which the Trainer does not call. [A-Z]"):
+        quiet(max_epochs=1).fit(module, loader())
+
+
+def test_manual_optimization_is_refused() -> None:
+    """A module that steps its optimizer itself would be stepped twice."""
+    module = Regression()
+    module.automatic_optimization = False  # type: ignore[assignment]
+    with pytest.raises(ConfigurationError, match=r"automatic_optimization=False.*core\.Runtime"):
+        quiet(max_epochs=1).fit(module, loader())

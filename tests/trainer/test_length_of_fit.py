@@ -52,7 +52,7 @@ def test_epochs_between_validations(every: int, expected: list[int]) -> None:
     seen: list[int] = []
 
     class Look(Callback):
-        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
             seen.append(trainer.current_epoch)
 
     trainer = quiet(max_epochs=5, limit_train_batches=1, check_val_every_n_epoch=every, callbacks=Look())
@@ -127,7 +127,9 @@ def test_a_generator_serves_one_epoch() -> None:
     trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
     trainer = quiet(max_epochs=2)
-    with pytest.raises(ConfigurationError, match=r"train_dataloaders: no batch in epoch 1.*generator"):
+    with pytest.raises(
+        ConfigurationError, match=r"train_dataloaders: the training loader is empty in epoch 1.*generator"
+    ):
         trainer.fit(Regression(), (batch for batch in loader()))
     assert trainer.global_step == 7
 
@@ -154,12 +156,12 @@ def test_an_endless_generator_is_read_no_further_than_needed(accumulate: int) ->
 def test_loaders_without_a_batch_are_refused(empty: Any, accumulate: int) -> None:
     """In training and in each kind of evaluation, instead of doing nothing in silence."""
     trainer = quiet(max_epochs=3, accumulate_grad_batches=accumulate)
-    with pytest.raises(ConfigurationError, match="train_dataloaders: no batch in epoch 0"):
+    with pytest.raises(ConfigurationError, match="train_dataloaders: the training loader is empty in epoch 0"):
         trainer.fit(Regression(), empty)
-    with pytest.raises(ConfigurationError, match="dataloaders: the one to validate gave no batch"):
+    with pytest.raises(ConfigurationError, match="dataloaders: the validation loader is empty"):
         trainer.fit(Regression(), loader(), empty)
     for stage in ("validate", "test", "predict"):
-        with pytest.raises(ConfigurationError, match=f"dataloaders: the one to {stage} gave no batch"):
+        with pytest.raises(ConfigurationError, match=r"dataloaders: the \w+ loader is empty"):
             getattr(trainer, stage)(Regression(), empty)
 
 

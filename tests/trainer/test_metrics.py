@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from core import Callback, Trainer
 from core.errors import ConfigurationError
 
-from .regression import Regression, quiet
+from .regression import Regression, loader, quiet
 
 SIZES = (8, 8, 3, 5)
 VALUES = (0.5, -2.0, 7.0, 0.25)
@@ -86,14 +86,22 @@ def test_epoch_values(kind: str, reduce_fx: str) -> None:
     assert quiet().validate(module, batches()) == {"value": pytest.approx(REDUCED[reduce_fx], rel=1e-6)}
 
 
+BOTH = {"value_epoch": REDUCED["mean"], "value": REDUCED["mean"]}
+"""What is published next to the value of the last step if both kinds are recorded."""
+
+
 @pytest.mark.parametrize(
     ("options", "training", "evaluation"),
     [
         ({}, {"value": 0.25}, {"value": REDUCED["mean"]}),
         ({"on_step": True, "on_epoch": False}, {"value": 0.25}, {"value": 0.25}),
-        ({"on_epoch": True}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}, {"value": REDUCED["mean"]}),
-        ({"on_step": True}, {"value": 0.25}, {"value_step": 0.25, "value_epoch": REDUCED["mean"]}),
-        ({"on_epoch": True, "batch_size": 1}, {"value_step": 0.25, "value_epoch": 1.4375}, {"value": 1.4375}),
+        ({"on_epoch": True}, {"value_step": 0.25, **BOTH}, {"value": REDUCED["mean"]}),
+        ({"on_step": True}, {"value": 0.25}, {"value_step": 0.25, **BOTH}),
+        (
+            {"on_epoch": True, "batch_size": 1},
+            {"value_step": 0.25, "value_epoch": 1.4375, "value": 1.4375},
+            {"value": 1.4375},
+        ),
         ({"sync_dist": True}, {"value": 0.25}, {"value": REDUCED["mean"]}),
     ],
 )
@@ -222,8 +230,11 @@ class LogsInHooks(Regression):
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return None
 
-    def on_evaluation_end(self, stage: str) -> None:
-        self.log_dict({f"{stage}_a": 20.0, f"{stage}_b": 21}, prog_bar=True)
+    def on_validation_epoch_end(self) -> None:
+        self.log_dict({"validate_a": 20.0, "validate_b": 21}, prog_bar=True)
+
+    def on_test_epoch_end(self) -> None:
+        self.log_dict({"test_a": 20.0, "test_b": 21}, prog_bar=True)
 
 
 def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
@@ -232,8 +243,8 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
     seen: list[tuple[str, dict[str, float]]] = []
 
     class Look(Callback):
-        def on_evaluation_end(self, trainer: Trainer, module: Any, stage: str) -> None:
-            seen.append((stage, {name: float(value) for name, value in trainer.callback_metrics.items()}))
+        def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            seen.append(("validate", {name: float(value) for name, value in trainer.callback_metrics.items()}))
 
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
             seen.append(("train", {name: float(value) for name, value in trainer.callback_metrics.items()}))
@@ -257,11 +268,11 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
 @pytest.mark.parametrize(
     ("value", "options", "message"),
     [
-        (torch.ones(2), {}, r"log\('x'\): given a tensor of shape \(2,\)"),
-        ("1.0", {}, r"log\('x'\): given '1.0' of type str"),
-        (None, {}, "given None of type NoneType"),
+        (torch.ones(2), {}, r"log\('x'\): the value is a tensor of shape \(2,\)"),
+        ("1.0", {}, r"log\('x'\): the value '1.0' has type str"),
+        (None, {}, "the value None has type NoneType"),
         (1.0, {"reduce_fx": "median"}, r"reduce_fx='median'.*'mean', 'sum', 'min', 'max'"),
-        (1.0, {"on_step": False, "on_epoch": False}, "on_step and on_epoch are false"),
+        (1.0, {"on_step": False, "on_epoch": False}, "on_step and on_epoch are both False"),
     ],
 )
 def test_values_and_words_that_cannot_be_logged(value: Any, options: dict[str, Any], message: str) -> None:
@@ -315,3 +326,50 @@ def test_metrics_of_an_earlier_run_are_gone() -> None:
     trainer.fit(Logs(), batches())
     trainer.fit(Regression(), [(torch.ones(2, 6), torch.ones(2, 1))])
     assert trainer.callback_metrics == {}
+
+
+def test_values_of_an_epochs_end_are_sent_once() -> None:
+    """What on_train_epoch_end logs, in a module or a callback, goes to the loggers once, at the end of its epoch."""
+
+    class EndOfEpoch(Regression):
+        def on_train_epoch_end(self) -> None:
+            self.log("epoch", self.current_epoch)
+
+    class OfCallback(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            module.log("seen", trainer.callback_metrics["epoch"] + 10)
+
+    sent = Sent()
+    trainer = quiet(max_epochs=3, log_every_n_steps=2, logger=sent, callbacks=OfCallback())
+    trainer.fit(EndOfEpoch(), loader(10))
+    assert sent.calls == [
+        (step, {name: float(value)})
+        for step, at in ((5, 0), (10, 1), (15, 2))
+        for name, value in (("epoch", at), ("seen", at + 10))
+    ]
+    assert float(trainer.callback_metrics["epoch"]) == 2
+
+
+def test_an_epochs_end_is_no_step() -> None:
+    """on_step=True in on_train_epoch_end is refused."""
+
+    class EndOfEpoch(Regression):
+        def on_train_epoch_end(self) -> None:
+            self.log("epoch", 1, on_step=True)
+
+    with pytest.raises(ConfigurationError, match=r"log\('epoch', on_step=True\): the epoch has no further step"):
+        quiet(max_epochs=1).fit(EndOfEpoch(), loader())
+
+
+def test_step_values_end_with_their_epoch() -> None:
+    """A value that only the first epoch's steps log is not sent again in the second."""
+
+    class Once(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if self.current_epoch == 0:
+                self.log("value", batch_idx)
+            return super().training_step(batch, batch_idx)
+
+    sent = Sent()
+    quiet(max_epochs=2, log_every_n_steps=1, logger=sent).fit(Once(), loader(25))
+    assert sent.calls == [(1, {"value": 0.0}), (2, {"value": 1.0})]

@@ -60,16 +60,16 @@ def test_step_values_are_shown_on_the_way(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_is_read_between_refreshes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Logged values stay where they are until the bar is drawn."""
-    from core.trainer.metrics import MetricLog
+    from core.trainer.metrics import StageMetrics
 
     read: list[bool] = []
-    step_values = MetricLog.step_values
+    step_values = StageMetrics.step_values
 
     def counting(self: Any, prog_bar_only: bool = False) -> Any:
         read.append(prog_bar_only)
         return step_values(self, prog_bar_only)
 
-    monkeypatch.setattr(MetricLog, "step_values", counting)
+    monkeypatch.setattr(StageMetrics, "step_values", counting)
     with_bar(refresh_seconds=1e9, max_epochs=1).fit(Shown(), loader())
     assert True not in read
     with_bar(refresh_seconds=0.0, max_epochs=1).fit(Shown(), loader())
@@ -128,6 +128,7 @@ def test_without_tqdm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert lines(capsys) == []
     for ask in (lambda: quiet(enable_progress_bar=True), ProgressBar):
         with pytest.raises(
-            ConfigurationError, match=r"enable_progress_bar: tqdm is not installed.*torch-hal\[progress\]"
+            ConfigurationError,
+            match=r"tqdm is not installed.*pip install .torch-hal\[progress\].*enable_progress_bar=False",
         ):
             ask()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,10 @@ class OwnStep(Noting):
         return super().optimizer_step(optimizer, closure)
 
     def clip_gradients(
-        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
+        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Any:
         self.calls.append(f"clip {algorithm} {clip_value}")
-        return super().clip_gradients(module, optimizer, clip_value, algorithm)
+        return super().clip_gradients(parameters, clip_value, algorithm, norm_type)
 
 
 class Sharded(SGD):

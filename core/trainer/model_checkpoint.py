@@ -7,7 +7,7 @@ from typing import Any
 
 from core.errors import ConfigurationError
 from core.trainer.hooks import Callback
-from core.trainer.words import check_count, check_path
+from core.trainer.settings import check_count, check_path
 
 __all__ = ["ModelCheckpoint"]
 
@@ -16,14 +16,14 @@ class ModelCheckpoint(Callback):
     """Writes a checkpoint at the end of each epoch, after its validation and all other callbacks.
 
     Args:
-        dirpath: Where; ``checkpoints`` in the trainer's ``default_root_dir`` unless given.
-        filename: The name, with ``{epoch}`` (from 0) and ``{step}`` filled in.
-        every_n_epochs: How often.
-        keep_last: How many to keep; an older one is removed once the newer is committed. ``None`` keeps all.
+        dirpath: The directory; by default ``checkpoints`` in the trainer's ``default_root_dir``.
+        filename: The file name, in which ``{epoch}`` (from 0) and ``{step}`` are replaced.
+        every_n_epochs: The number of epochs between two checkpoints.
+        keep_last: How many to keep; an older one is removed after the newer one is committed. ``None`` keeps all.
 
     Raises:
-        ConfigurationError: A number is not a whole one from 1, or the name cannot be filled in.
-        WrongTypeError: ``dirpath`` is no path.
+        ConfigurationError: A number is not an integer ≥ 1, or ``filename`` is not a format of a file name.
+        WrongTypeError: ``dirpath`` is not a path.
     """
 
     def __init__(
@@ -46,22 +46,22 @@ class ModelCheckpoint(Callback):
 
     @property
     def last_path(self) -> str | None:
-        """The newest checkpoint; ``None`` before there is one."""
+        """The newest checkpoint; ``None`` if there is none yet."""
         return self.saved[-1] if self.saved else None
 
     def directory(self, trainer: Any) -> str:
-        """Where checkpoints go."""
+        """The directory that checkpoints are written to."""
         return self.dirpath or os.path.join(trainer.default_root_dir, "checkpoints")
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Write one, then remove what is no longer kept."""
+        """Write a checkpoint, then remove those that are no longer kept."""
         if (trainer.current_epoch + 1) % self.every_n_epochs:
             return
         directory = self.directory(trainer)
         path = os.path.join(directory, self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step))
-        # A resumed run may know checkpoints from elsewhere, such as those of the run that it is a copy of: not ours.
+        # A resumed run may know checkpoints in other directories, such as those of the run it continues: keep them.
         ours = [saved for saved in self.saved if saved != path and os.path.dirname(saved) == os.path.dirname(path)]
-        # What the checkpoint says of its own kind is already true when it is read back.
+        # Before saving: the checkpoint holds this callback's state, which must be true when it is loaded.
         self.saved = [*ours, path][-(self.keep_last or 0) :]
         trainer.save_checkpoint(path)
         for saved in ours:
@@ -73,7 +73,7 @@ class ModelCheckpoint(Callback):
         return {"saved": list(self.saved)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on keeping them."""
+        """Load the checkpoints that are kept."""
         self.saved = list(state["saved"])
 
 
@@ -84,5 +84,6 @@ def _check_filename(filename: Any) -> None:
         filled = ""
     if not filled or os.path.basename(filled) != filled:
         raise ConfigurationError(
-            f"filename={filename!r}: cannot be filled in. Valid: a file name in which {{epoch}} and {{step}} may stand."
+            f"filename={filename!r}: must be a file name without directories, in which only {{epoch}} and {{step}} are "
+            "replaced."
         )

@@ -1,0 +1,143 @@
+"""Checks of the objects that a Trainer is given: modules, loaders, loggers and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.trainer.hooks import Callback
+from core.trainer.metrics import Logger
+from core.trainer.model_checkpoint import ModelCheckpoint
+from core.trainer.module import Module
+from core.trainer.progress_bar import ProgressBar
+from core.trainer.settings import Settings
+from core.trainer.unsupported import OF_MODULES
+
+__all__ = ["all_callbacks", "all_loggers", "check_loader", "check_module", "check_predicts"]
+
+
+def check_module(module: Any, *steps: str) -> None:
+    """Check that ``module`` is a Module that defines ``steps``, and no hook that does not exist.
+
+    Raises:
+        WrongTypeError: It is not a Module.
+        ConfigurationError: It lacks a step, or defines an unknown hook.
+    """
+    if not isinstance(module, Module):
+        raise WrongTypeError(f"module: must be a core.Module, not {_described(module)}.")
+    _check_hooks("module", module, Module, OF_MODULES)
+    if getattr(module, "automatic_optimization", True) is False:
+        raise ConfigurationError(
+            f"module: {type(module).__name__} sets automatic_optimization=False, but the Trainer steps the optimizer. "
+            "Remove it, or write your own loop with core.Runtime."
+        )
+    missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
+    if missing:
+        raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")
+
+
+def check_predicts(module: Any) -> None:
+    """Check that ``module`` is a Module that defines ``predict_step`` or ``forward``, which it calls by default.
+
+    Raises:
+        WrongTypeError: It is not a Module.
+        ConfigurationError: It defines neither, or an unknown hook.
+    """
+    check_module(module)
+    forward = getattr(module.forward, "__func__", module.forward)
+    if type(module).predict_step is Module.predict_step and forward is Module.forward:
+        raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
+
+
+def check_loader(name: str, loader: Any) -> None:
+    """Check that ``loader`` is one iterable of batches.
+
+    Raises:
+        WrongTypeError: It is not iterable, or there are several loaders.
+    """
+    if isinstance(loader, list | tuple) and any(isinstance(item, DataLoader) for item in loader):
+        raise WrongTypeError(f"{name}: a {type(loader).__name__} of several loaders is not supported. Pass one loader.")
+    if not hasattr(loader, "__iter__"):
+        raise WrongTypeError(
+            f"{name}: must be one torch DataLoader or an iterable of batches, not {_described(loader)}."
+        )
+
+
+def all_loggers(given: Any) -> list[Logger]:
+    """The loggers in the argument ``logger``.
+
+    Raises:
+        WrongTypeError: An object has no method ``log_metrics``.
+    """
+    loggers = _as_list(given)
+    for logger in loggers:
+        if not callable(getattr(logger, "log_metrics", None)) or isinstance(logger, type):
+            raise WrongTypeError(
+                f"logger: {logger!r} is not a logger. Pass an object with a method log_metrics(metrics, step), or a "
+                "list of such objects."
+            )
+    return loggers
+
+
+def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
+    """The user's callbacks and those that the Trainer adds, in the order in which they are called.
+
+    Raises:
+        WrongTypeError: An object is not a Callback.
+        ConfigurationError: A setting contradicts the callbacks, one is not available, or one defines an unknown hook.
+    """
+    callbacks = _as_list(given)
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            hint = " It is a class: create an object of it." if isinstance(callback, type) else ""
+            raise WrongTypeError(
+                f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
+            )
+        _check_hooks("callbacks", callback, Callback)
+    added: tuple[tuple[type[Callback], str, bool | None], ...] = (
+        (ProgressBar, "enable_progress_bar", settings.enable_progress_bar),
+        (ModelCheckpoint, "enable_checkpointing", settings.enable_checkpointing),
+    )
+    for kind, name, wanted in added:
+        is_there = any(isinstance(callback, kind) for callback in callbacks)
+        if is_there and wanted is False:
+            raise ConfigurationError(
+                f"{name}=False, but there is a {kind.__name__} among the callbacks. Remove one of the two."
+            )
+        if not is_there and (ProgressBar.is_available() if wanted is None else wanted):
+            callbacks.append(kind())
+    return sorted(callbacks, key=lambda callback: isinstance(callback, ModelCheckpoint))
+
+
+def _check_hooks(
+    argument: str, given: Any, base: type[Any], unsupported: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Refuse methods that would never be called: those in ``unsupported``, and each ``on_…`` that ``base`` lacks."""
+    for name in unsupported:
+        if callable(getattr(type(given), name, None)):
+            raise ConfigurationError(
+                f"{argument}: {type(given).__name__} defines {name!r}, which the Trainer does not call. "
+                f"{unsupported[name]}"
+            )
+    hooks, methods = (
+        [name for name in dir(kind) if name.startswith("on_") and callable(getattr(kind, name))]
+        for kind in (base, type(given))
+    )
+    for name in sorted(set(methods) - set(hooks)):
+        raise ConfigurationError(
+            f"{argument}: {type(given).__name__} defines {name!r}, which is not a hook, so it would never be called."
+            f"{nearest(name, hooks)} Hooks: {quoted(hooks)}. If it is not meant as a hook, give it a name that does "
+            "not begin with 'on_'."
+        )
+
+
+def _described(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
+
+
+def _as_list(given: Any) -> list[Any]:
+    return [] if given is None else list(given) if isinstance(given, list | tuple) else [given]

@@ -1,0 +1,76 @@
+"""The DataModule: data with everything that creates it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["DataHooks", "DataModule"]
+
+
+class DataHooks:
+    """What creates the data of a run; a Module and a DataModule both have these methods."""
+
+    prepare_data_per_node: bool = True
+    """Whether :meth:`prepare_data` runs once on each machine, rather than once in the whole run."""
+
+    def prepare_data(self) -> None:
+        """Download or convert the data, in one process of each machine. Do not set attributes: others lack them."""
+
+    def setup(self, stage: str) -> None:
+        """Load the data, in every process, before anything else of the run.
+
+        Args:
+            stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        """
+
+    def teardown(self, stage: str) -> None:
+        """Release what :meth:`setup` has created, in every process, at the end of the run unless it failed."""
+
+    def train_dataloader(self) -> Any:
+        """The loader of training batches."""
+
+    def val_dataloader(self) -> Any:
+        """The loader of validation batches; ``None`` for no validation."""
+
+    def test_dataloader(self) -> Any:
+        """The loader of test batches."""
+
+    def predict_dataloader(self) -> Any:
+        """The loader of batches to predict."""
+
+
+class DataModule(DataHooks):
+    """Data with everything that creates it, apart from any Module; pass it as ``datamodule=``.
+
+    ::
+
+        class Digits(DataModule):
+            def prepare_data(self):
+                download("digits")
+
+            def setup(self, stage):
+                self.train, self.val = random_split(read("digits"), [0.9, 0.1])
+
+            def train_dataloader(self):
+                return DataLoader(self.train, batch_size=32, shuffle=True)
+
+            def val_dataloader(self):
+                return DataLoader(self.val, batch_size=32)
+
+        trainer.fit(module, datamodule=Digits())
+
+    ``state_dict`` and ``load_state_dict`` put a state into the checkpoints of ``fit``.
+    """
+
+    trainer: Any = None
+    """The Trainer that is using it; ``None`` if none is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state that :meth:`state_dict` returned."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "trainer"}

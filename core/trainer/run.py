@@ -1,0 +1,49 @@
+"""One run of a stage, as its loops see it."""
+
+from __future__ import annotations
+
+import attrs
+
+from core.runtime import Runtime
+from core.trainer.datamodule import DataModule
+from core.trainer.hooks import Hooks
+from core.trainer.metrics import MetricLog, StageMetrics
+from core.trainer.module import Module
+from core.trainer.progress import Progress
+from core.trainer.settings import Settings
+
+__all__ = ["Run"]
+
+
+@attrs.define(kw_only=True)
+class Run:
+    """What the loops of one ``fit``, ``validate``, ``test`` or ``predict`` share."""
+
+    settings: Settings
+    """Replaced as a whole if the user changes one of them during the run."""
+    progress: Progress
+    metric_log: MetricLog
+    hooks: Hooks
+    runtime: Runtime
+    module: Module
+    datamodule: DataModule | None = None
+
+    def end_epoch_of(self, metrics: StageMetrics, hook: str) -> None:
+        """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
+
+        Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
+        after the last of them.
+        """
+        step = self.progress.step
+        metrics.is_ending = True
+        try:
+            for call in self.hooks.bind_module(hook):
+                call()
+            self.metric_log.publish(metrics, step)
+            callbacks = self.hooks.bind_callbacks(hook)
+            for call in callbacks:
+                call()
+            if callbacks:
+                self.metric_log.publish(metrics, step)
+        finally:
+            metrics.is_ending = False

@@ -1,0 +1,125 @@
+"""Where the loaders of a run come from: arguments, a DataModule, or the Module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.strategies.base import Strategy
+from core.trainer.checks import check_loader
+from core.trainer.datamodule import DataHooks, DataModule
+
+__all__ = ["KINDS", "DataSource"]
+
+KINDS = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
+"""The kind of loader that each stage needs."""
+
+
+@attrs.frozen(kw_only=True)
+class DataSource:
+    """Where the loaders of one run come from."""
+
+    stage: str
+    given: Mapping[str, Any]
+    """Loaders by kind, as the user passed them."""
+    datamodule: DataModule | None
+    module: DataHooks
+
+    @classmethod
+    def read(cls, stage: str, module: DataHooks, datamodule: Any, **given: Any) -> DataSource:
+        """Check the arguments of ``fit``, ``validate``, ``test`` or ``predict``.
+
+        Args:
+            stage: The name of the method.
+            module: The Module, which is asked for loaders that neither the arguments nor the DataModule have.
+            datamodule: The argument of this name.
+            **given: The arguments for loaders: by the argument's name, the kind and the loader.
+
+        Raises:
+            ConfigurationError: Loaders and a DataModule were given, or nothing has the loader that the stage needs.
+            WrongTypeError: A loader is not iterable, or the DataModule is not a :class:`core.DataModule`.
+        """
+        given = {name: pair for name, pair in given.items() if pair[1] is not None}
+        for name, (_, loader) in given.items():
+            if isinstance(loader, DataModule):
+                if datamodule is not None:
+                    raise ConfigurationError(f"{name} and datamodule are both a DataModule. Pass one of them.")
+                datamodule = loader
+        if datamodule is not None:
+            if not isinstance(datamodule, DataModule):
+                raise WrongTypeError(
+                    f"datamodule: must be a core.DataModule, not an object of type {type(datamodule).__name__}."
+                )
+            loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
+            if loaders:
+                raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")
+            given = {}
+        for name, (_, loader) in given.items():
+            check_loader(name, loader)
+        source = cls(
+            stage=stage,
+            given=dict(given.values()),
+            datamodule=datamodule,
+            module=module,
+        )
+        source._check_needed()
+        return source
+
+    def _check_needed(self) -> None:
+        kind = KINDS[self.stage]
+        if kind not in self.given and self._owner(kind) is None:
+            argument = "train_dataloaders" if self.stage == "fit" else "dataloaders"
+            raise ConfigurationError(
+                f"{self.stage}: there is no loader. Pass {argument}, or define {kind}_dataloader in a core.DataModule "
+                "or in the module."
+            )
+
+    def _owner(self, kind: str) -> DataHooks | None:
+        return next((owner for owner in self._owners() if _overrides(owner, f"{kind}_dataloader")), None)
+
+    def _owners(self) -> tuple[DataHooks, ...]:
+        return (self.module,) if self.datamodule is None else (self.datamodule, self.module)
+
+    def prepare(self, strategy: Strategy) -> None:
+        """Call ``prepare_data`` where it is due; no process goes on before it is done. Every process calls this."""
+        owners = [owner for owner in self._owners() if _overrides(owner, "prepare_data")]
+        for owner in owners:
+            if (strategy.local_rank if owner.prepare_data_per_node else strategy.global_rank) == 0:
+                owner.prepare_data()
+        if owners:
+            strategy.barrier("prepare_data")
+
+    def setup(self, of: str) -> None:
+        """Call ``setup`` of the DataModule or of the Module; ``of`` is ``"datamodule"`` or ``"module"``."""
+        owner: DataHooks | None = getattr(self, of)
+        if owner is not None:
+            owner.setup(self.stage)
+
+    def teardown(self) -> None:
+        """Call ``teardown`` of the DataModule and of the Module."""
+        for owner in self._owners():
+            owner.teardown(self.stage)
+
+    def loader(self, kind: str) -> Any:
+        """The user's loader of ``kind``; ``None`` if there is none.
+
+        Raises:
+            WrongTypeError: What ``<kind>_dataloader`` returned is not a loader.
+        """
+        if kind in self.given:
+            return self.given[kind]
+        owner = self._owner(kind)
+        if owner is None:
+            return None
+        loader = getattr(owner, f"{kind}_dataloader")()
+        if loader is None and kind == "val":
+            return None
+        check_loader(f"{type(owner).__name__}.{kind}_dataloader", loader)
+        return loader
+
+
+def _overrides(owner: DataHooks, name: str) -> bool:
+    return getattr(type(owner), name) is not getattr(DataHooks, name)

@@ -1,0 +1,72 @@
+"""A Module's steps as a forward pass, which is what strategies wrap."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from core.errors import ConfigurationError
+from core.trainer.module import Module
+
+__all__ = ["StepModule"]
+
+
+class StepModule(nn.Module):
+    """Makes a step of the Module the forward pass that strategies wrap.
+
+    Args:
+        module: The Module whose steps are called.
+    """
+
+    step: Callable[[Any, int], Any]
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self.module = module
+        self.use("training_step")
+
+    @classmethod
+    def of(cls, module: Module) -> StepModule:
+        """The step module of ``module``, the same one in all its runs: a strategy may keep on it what it did to it."""
+        for step_module in module._step_modules:
+            if isinstance(step_module, cls):
+                return step_module
+        step_module = cls(module)
+        module._step_modules = (step_module,)
+        return step_module
+
+    def use(self, step: str) -> None:
+        """Make the Module's method named ``step`` the forward pass."""
+        method = getattr(self.module, step)
+        self.step = method if _takes_index(step, method) else partial(_without_index, method)
+
+    def forward(self, batch: Any, batch_idx: int) -> Any:
+        """Call the step."""
+        return self.step(batch, batch_idx)
+
+
+def _takes_index(step: str, method: Callable[..., Any]) -> bool:
+    """Whether ``method`` takes the number of the batch in addition to the batch.
+
+    Raises:
+        ConfigurationError: It does not take the batch, or needs more than these two.
+    """
+    signature = inspect.signature(method)
+    for arguments, takes_index in (((None, 0), True), ((None,), False)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return takes_index
+    raise ConfigurationError(
+        f"module: {step}{signature} cannot be called. Define it as {step}(self, batch, batch_idx)."
+    )
+
+
+def _without_index(method: Callable[[Any], Any], batch: Any, batch_idx: int) -> Any:
+    del batch_idx
+    return method(batch)
