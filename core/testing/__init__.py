@@ -1,7 +1,7 @@
-"""The conformance kit: what core promises its users of a backend, as tests that a vendor runs.
+"""The conformance kit: tests of what core guarantees to users of a backend, for vendors to run.
 
-``pytest -p core.testing.plugin --pyargs core.testing.suite --backend accelerator:acme`` needs no code; the suites here
-can also be derived from, and their fixtures overridden. Importing this package imports neither torch nor pytest.
+``pytest -p core.testing.plugin --pyargs core.testing.suite --backend accelerator:acme`` needs no code. The suites here
+can also be subclassed and their fixtures overridden. Importing this package imports neither torch nor pytest.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from core.lazy import lazy_names
 if TYPE_CHECKING:
     from core.testing.backend import BackendUnderTest
     from core.testing.kit import check_backends
+    from core.testing.marks import not_run, skip_by_declaration, tier
     from core.testing.suites.accelerator import AcceleratorSuite
     from core.testing.suites.base import Suite
     from core.testing.suites.checkpoint_io import CheckpointIOSuite
     from core.testing.suites.cluster_environment import Cluster, ClusterEnvironmentSuite
     from core.testing.suites.precision import PrecisionSuite
     from core.testing.suites.strategy import StrategySuite
-    from core.testing.tiers import not_run, skip_by_declaration, tier
 
 __all__ = [
     "AcceleratorSuite",
@@ -48,8 +48,8 @@ __getattr__, __dir__ = lazy_names(
         "StrategySuite": "core.testing.suites.strategy",
         "Suite": "core.testing.suites.base",
         "check_backends": "core.testing.kit",
-        "not_run": "core.testing.tiers",
-        "skip_by_declaration": "core.testing.tiers",
-        "tier": "core.testing.tiers",
+        "not_run": "core.testing.marks",
+        "skip_by_declaration": "core.testing.marks",
+        "tier": "core.testing.marks",
     },
 )

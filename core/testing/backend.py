@@ -1,4 +1,4 @@
-"""The backend that a suite is about."""
+"""The backend under test."""
 
 from __future__ import annotations
 
@@ -20,46 +20,45 @@ __all__ = ["BackendUnderTest"]
 
 @attrs.frozen(eq=False)
 class BackendUnderTest:
-    """One backend, by the name that users will ask for it by.
+    """One backend, by the name that users pass.
 
-    Finding it reads metadata only; asking for :attr:`spec` activates its plugin, :meth:`load` imports its class.
+    :meth:`find` reads metadata only; :attr:`spec` activates its plugin, :meth:`load` imports its class.
     """
 
     kind: str
     """A key of :data:`core.kinds.KINDS`."""
     name: str
     distribution: str
-    """The distribution that provides it; ``this process`` for what was registered in code."""
+    """The distribution that provides it; ``this process`` if it was registered in code."""
     row: Row
-    """What discovery found out about it."""
+    """Its row in the registry."""
     registry: Registry = attrs.field(repr=False)
     """The registry that it was found in."""
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """The environment variables that a resolution of it takes: what decides among plugins, and no word for a run."""
+    """The environment variables for resolution: those that select plugins, none with arguments of a run."""
 
     @classmethod
     def find(cls, kind: str, name: str, environ: Mapping[str, str]) -> BackendUnderTest:
-        """The installed or registered backend of that name.
+        """Return the installed or registered backend of that name.
 
         Args:
             kind: A key of :data:`core.kinds.KINDS`.
-            name: A name, no alias; of an accelerator also a device type that torch reports.
+            name: A name, not an alias; for accelerators also a device type that torch reports.
             environ: The environment variables, for ``CORE_PLUGINS``.
 
         Raises:
-            ConfigurationError: There is no such kind.
+            ConfigurationError: ``kind`` is unknown.
             UnknownNameError: Nothing of that name is installed or registered.
         """
         if kind not in KINDS:
-            raise ConfigurationError(f"kind={kind!r}: no kind of backend. Valid: {quoted(KINDS)}.")
+            raise ConfigurationError(f"kind={kind!r}: unknown kind of backend. Valid: {quoted(KINDS)}.")
         registry = Registry.read(environ)
         rows = registry.rows(kind)
         named = [row for row in rows if row.name == name] or _serving(name, kind, registry)
         if not named:
             names = sorted({row.name for row in rows})
             raise UnknownNameError(
-                f"{kind}={name!r}: nothing of this name is installed or registered. Valid: {quoted(names)}."
-                + nearest(name, names)
+                f"{kind}={name!r}: not installed or registered. Valid: {quoted(names)}." + nearest(name, names)
             )
         usable = [row for row in named if row.state == "installed"]
         row = (usable or named)[0]
@@ -68,17 +67,17 @@ class BackendUnderTest:
 
     @property
     def is_registered_in_code(self) -> bool:
-        """Whether it has no metadata, because code of this process registered it."""
+        """Whether it was registered in code, and so has no metadata."""
         return self.distribution == THIS_PROCESS
 
     @property
     def is_served(self) -> bool:
-        """Whether it is a further name of a backend that serves several, and so has no metadata of its own."""
+        """Whether another backend's ``discover`` provides the name, so that it has no metadata of its own."""
         return self.name != self.row.name
 
     @property
     def spec(self) -> Any:
-        """What its plugin says of it.
+        """Its spec, from its plugin.
 
         Raises:
             BackendError: It is denied, incompatible, in conflict or broken.
@@ -86,32 +85,32 @@ class BackendUnderTest:
         spec: Any = self.registry.find(self.kind, self.row.name)[0]
         if self.is_served:
             init_args = {**spec.init_args, "name": self.name}
-            return attrs.evolve(spec, name=self.name, aliases=(), serves=None, init_args=init_args)
+            return attrs.evolve(spec, name=self.name, aliases=(), discover=None, init_args=init_args)
         return spec
 
     def load(self) -> type[Any]:
-        """Its class.
+        """Import and return its class.
 
         Raises:
-            BackendError: It cannot be imported, or is of another kind.
+            BackendError: The class cannot be imported, or is of another kind.
         """
         return self.registry.load(self.spec)
 
     def create(self, **more: Any) -> Any:
-        """A new instance, as resolution makes one.
+        """Create an instance, as resolution does.
 
         Args:
             **more: Further arguments for the class, such as a cluster environment's ``environ``.
 
         Raises:
-            CoreError: The class refuses what it is called with.
+            CoreError: The class rejects its arguments.
         """
         from core.plan.construction import construct  # imports torch
 
         return construct(self.spec, self.load(), **more)
 
     def facts(self) -> dict[str, Any]:
-        """What the report says of it, as plain data; of metadata alone."""
+        """Its metadata for the report, as plain data."""
         row = self.row
         return {
             "kind": self.kind,
@@ -131,9 +130,9 @@ def _served(function: str) -> tuple[str, ...]:
 
 
 def _serving(name: str, kind: str, registry: Registry) -> list[Row]:
-    """The rows of accelerators that serve ``name`` beside their own."""
+    """The rows of accelerators whose ``discover`` provides ``name``."""
     if kind != "accelerator":
         return []
     specs: list[Any] = registry.specs(kind)
-    serving = {spec.name for spec in specs if spec.serves and name in _served(spec.serves)}
+    serving = {spec.name for spec in specs if spec.discover and name in _served(spec.discover)}
     return [row for row in registry.rows(kind) if row.name in serving]

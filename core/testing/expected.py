@@ -1,4 +1,4 @@
-"""The file of expected failures: what a vendor knows not to work, and why."""
+"""The file of expected failures: tests that are known to fail, and why."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ExpectedFailures"]
 
 @attrs.frozen
 class ExpectedFailures:
-    """Reasons by the id of a test.
+    """Reasons by test id.
 
-    The file is TOML, a line for each test::
+    The file is TOML, one line per test::
 
-        "accelerator:acme::test_memory_is_given_back" = "the driver keeps its last buffer, ACME-123"
+        "accelerator:acme::test_memory_is_freed" = "the driver keeps its last buffer, ACME-123"
     """
 
     file: Path
@@ -31,7 +31,7 @@ class ExpectedFailures:
         """Read the file.
 
         Raises:
-            pytest.UsageError: It cannot be read, or an entry has no reason.
+            pytest.UsageError: The file cannot be read, or an entry has no reason.
         """
         try:
             reasons = tomllib.loads(file.read_text("utf-8"))
@@ -40,24 +40,24 @@ class ExpectedFailures:
         for test, reason in reasons.items():
             if not isinstance(reason, str) or not reason.strip():
                 raise pytest.UsageError(
-                    f'--expected-failures {file}: {test!r} has the reason {reason!r}. Valid: "{test}" = "why it fails"'
+                    f'--expected-failures {file}: {test!r} has reason {reason!r}. Valid: "{test}" = "why it fails"'
                 )
         return cls(file, reasons)
 
     def mark(self, tests: Mapping[str, pytest.Item], *, is_selection: bool) -> None:
-        """Expect ``tests``, by id, to fail; one that passes is then a failure.
+        """Mark the listed tests as expected to fail; one that passes is then a failure.
 
         Args:
-            tests: Every test that was collected.
-            is_selection: Whether these are not all tests of their suites, so that an entry may be about another.
+            tests: All collected tests, by id.
+            is_selection: Whether only some tests of the suites were collected; entries for others are then ignored.
 
         Raises:
-            pytest.UsageError: An entry is about no test.
+            pytest.UsageError: An entry matches no test.
         """
         for test, reason in self.reasons.items():
             if test in tests:
                 tests[test].add_marker(pytest.mark.xfail(reason=reason, strict=True))
             elif not is_selection:
                 raise pytest.UsageError(
-                    f"--expected-failures {self.file}: there is no test {test!r}.{nearest(test, tests)}"
+                    f"--expected-failures {self.file}: no test has the id {test!r}.{nearest(test, tests)}"
                 )

@@ -1,30 +1,23 @@
-"""Asking in a process of its own: what an import does shows only where nothing is imported, and may end a process."""
+"""Calling a function in a new process: for effects of imports, and for calls that may end the process."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
 
+from core.processes import ChildProcess, describe_end
+
 __all__ = ["Answer", "NoAnswer", "ask"]
 
 START = 60.0
-"""Seconds that the process may need before it comes to its question: on a busy machine it imports torch."""
+"""Seconds that the process may take before it calls the function: on a busy machine it imports torch."""
 
-_BOOT = """\
-import importlib, json, os, sys, time, traceback
-with open(sys.argv[1], encoding="utf-8") as file:
-    task = json.load(file)
-sys.path[:] = task["path"]
+_CODE = """\
+import importlib, time, traceback
 module, _, function = task["question"].partition(":")
 question = getattr(importlib.import_module(module), function)
 before = time.monotonic()
@@ -33,7 +26,7 @@ try:
 except BaseException as error:
     answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
 answer["seconds"] = time.monotonic() - before
-with open(sys.argv[1] + ".answer", "w", encoding="utf-8") as file:
+with open(os.path.join(directory, "answer"), "w", encoding="utf-8") as file:
     json.dump(answer, file)
 sys.stdout.flush()
 os._exit(0)
@@ -41,89 +34,47 @@ os._exit(0)
 
 
 class NoAnswer(AssertionError):
-    """The process was killed, hung, or raised; the message says which, and has what it printed."""
+    """The process was killed, hung, or raised an exception; the message says which, with what the process printed."""
 
 
 @attrs.frozen
 class Answer:
-    """What a question was answered."""
+    """The result of a call."""
 
     value: Any
     output: str
-    """What the process printed, be it Python or a library."""
+    """What the process printed, from Python or from a library."""
     seconds: float
-    """That the question itself took."""
+    """How long the function ran."""
 
 
 def ask(question: str, *arguments: Any, limit: float = 30.0, environ: Mapping[str, str] | None = None) -> Answer:
-    """Call a function in a new process, which imports nothing else before.
+    """Call a function in a new process that has imported nothing else.
 
     Args:
         question: ``"module:function"``.
-        *arguments: Of the function, as plain data; so is what it returns.
-        limit: Seconds that it may take.
-        environ: Environment variables that the process has beside this one's.
+        *arguments: The function's arguments, as plain data. The function also returns plain data.
+        limit: The time limit of the function in seconds.
+        environ: Environment variables of the process in addition to this one's.
 
     Raises:
-        NoAnswer: It gave none.
+        NoAnswer: The function did not return, or took longer than ``limit``.
     """
     asked = f"{question.partition(':')[2]}{_shown(arguments)}"
-    with tempfile.TemporaryDirectory(prefix="core-testing-") as directory:
-        task, output = Path(directory, "task"), Path(directory, "output")
-        path = [str(entry) or os.getcwd() for entry in sys.path]
-        task.write_text(json.dumps({"path": path, "question": question, "arguments": arguments}), "utf-8")
-        end = _run([sys.executable, "-P", "-u", "-c", _BOOT, str(task)], output, START + limit, environ)
-        printed = output.read_text("utf-8", errors="replace")
-        answer = Path(f"{task}.answer")
-        if not answer.exists():
-            raise NoAnswer(f"{end} when it was asked {asked}\n{printed[-4000:]}")
-        data = json.loads(answer.read_text("utf-8"))
+    task = {"question": question, "arguments": arguments}
+    with ChildProcess(_CODE, task, environ=None if environ is None else {**os.environ, **environ}) as process:
+        process.wait(START + limit)
+        printed, text = process.output, process.read("answer")
+        if not text:
+            hung = f"hung: it was killed after {START + limit:g} s"
+            end = hung if process.timed_out else describe_end(process.exit_code)
+            raise NoAnswer(f"the process of {asked} {end}\n{printed[-4000:]}")
+    data = json.loads(text)
     if "error" in data:
-        raise NoAnswer(f"{data['error']}, raised when it was asked {asked}\n{data['trace']}")
+        raise NoAnswer(f"{data['error']}, raised by {asked}\n{data['trace']}")
     if data["seconds"] > limit:
-        raise NoAnswer(f"{asked} took {data['seconds']:.1f} s. Valid: at most {limit:g} s")
+        raise NoAnswer(f"{asked} took {data['seconds']:.1f} s. It must take at most {limit:g} s")
     return Answer(data["value"], printed, data["seconds"])
-
-
-def _run(command: list[str], output: Path, limit: float, environ: Mapping[str, str] | None) -> str:
-    """How the process ended, which nothing it started outlives."""
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            env=None if environ is None else {**os.environ, **environ},
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + limit
-    try:
-        code = process.wait(deadline - time.monotonic())
-    except subprocess.TimeoutExpired:
-        return f"the process hung: it was killed after {limit:g} s"
-    finally:
-        end_group(process)
-    return ended(code)
-
-
-def end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a process that leads a session of its own, and whatever it started."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
-def ended(code: int) -> str:
-    """How a process ended, in words."""
-    if code >= 0:
-        return f"the process ended with exit code {code}"
-    names = {int(number): number.name for number in signal.Signals}
-    return f"the process was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def _shown(arguments: tuple[Any, ...]) -> str:

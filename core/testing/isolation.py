@@ -1,12 +1,8 @@
-"""Running each suite's tier in a process of its own, so that a crash or a hang is one failure and the rest goes on."""
+"""Running each suite's tier in a separate process, so that a crash or a hang fails only one test."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,25 +10,21 @@ from typing import Any
 
 import pytest
 
-from core.testing.fresh import end_group, ended
+from core.processes import ChildProcess, describe_end
 
 __all__ = ["Child", "isolate"]
 
-_BOOT = """\
-import json, sys
-with open(sys.argv[1] + "/task", encoding="utf-8") as file:
-    task = json.load(file)
-sys.path[:] = task["path"]
+_CODE = """\
 import pytest
-sys.exit(pytest.main([*task["arguments"], f"--conformance-child={sys.argv[1]}"]))
+sys.exit(pytest.main([*task["arguments"], f"--conformance-child={directory}"]))
 """
 
 
 class Child:
-    """What such a process does otherwise: it runs only the tests it was given, and notes how each one ends.
+    """The pytest plugin of such a process: it runs only the given tests and writes the result of each into a journal.
 
     Args:
-        directory: Where its task lies and its notes go.
+        directory: The folder of its task and its journal.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -41,12 +33,12 @@ class Child:
         self.config: pytest.Config | None = None
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Remember by what reports are made into data."""
+        """Keep the config, whose hooks serialize reports."""
         self.config = session.config
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave its own tests."""
+        """Select the given tests."""
         chosen = set(self.tests)
         items[:] = [item for item in items if item.nodeid in chosen]
 
@@ -73,7 +65,7 @@ def isolate(session: pytest.Session, limit: float) -> bool:
     """Run the session's tests, in place of pytest's own loop.
 
     Args:
-        session: Whose tests.
+        session: The session with the tests.
         limit: Seconds for one test.
     """
     if session.testsfailed and not session.config.option.continue_on_collection_errors:
@@ -86,7 +78,7 @@ def isolate(session: pytest.Session, limit: float) -> bool:
 
 
 def _groups(items: Iterable[pytest.Item]) -> Iterator[list[pytest.Item]]:
-    """The tests of each suite's tier for each backend; others by their module."""
+    """The tests by suite, tier and backend; other tests by module."""
     groups: dict[tuple[str, ...], list[pytest.Item]] = {}
     for item in items:
         known: Any = next((value for name, value in item.user_properties if name == "conformance"), {})
@@ -99,7 +91,7 @@ class _Process:
     """One process that runs some tests.
 
     Args:
-        session: Takes the reports.
+        session: Receives the reports.
         items: The tests.
     """
 
@@ -111,11 +103,13 @@ class _Process:
         self.last: str | None = None
 
     def run(self, limit: float) -> list[pytest.Item]:
-        """Run them; returns those that it did not come to, because one before them ended the process."""
-        with tempfile.TemporaryDirectory(prefix="core-testing-") as name:
-            directory = Path(name)
-            end = self._run(directory, limit)
-            output = (directory / "output").read_text("utf-8", errors="replace")[-4000:]
+        """Run the tests; return those that were not run because an earlier one ended the process."""
+        config = self.session.config
+        arguments = [str(argument) for argument in config.invocation_params.args]
+        task = {"arguments": arguments, "tests": list(self.items)}
+        with ChildProcess(_CODE, task, cwd=config.invocation_params.dir) as process:
+            end = self._follow(process, limit)
+            output = process.output[-4000:]
         pending = [item for nodeid, item in self.items.items() if nodeid not in self.finished]
         if self.running is not None:
             self._fail(self.running, f"{end} in this test\n{output}")
@@ -126,46 +120,27 @@ class _Process:
             self._fail(self.last, f"{end} after the last test\n{output}")
         return []
 
-    def _run(self, directory: Path, limit: float) -> str:
-        config = self.session.config
-        path = [str(entry) or str(config.invocation_params.dir) for entry in sys.path]
-        arguments = [str(argument) for argument in config.invocation_params.args]
-        task = {"path": path, "arguments": arguments, "tests": list(self.items)}
-        (directory / "task").write_text(json.dumps(task), "utf-8")
-        journal = directory / "journal"
+    def _follow(self, process: ChildProcess, limit: float) -> str:
+        """Handle the journal's lines as they are written; returns how the process ended."""
+        journal = Path(process.directory, "journal")
         journal.touch()
-        with (directory / "output").open("wb") as output, journal.open(encoding="utf-8") as lines:
-            process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(directory)],
-                cwd=config.invocation_params.dir,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-            try:
-                return self._follow(process, lines, limit)
-            finally:
-                end_group(process)
-
-    def _follow(self, process: subprocess.Popen[bytes], lines: Any, limit: float) -> str:
-        """Take the notes as they come; returns how the process ended."""
         deadline, rest = time.monotonic() + limit, ""
-        while True:
-            code = process.poll()
-            text = lines.read()
-            if text:
-                deadline = time.monotonic() + limit
-                *whole, rest = (rest + text).split("\n")
-                for line in whole:
-                    self._take(json.loads(line))
-            elif code is not None:
-                return ended(code)
-            elif time.monotonic() > deadline:
-                return f"the process hung: it was killed after {limit:g} s"
-            else:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.05)
+        with journal.open(encoding="utf-8") as lines:
+            while True:
+                is_running = process.is_running()
+                text = lines.read()
+                if text:
+                    deadline = time.monotonic() + limit
+                    *whole, rest = (rest + text).split("\n")
+                    for line in whole:
+                        self._take(json.loads(line))
+                elif not is_running:
+                    was = "was " if process.exit_code < 0 else ""
+                    return f"the process {was}{describe_end(process.exit_code)}"
+                elif time.monotonic() > deadline:
+                    return f"the process hung: it was killed after {limit:g} s"
+                else:
+                    process.is_running(0.05)
 
     def _take(self, note: dict[str, Any]) -> None:
         if "start" in note:
@@ -188,7 +163,7 @@ class _Process:
         item.ihook.pytest_runtest_logfinish(nodeid=nodeid, location=item.location)
 
     def _fail(self, nodeid: str, text: str) -> None:
-        """Report the failure of a test whose process cannot."""
+        """Report the failure of a test whose process has ended."""
         item = self.items[nodeid]
         if nodeid not in (self.running, self.last):
             self._start(nodeid)

@@ -1,4 +1,4 @@
-"""Running the kit from a package's own tests, in a process of its own, as a user of the package would."""
+"""Run the kit from a package's own tests, in a separate process, as a user of the package would."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ def check_backends(
     folder: Path,
     options: Sequence[str] = (),
     specs: Sequence[BackendSpec] = (),
-    least: int = 1,
+    min_passed: int = 1,
     environ: Mapping[str, str] | None = None,
     seconds: float = 580.0,
 ) -> str:
-    """Run the kit for ``backends``, all of which must pass it.
+    """Run the kit for ``backends`` and check that all of them pass.
 
     Args:
         backends: As ``--backend`` takes them, such as ``"accelerator:acme"``.
-        folder: An empty folder; the working directory.
-        options: Further options of the kit, such as ``"--backend-devices=1"``.
-        specs: What is installed for this run alone, such as a name for a class of the package with ``init_args`` of its
-            own; plain data, their targets by name.
-        least: How many tests must pass for each; what a backend declares that it lacks is not among them.
-        environ: Variables beside the process's own, without those of the pytest that runs now.
-        seconds: How long it may take.
+        folder: An empty folder, used as the working directory.
+        options: Further options for pytest, such as ``"--backend-devices=1"``.
+        specs: Backends to install for this run only, such as a class of the package with other ``init_args``. Targets
+            are strings, and arguments plain data.
+        min_passed: How many tests must pass for each backend; tests skipped by declaration do not count.
+        environ: Environment variables to add to this process's own, of which those of pytest are removed.
+        seconds: The time limit.
 
     Returns:
-        What the kit printed.
+        The kit's output.
 
     Raises:
-        AssertionError: It did not pass, or fewer tests than ``least`` did for one of them; with what it printed.
-        subprocess.TimeoutExpired: It took longer.
+        AssertionError: A test failed, or fewer tests than ``min_passed`` passed; the message has the output.
+        subprocess.TimeoutExpired: The time limit was exceeded.
     """
     kit = ["-p", "no:cacheprovider", "-p", "core.testing.plugin", "--pyargs", "core.testing.suite"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -64,19 +64,19 @@ def check_backends(
         raise AssertionError(f"pytest ended with exit code {done.returncode}:\n{done.stdout}")
     for backend in backends:
         passed = _passed(backend, done.stdout)
-        if passed < least:
-            raise AssertionError(f"{backend}: {passed} tests passed, of at least {least}:\n{done.stdout}")
+        if passed < min_passed:
+            raise AssertionError(f"{backend}: {passed} tests passed. Expected: at least {min_passed}\n{done.stdout}")
     return done.stdout
 
 
-def _passed(backend: str, said: str) -> int:
-    """How many tests passed for ``backend``, by what the kit printed."""
-    line = re.search(rf"^conformance of {re.escape(backend)} .*?(\d+) passed", said, re.MULTILINE)
+def _passed(backend: str, output: str) -> int:
+    """The number of tests that passed for ``backend``, according to the kit's output."""
+    line = re.search(rf"^conformance of {re.escape(backend)} .*?(\d+) passed", output, re.MULTILINE)
     return int(line[1]) if line else 0
 
 
 def _install(specs: Iterable[BackendSpec], site: Path) -> None:
-    """Leave a distribution that provides ``specs`` in ``site``, as an installer does."""
+    """Write a distribution that provides ``specs`` to ``site``, as an installer does."""
     metadata = site / "core_testing_specs-0.dist-info"
     metadata.mkdir(parents=True)
     requires = "Requires-Dist: torch-hal"

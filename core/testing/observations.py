@@ -1,7 +1,7 @@
-"""What the processes of a run observe for the suites to judge; functions of this module run in each of them.
+"""What the processes of a run observe, for the suites to check; these functions run in each process.
 
-Arguments, and what is kept in the :class:`core.testing.worker.Journal`, are plain data. ``words`` are those of a front
-end, and ``optimizer``, which is what makes one.
+What they take, and what the :class:`core.testing.worker.Journal` records, is plain data. ``arguments`` are those of a
+front end, and ``optimizer``, the function that creates one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch.utils.data import DataLoader
 
 from core import Runtime, Trainer
 from core.callbacks import Callback, ModelCheckpoint
-from core.strategies.base import REDUCTIONS, Strategy
-from core.testing import joint
+from core.strategies import REDUCTIONS, Strategy
+from core.testing import distributed_problem as problem
 from core.testing.problem import Losses
 from core.testing.worker import Journal
 
 __all__ = ["CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
 
 ITEMS = 11
-"""Items that two or more processes evaluate, and train on, whose number they do not divide."""
+"""The number of items to evaluate and train on; not divisible by the number of processes."""
 
 CLIPS = {"norm": 0.01, "value": 0.002}
-"""By algorithm, a limit that gradients of the problem exceed."""
+"""By algorithm, a limit that the problem's gradients exceed."""
 
 REDUCED = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int64": torch.int64}
 
@@ -45,7 +45,7 @@ GATHERED: dict[str, Callable[[int], Tensor]] = {
     "whole numbers": lambda rank: torch.tensor([2**40 + rank, -rank]),
     "truth values": lambda rank: torch.tensor([rank % 2 == 0, True]),
 }
-"""By name, a process's own tensor by its rank."""
+"""By name, the tensor of a rank."""
 
 REFUSED: dict[str, Callable[[int], Tensor]] = {
     "shapes": lambda rank: torch.zeros(2 + rank),
@@ -56,34 +56,36 @@ REFUSED: dict[str, Callable[[int], Tensor]] = {
 
 
 def reduced(rank: int) -> Tensor:
-    """A process's own tensor that is reduced: whole numbers, small enough for 16 bits."""
+    """The tensor of a rank that is reduced: integers, small enough for 16 bits."""
     return torch.tensor([rank + 1, 2 - rank, 3, -2])
 
 
 def own(rank: int) -> dict[str, Any]:
-    """A process's own object that is broadcast and gathered."""
-    return {"rank": rank, "words": ["a", None, 1.5] * (1 + 3 * rank)}
+    """The object of a rank that is broadcast and gathered."""
+    return {"rank": rank, "values": ["a", None, 1.5] * (1 + 3 * rank)}
 
 
 # -- one run of everything -----------------------------------------------------------------------------------------
 
 
-def everything(directory: str, words: Mapping[str, Any], eager: bool, precisions: list[str]) -> None:
-    """All that is observed of a run that ends well.
+def full_run(directory: str, arguments: Mapping[str, Any], eager: bool, precisions: list[str]) -> None:
+    """Observe a run that succeeds.
 
     Args:
         directory: For the journals and checkpoints.
-        words: The front ends' arguments.
+        arguments: The front ends' arguments.
         eager: Whether the devices run single operations on tensors.
         precisions: Further ones to train in.
     """
-    _trainer(words).runtime.launch(_everything, directory, words, eager, precisions)
+    _trainer(arguments).runtime.launch(_full_run, directory, arguments, eager, precisions)
 
 
-def _everything(runtime: Runtime, directory: str, words: Mapping[str, Any], eager: bool, precisions: list[str]) -> None:
+def _full_run(
+    runtime: Runtime, directory: str, arguments: Mapping[str, Any], eager: bool, precisions: list[str]
+) -> None:
     journal = Journal(directory, runtime.process_index)
     shards = runtime.strategy.data_shards
-    serves_own_loop = runtime.strategy.serves_own_loop
+    supports_custom_loop = runtime.strategy.supports_custom_loop
     journal.observe("who", _who, runtime)
     _objects(journal, runtime)
     if eager:
@@ -92,22 +94,24 @@ def _everything(runtime: Runtime, directory: str, words: Mapping[str, Any], eage
     runtime.teardown()
     journal.observe("after teardown", _afterwards)
     journal.observe("after another teardown", runtime.teardown)
-    if serves_own_loop and eager:
+    if supports_custom_loop and eager:
         for name, options in _LOOPS.items():
-            journal.observe(f"own loop{name}", _own_loop, words, directory if not name else "", shards, options)
-        journal.observe("without sync", _without_sync, words)
-    _training(journal, words, directory, shards, precisions)
+            journal.observe(
+                f"custom loop{name}", _custom_loop, arguments, directory if not name else "", shards, options
+            )
+        journal.observe("without sync", _without_sync, arguments)
+    _training(journal, arguments, directory, shards, precisions)
     journal.observe("after all", _afterwards)
 
 
-def _trainer(words: Mapping[str, Any], **options: Any) -> Trainer:
+def _trainer(arguments: Mapping[str, Any], **options: Any) -> Trainer:
     saves = any(isinstance(callback, ModelCheckpoint) for callback in options.get("callbacks", ()))
-    quiet = {"enable_progress_bar": False, "enable_checkpointing": saves, "max_epochs": joint.EPOCHS}
-    return Trainer(**{**quiet, **_of_a_front_end(words), **options})
+    quiet = {"enable_progress_bar": False, "enable_checkpointing": saves, "max_epochs": problem.EPOCHS}
+    return Trainer(**{**quiet, **_of_a_front_end(arguments), **options})
 
 
-def _of_a_front_end(words: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: word for name, word in words.items() if name != "optimizer"}
+def _of_a_front_end(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name != "optimizer"}
 
 
 def _who(runtime: Runtime) -> dict[str, Any]:
@@ -123,12 +127,15 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "shards": strategy.data_shards,
         "shard": strategy.data_shard,
         "uses_process_group": strategy.uses_process_group,
-        "serves_own_loop": strategy.serves_own_loop,
-        "infers_together": strategy.infers_together,
+        "supports_custom_loop": strategy.supports_custom_loop,
+        "inference_is_collective": strategy.inference_is_collective,
         "clip_algorithms": strategy.clip_algorithms,
-        "trains_as_one": strategy.trains_as_one,
-        "brings_checkpoint_io": "checkpoint_io" in strategy.given,
+        "keeps_replicas_equal": strategy.keeps_replicas_equal,
+        "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts,
         "is_initialized": dist.is_initialized(),
+        "planned_size": runtime.plan.world_size,
+        "planned_backend": runtime.plan.process_group_backend,
+        "live_backends": str(dist.get_backend_config()) if dist.is_initialized() else None,
     }
 
 
@@ -153,7 +160,7 @@ def _objects(journal: Journal, runtime: Runtime) -> None:
 
 
 def _barrier(runtime: Runtime, barrier: Callable[[], None]) -> tuple[float, float]:
-    """When this process came to the barrier, and when it left; the last process comes late."""
+    """When this process reached the barrier, and when it left it; the last process is late."""
     if runtime.process_index == runtime.num_processes - 1:
         time.sleep(0.4)
     before = time.time()
@@ -162,7 +169,7 @@ def _barrier(runtime: Runtime, barrier: Callable[[], None]) -> tuple[float, floa
 
 
 def _main_process_first(runtime: Runtime) -> tuple[float, float]:
-    """When this process was in the block; the first one stays a while."""
+    """When this process was in the block; the main process stays a while."""
     with runtime.main_process_first():
         before = time.time()
         if runtime.is_main_process:
@@ -173,9 +180,9 @@ def _main_process_first(runtime: Runtime) -> tuple[float, float]:
 
 def _tensors(journal: Journal, runtime: Runtime) -> None:
     strategy, rank, device = runtime.strategy, runtime.process_index, runtime.device
-    lacked = strategy.accelerator.lacks
+    unsupported = strategy.accelerator.unsupported
     for name, dtype in REDUCED.items():
-        for reduction in REDUCTIONS if name not in lacked else ():
+        for reduction in REDUCTIONS if name not in unsupported else ():
             journal.observe(f"reduce {reduction} {name}", _reduce, runtime, reduced(rank).to(device, dtype), reduction)
     journal.observe("reduce scalar", _reduce, runtime, torch.tensor(rank + 1.0, device=device), "sum")
     journal.observe("reduce average", _reduce, runtime, torch.ones(2, device=device), "average")
@@ -183,6 +190,7 @@ def _tensors(journal: Journal, runtime: Runtime) -> None:
         journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
     for name, tensor in REFUSED.items():
         journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
+        journal.observe(f"reduce {name}", _reduce, runtime, tensor(rank).to(device), "sum")
     journal.observe("all_gather afterwards", _all_gather, runtime, torch.tensor([rank], device=device))
     journal.observe("gather", _gather, runtime)
 
@@ -200,9 +208,13 @@ def _all_gather(runtime: Runtime, tensor: Tensor) -> dict[str, Any]:
 def _gather(runtime: Runtime) -> dict[str, Any]:
     rank = torch.tensor(runtime.process_index, device=runtime.device)
     gathered = runtime.gather(
-        {"rows": (rank + torch.zeros(2, 1, device=runtime.device)), "scalars": [rank], "word": "w"}
+        {"rows": (rank + torch.zeros(2, 1, device=runtime.device)), "scalars": [rank], "nothing": None}
     )
-    return {"rows": gathered["rows"].tolist(), "scalars": gathered["scalars"][0].tolist(), "word": gathered["word"]}
+    return {
+        "rows": gathered["rows"].tolist(),
+        "scalars": gathered["scalars"][0].tolist(),
+        "nothing": gathered["nothing"],
+    }
 
 
 def _shown(tensor: Tensor) -> dict[str, Any]:
@@ -217,7 +229,7 @@ def _save_below_a_file(runtime: Runtime, directory: str) -> None:
     runtime.save({"step": 1}, file / "checkpoint")
 
 
-# -- loops of one's own --------------------------------------------------------------------------------------------
+# -- custom loops --------------------------------------------------------------------------------------------
 
 _LOOPS: dict[str, dict[str, Any]] = {
     "": {},
@@ -227,25 +239,27 @@ _LOOPS: dict[str, dict[str, Any]] = {
 }
 
 
-def _own_loop(words: Mapping[str, Any], directory: str, shards: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    with Runtime(**_of_a_front_end(words)) as runtime:
-        return runtime.launch(_loop, words["optimizer"], directory, shards, **options) or {}
+def _custom_loop(
+    arguments: Mapping[str, Any], directory: str, shards: int, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    with Runtime(**_of_a_front_end(arguments)) as runtime:
+        return runtime.launch(_loop, arguments["optimizer"], directory, shards, **options) or {}
 
 
 def _loop(
     runtime: Runtime, maker: str, directory: str, shards: int, accumulate: int = 1, algorithm: str | None = None
 ) -> dict[str, Any]:
-    net = joint.network()
-    net, optimizer, loader = runtime.prepare(net, joint.optimizer_of(net, maker), joint.loader(shards))
+    net = problem.network()
+    net, optimizer, loader = runtime.prepare(net, problem.optimizer_of(net, maker), problem.loader(shards))
     losses = []
-    for _ in range(joint.EPOCHS):
+    for _ in range(problem.EPOCHS):
         for number, (inputs, targets) in enumerate(loader):
             if (number + 1) % accumulate:
                 with runtime.no_sync(net):
-                    loss = joint.loss_of(net(inputs), targets)
+                    loss = problem.loss_of(net(inputs), targets)
                     runtime.backward(loss / accumulate)
             else:
-                loss = joint.loss_of(net(inputs), targets)
+                loss = problem.loss_of(net(inputs), targets)
                 runtime.backward(loss / accumulate)
                 if algorithm == "norm":
                     runtime.clip_grad_norm_(net.parameters(), CLIPS["norm"])
@@ -259,20 +273,22 @@ def _loop(
     return {"losses": [loss.item() for loss in losses], "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
-def _without_sync(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Gradients of one backward pass under ``no_sync``, and what they are where this process is alone."""
-    with Runtime(**_of_a_front_end(words)) as runtime:
-        return runtime.launch(_backward_without_sync, words["optimizer"]) or {}
+def _without_sync(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Gradients of one backward pass under ``no_sync``, and those of a plain backward pass in this process."""
+    with Runtime(**_of_a_front_end(arguments)) as runtime:
+        return runtime.launch(_backward_without_sync, arguments["optimizer"]) or {}
 
 
 def _backward_without_sync(runtime: Runtime, maker: str) -> dict[str, Any]:
-    inputs, targets = (tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in joint.items(12).tensors)
-    net = joint.network()
-    net, _ = runtime.prepare(net, joint.optimizer_of(net, maker))
+    inputs, targets = (
+        tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in problem.items(12).tensors
+    )
+    net = problem.network()
+    net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
     with runtime.no_sync(net):
-        runtime.backward(joint.loss_of(net(inputs.to(runtime.device)), targets.to(runtime.device)))
-    alone = joint.network()
-    joint.loss_of(alone(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        runtime.backward(problem.loss_of(net(inputs.to(runtime.device)), targets.to(runtime.device)))
+    alone = problem.network()
+    problem.loss_of(alone(inputs), targets).backward()  # type: ignore[no-untyped-call]
     found = runtime.unwrap_model(net)
     return {"found": _gradients(found), "alone": _gradients(alone)}
 
@@ -283,8 +299,8 @@ def _gradients(net: nn.Module) -> list[float]:
 
 
 def _state(strategy: Strategy, net: nn.Module) -> dict[str, Any]:
-    """The state of ``net`` in this process; where each has a part of it, what process 0 puts together of them."""
-    if not strategy.infers_together:
+    """The state of ``net`` in this process; if each process has a part of it, the whole as rank 0 gathers it."""
+    if not strategy.inference_is_collective:
         return _plain(net.state_dict())
     whole = strategy.whole_module_state(net)
     return strategy.broadcast(_plain(whole) if strategy.is_global_zero else {})
@@ -295,21 +311,23 @@ def _plain(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 class _Parts(Callback):
-    """Puts the parts of a module together, which processes have of it, before they leave one another."""
+    """Gathers the parts of a module from all processes, while they are still connected."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] | None = None
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
-        if trainer.strategy.infers_together:
+        if trainer.strategy.inference_is_collective:
             self.state = _state(trainer.strategy, module.net)
 
 
 # -- the Trainer ---------------------------------------------------------------------------------------------------
 
 
-def _training(journal: Journal, words: Mapping[str, Any], directory: str, shards: int, precisions: list[str]) -> None:
-    fit = partial(_fit, words, lambda: joint.loader(shards))
+def _training(
+    journal: Journal, arguments: Mapping[str, Any], directory: str, shards: int, precisions: list[str]
+) -> None:
+    fit = partial(_fit, arguments, lambda: problem.loader(shards))
     saving = ModelCheckpoint(os.path.join(directory, "saved"), filename="epoch-{epoch}")
     journal.observe("fit", partial(fit, callbacks=[saving]))
     journal.observe("fit again", fit)
@@ -318,26 +336,30 @@ def _training(journal: Journal, words: Mapping[str, Any], directory: str, shards
         options: dict[str, Any] = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
         journal.observe(f"fit, clipping by {algorithm}", partial(fit, **options))
     for precision in precisions:
-        journal.observe(f"{precision} is taken", _make, words, precision)
+        journal.observe(f"{precision} is taken", _make, arguments, precision)
         journal.observe(f"fit in {precision}", partial(fit, precision=precision))
-    journal.observe("fit uneven", _fit, words, lambda: DataLoader(joint.items(ITEMS), batch_size=2, shuffle=True))
-    journal.observe("fit a stream", _fit, words, lambda: DataLoader(joint.Stream(ITEMS), batch_size=2))
-    journal.observe("predict", _predict, words)
-    journal.observe("validate", _validate, words)
+    journal.observe("fit uneven", _fit, arguments, lambda: DataLoader(problem.items(ITEMS), batch_size=2, shuffle=True))
+    journal.observe("fit a stream", _fit, arguments, lambda: DataLoader(problem.Stream(ITEMS), batch_size=2))
+    journal.observe("predict", _predict, arguments)
+    journal.observe("validate", _validate, arguments)
     resumable = ModelCheckpoint(os.path.join(directory, "resumable"), filename="epoch-{epoch}")
-    journal.observe("uninterrupted", partial(_fit, words, partial(_shuffled, shards), callbacks=[resumable]))
+    journal.observe("uninterrupted", partial(_fit, arguments, partial(_shuffled, shards), callbacks=[resumable]))
 
 
-def _make(words: Mapping[str, Any], precision: str) -> None:
-    _trainer(words, precision=precision)
+def _make(arguments: Mapping[str, Any], precision: str) -> None:
+    _trainer(arguments, precision=precision)
 
 
 def _shuffled(shards: int) -> DataLoader[Any]:
-    return DataLoader(joint.items(joint.SHARE * joint.STEPS * shards), batch_size=joint.SHARE, shuffle=True)
+    return DataLoader(
+        problem.items(problem.SHARE * problem.STEPS * shards),
+        batch_size=problem.SHARE,
+        shuffle=True,
+    )
 
 
 def _fit(
-    words: Mapping[str, Any],
+    arguments: Mapping[str, Any],
     loader: Callable[[], DataLoader[Any]],
     *,
     callbacks: list[Any] | None = None,
@@ -345,41 +367,41 @@ def _fit(
     **options: Any,
 ) -> dict[str, Any]:
     torch.manual_seed(11)
-    losses, parts, module = Losses(), _Parts(), joint.Regression(words["optimizer"])
-    trainer = _trainer(words, callbacks=[losses, parts, *(callbacks or [])], **options)
+    losses, parts, module = Losses(), _Parts(), problem.Regression(arguments["optimizer"])
+    trainer = _trainer(arguments, callbacks=[losses, parts, *(callbacks or [])], **options)
     trainer.fit(module, loader(), ckpt_path=ckpt_path)
     state = _plain(module.net.state_dict()) if parts.state is None else parts.state
     return {"losses": losses.values, "state": state, "steps": trainer.global_step}
 
 
-def _predict(words: Mapping[str, Any]) -> list[list[float]]:
-    outputs = _trainer(words).predict(joint.Regression(), DataLoader(joint.items(ITEMS), batch_size=2))
+def _predict(arguments: Mapping[str, Any]) -> list[list[float]]:
+    outputs = _trainer(arguments).predict(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
     rows: list[list[float]] = torch.cat(outputs).tolist()
     return rows
 
 
-def _validate(words: Mapping[str, Any]) -> float:
-    found = _trainer(words).validate(joint.Regression(), DataLoader(joint.items(ITEMS), batch_size=2))
+def _validate(arguments: Mapping[str, Any]) -> float:
+    found = _trainer(arguments).validate(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
     return found["loss"]
 
 
 # -- further runs --------------------------------------------------------------------------------------------------
 
 
-def resumed(directory: str, words: Mapping[str, Any], ckpt_path: str) -> None:
-    """Go on with the run that was ``uninterrupted`` from its first epoch's checkpoint."""
-    _trainer(words).runtime.launch(_resumed, directory, words, ckpt_path)
+def resumed(directory: str, arguments: Mapping[str, Any], ckpt_path: str) -> None:
+    """Resume the run ``uninterrupted`` from the checkpoint of its first epoch."""
+    _trainer(arguments).runtime.launch(_resumed, directory, arguments, ckpt_path)
 
 
-def _resumed(runtime: Runtime, directory: str, words: Mapping[str, Any], ckpt_path: str) -> None:
+def _resumed(runtime: Runtime, directory: str, arguments: Mapping[str, Any], ckpt_path: str) -> None:
     journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
     runtime.teardown()
-    journal.observe("resumed", partial(_fit, words, partial(_shuffled, shards), ckpt_path=ckpt_path))
+    journal.observe("resumed", partial(_fit, arguments, partial(_shuffled, shards), ckpt_path=ckpt_path))
 
 
-def read(directory: str, words: Mapping[str, Any], path: str) -> None:
-    """Read the checkpoint that the own loop wrote."""
-    _trainer(words).runtime.launch(_read, directory, words["optimizer"], path)
+def read(directory: str, arguments: Mapping[str, Any], path: str) -> None:
+    """Read the checkpoint that the custom loop wrote."""
+    _trainer(arguments).runtime.launch(_read, directory, arguments["optimizer"], path)
 
 
 def _read(runtime: Runtime, directory: str, maker: str, path: str) -> None:
@@ -387,35 +409,35 @@ def _read(runtime: Runtime, directory: str, maker: str, path: str) -> None:
 
 
 def _load(runtime: Runtime, maker: str, path: str) -> dict[str, Any]:
-    net = joint.network()
-    net, optimizer = runtime.prepare(net, joint.optimizer_of(net, maker))
+    net = problem.network()
+    net, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
     rest = runtime.load(path, {"net": net, "optimizer": optimizer})
     return {"rest": rest, "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
-def started(directory: str, words: Mapping[str, Any]) -> None:
-    """What processes that were started by somebody else observe."""
-    _trainer(words).runtime.launch(_started, directory, words)
+def started(directory: str, arguments: Mapping[str, Any]) -> None:
+    """What processes observe that a launcher started."""
+    _trainer(arguments).runtime.launch(_started, directory, arguments)
 
 
-def _started(runtime: Runtime, directory: str, words: Mapping[str, Any]) -> None:
+def _started(runtime: Runtime, directory: str, arguments: Mapping[str, Any]) -> None:
     journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
     journal.observe("who", _who, runtime)
     _objects(journal, runtime)
     runtime.teardown()
-    journal.observe("fit", partial(_fit, words, lambda: joint.loader(shards)))
+    journal.observe("fit", partial(_fit, arguments, lambda: problem.loader(shards)))
 
 
-def failing(directory: str, words: Mapping[str, Any], how: str, victim: int) -> None:
-    """A run of which one process fails while the others wait for it.
+def failing(directory: str, arguments: Mapping[str, Any], how: str, victim: int) -> None:
+    """Run processes of which one fails while the others wait for it.
 
     Args:
         directory: For the journals.
-        words: The front ends' arguments.
+        arguments: The front ends' arguments.
         how: ``"kill"`` or ``"raise"``.
-        victim: Its rank.
+        victim: The rank of the failing process.
     """
-    _trainer(words).runtime.launch(_failing, directory, how, victim)
+    _trainer(arguments).runtime.launch(_failing, directory, how, victim)
 
 
 def _failing(runtime: Runtime, directory: str, how: str, victim: int) -> None:

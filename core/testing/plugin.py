@@ -1,4 +1,4 @@
-"""The pytest plugin of the conformance kit, opted in with ``-p core.testing.plugin``."""
+"""The pytest plugin of the conformance kit, enabled with ``-p core.testing.plugin``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for _name in ("core.testing.suites", "core.testing.problem"):
         pytest.register_assert_rewrite(_name)
 
 REPORTS = "CORE_CONFORMANCE_REPORTS"
-"""The environment variable that names a folder in which every run of the kit leaves its report, as JSON."""
+"""The environment variable for a folder to which every run of the kit writes its report, as JSON."""
 
 _NO_CODE = "core.testing.suite."
 _TIERS = ("T0", "T1", "T2", "T3")
@@ -39,19 +39,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance", "torch-hal's conformance kit, see docs/conformance.md")
     add = group.addoption
     add("--backend", action="append", default=[], metavar="KIND:NAME", help="a backend to test; repeatable")
-    add("--backend-devices", type=int, metavar="N", help="devices that this machine has: fewer are a failure")
-    add("--tiers", default="", metavar="T0,T1,...", help="only tests of these tiers")
-    add("--hardware", default="", metavar="TEXT", help="what this runs on, or 'simulated'; stated in the report")
-    add("--hide-devices", action="append", default=[], metavar="NAME=VALUE", help="variable that hides all devices")
+    add("--backend-devices", type=int, metavar="N", help="number of devices of this machine; fewer are a failure")
+    add("--tiers", default="", metavar="T0,T1,...", help="run only tests of these tiers")
+    add("--hardware", default="", metavar="TEXT", help="what this runs on, or 'simulated'; shown in the report")
+    add(
+        "--hide-devices",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable that hides all devices",
+    )
     add("--conformance-report", action="append", default=[], metavar="PATH", help="write .json or .md; repeatable")
-    add("--expected-failures", metavar="FILE", help="TOML: id of a test = reason")
-    add("--isolate", action="store_true", help="run each suite's tier in a process of its own")
-    add("--isolate-limit", type=float, default=300.0, metavar="S", help="seconds for one test of such a process")
-    add("--conformance-child", metavar="DIR", help="internal: this is such a process")
+    add("--expected-failures", metavar="FILE", help="TOML file of known failures: test id = reason")
+    add("--isolate", action="store_true", help="run each tier of a suite in a separate process")
+    add(
+        "--isolate-limit",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="time limit of one test with --isolate, in seconds",
+    )
+    add("--conformance-child", metavar="DIR", help="internal: set in the processes of --isolate")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options, and take part in what they ask for."""
+    """Check the options, and register what they need."""
     config.addinivalue_line("markers", "conformance(tier, needs, tried): a test of the conformance kit")
     _check_options(config)
     child = config.getoption("--conformance-child")
@@ -65,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _report_paths(config: pytest.Config) -> list[str]:
-    """Where the report goes: each ``--conformance-report``, and a file of its own in the folder of ``REPORTS``."""
+    """The report's files: each ``--conformance-report``, and one in the folder of ``REPORTS``."""
     paths: list[str] = list(config.getoption("--conformance-report"))
     if folder := os.environ.get(REPORTS):
         paths.append(os.path.join(folder, f"{time.time_ns()}.json"))
@@ -75,28 +87,30 @@ def _report_paths(config: pytest.Config) -> list[str]:
 def _check_options(config: pytest.Config) -> None:
     for tier in _chosen_tiers(config):
         if tier not in _TIERS:
-            raise pytest.UsageError(f"--tiers: {tier!r} is none. Valid: {quoted(_TIERS)}, separated by commas.")
-    for word in config.getoption("--backend"):
-        kind, _, name = word.partition(":")
+            raise pytest.UsageError(f"--tiers: unknown tier {tier!r}. Valid: {quoted(_TIERS)}, separated by commas.")
+    for option in config.getoption("--backend"):
+        kind, _, name = option.partition(":")
         if not name or kind not in KINDS:
-            raise pytest.UsageError(f"--backend {word!r}: expected KIND:NAME, KIND one of {quoted(KINDS)}.")
-    for word in config.getoption("--hide-devices"):
-        if "=" not in word:
-            raise pytest.UsageError(f"--hide-devices {word!r}: expected NAME=VALUE.")
+            raise pytest.UsageError(f"--backend {option!r}: expected KIND:NAME, with KIND one of {quoted(KINDS)}.")
+    for option in config.getoption("--hide-devices"):
+        if "=" not in option:
+            raise pytest.UsageError(f"--hide-devices {option!r}: expected NAME=VALUE.")
     for path in config.getoption("--conformance-report"):
         if Path(path).suffix not in SUFFIXES:
             raise pytest.UsageError(
-                f"--conformance-report {path!r}: expected a name that ends with {quoted(SUFFIXES)}."
+                f"--conformance-report {path!r}: expected a file name that ends with one of {quoted(SUFFIXES)}."
             )
     if config.getoption("--isolate") and config.getoption("numprocesses", None):
-        raise pytest.UsageError("--isolate with -n: both say in which process a test runs. Valid: one of the two.")
+        raise pytest.UsageError(
+            "--isolate and -n cannot be combined: both choose the process of a test. Use one of them."
+        )
 
 
 # -- which tests there are -------------------------------------------------------------------------------------------
 
 
 def pytest_pycollect_makeitem(collector: Any, obj: object) -> list[Any] | None:
-    """Leave out the kit's own suites of kinds that no ``--backend`` is of, and what is only derived from."""
+    """Skip the kit's own suites of kinds without a ``--backend``, and base classes."""
     suite = _suite(obj)
     if suite is None:
         return None
@@ -106,11 +120,11 @@ def pytest_pycollect_makeitem(collector: Any, obj: object) -> list[Any] | None:
         return None
     if not suite.__module__.startswith(_NO_CODE):
         raise pytest.Collector.CollectError(
-            f"{suite.__qualname__}: for which backend? Valid: --backend {suite.kind}:NAME, or its fixture `backend` "
-            "overridden."
+            f"{suite.__qualname__}: no backend given. Pass --backend {suite.kind}:NAME, or override its fixture "
+            "`backend`."
         )
-    if not _words(collector.config):
-        raise pytest.Collector.CollectError(f"{_NO_CODE[:-1]}: for which backend? Valid: --backend KIND:NAME.")
+    if not _backend_options(collector.config):
+        raise pytest.Collector.CollectError(f"{_NO_CODE[:-1]}: no backend given. Pass --backend KIND:NAME.")
     return []
 
 
@@ -125,8 +139,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each test of a suite its id, mark those expected to fail, and leave the tiers that were asked for."""
-    from core.testing.tiers import Needs, facts
+    """Give each test of a suite its id, mark expected failures, and deselect tiers that were not requested."""
+    from core.testing.marks import Needs, facts
 
     ids = {}
     for item in items:
@@ -148,7 +162,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _identity(item: Any, suite: type[Suite]) -> tuple[str, str]:
-    """The group and the name that make up a test's id, which is the same wherever the kit is installed."""
+    """The group and the name that form a test's id, independent of where the kit is installed."""
     name: str = item.originalname
     parameters = item.name.removeprefix(name)[1:-1]
     if _is_overridden(suite):
@@ -171,32 +185,32 @@ def _is_overridden(suite: type[Suite]) -> bool:
     return next(base for base in suite.__mro__ if "backend" in vars(base)) is not Suite
 
 
-def _words(config: pytest.Config) -> list[str]:
-    words: list[str] = config.getoption("--backend")
-    return words
+def _backend_options(config: pytest.Config) -> list[str]:
+    options: list[str] = config.getoption("--backend")
+    return options
 
 
 def _backends(config: pytest.Config, suite: type[Suite]) -> list[BackendUnderTest]:
-    """Those of the suite's kind that were given with ``--backend``, each looked for once."""
+    """The backends of the suite's kind that were given with ``--backend``, each looked up once."""
     from core.testing.backend import BackendUnderTest
 
     known = config.stash.setdefault(_FOUND, {})
     backends = []
-    for word in dict.fromkeys(_words(config)):
-        kind, _, name = word.partition(":")
+    for option in dict.fromkeys(_backend_options(config)):
+        kind, _, name = option.partition(":")
         if kind != suite.kind:
             continue
-        if word not in known:
+        if option not in known:
             try:
-                known[word] = BackendUnderTest.find(kind, name, os.environ)
+                known[option] = BackendUnderTest.find(kind, name, os.environ)
             except CoreError as error:
-                raise pytest.Collector.CollectError(f"--backend {word!r}: {error}") from error
-        backends.append(known[word])
+                raise pytest.Collector.CollectError(f"--backend {option!r}: {error}") from error
+        backends.append(known[option])
     return backends
 
 
 def _is_selection(config: pytest.Config) -> bool:
-    """Whether single tests were named, so that others of their suites are not even collected."""
+    """Whether the command line names single tests, so that others of their suites are not collected."""
     return any("::" in str(argument) for argument in config.invocation_params.args)
 
 
@@ -211,34 +225,34 @@ def _chosen_tiers(config: pytest.Config) -> list[str]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skips are by declaration only; what is tried in spite of a declaration cannot fail."""
+    """Allow skips by declaration only; a test of an unsupported feature cannot fail."""
     report = yield
     if _suite(getattr(item, "cls", None)) is None:
         return report
-    from core.testing.tiers import LACKED, NotRun, SkippedByDeclaration, facts
+    from core.testing.marks import UNSUPPORTED, NotRun, SkippedByDeclaration, facts
 
     error = None if call.excinfo is None else call.excinfo.value
-    declaration = item.stash.get(LACKED, None)
+    declaration = item.stash.get(UNSUPPORTED, None)
     if hasattr(report, "wasxfail"):
         facts(item)["reason"] = report.wasxfail
     elif isinstance(error, SkippedByDeclaration | NotRun):
-        outcome = "lacked" if isinstance(error, SkippedByDeclaration) else "not_run"
+        outcome = "unsupported" if isinstance(error, SkippedByDeclaration) else "not_run"
         facts(item).update(outcome=outcome, reason=str(error.msg))
         report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {error.msg}")
     elif report.skipped:
         report.outcome = "failed"
-        report.longrepr = f"{error}\nskipped without a declaration. Valid: Accelerator.lacks, --expected-failures"
+        report.longrepr = f"{error}\nskipped without a declaration. Use Accelerator.unsupported or --expected-failures"
     elif declaration is not None and report.failed and report.when != "teardown":
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {declaration}")
-        facts(item).update(outcome="lacked", reason=declaration)
+        facts(item).update(outcome="unsupported", reason=declaration)
     elif declaration is not None and report.passed and report.when == "call":
         facts(item).update(outcome="works_undeclared", reason=declaration)
     return report
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """With ``--isolate``, run the suites in processes of their own."""
+    """With ``--isolate``, run the suites in separate processes."""
     config = session.config
     if not config.getoption("--isolate") or config.getoption("--conformance-child") or config.option.collectonly:
         return None
@@ -249,7 +263,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 
 class _Worker:
-    """A worker of pytest-xdist, which collects tests and hands their ends over to the process that keeps the report."""
+    """A worker of pytest-xdist, which sends results to the process that writes the report."""
 
     def __init__(self) -> None:
         self.deselected = 0
@@ -259,18 +273,18 @@ class _Worker:
         self.deselected += len(items)
 
     def pytest_sessionfinish(self, session: Any) -> None:
-        """Hand the number over."""
+        """Send the number."""
         session.config.workeroutput[_DESELECTED] = self.deselected
 
 
 class _Recorder:
-    """Keeps the report, in the one process that has every test's end."""
+    """Keeps the report, in the process that receives all results."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take one phase of a test."""
+        """Record one phase of a test."""
         self.report.add(report)
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
@@ -279,15 +293,15 @@ class _Recorder:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker of pytest-xdist has counted; each of them collects all tests."""
+        """Record what a worker of pytest-xdist has counted; each worker collects all tests."""
         counted = getattr(node, "workeroutput", {}).get(_DESELECTED, 0)
         self.report.deselected = max(self.report.deselected, counted)
 
     def pytest_sessionfinish(self) -> None:
-        """Write it."""
+        """Write the report."""
         self.report.write()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say in a line or two how each backend did."""
+        """Print a line or two per backend."""
         for line in self.report.summary():
             terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""What a precision is tried on: a module with buffers and nested outputs, and a layer whose gradients are known."""
+"""Modules to test a precision: one with buffers and nested outputs, and one whose gradients are known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Known", "Probe"]
 
 
 class Probe(nn.Module):
-    """A linear layer, buffers of floating point and of whole numbers, and a structure of outputs."""
+    """A linear layer, floating point and integer buffers, and nested outputs."""
 
     scale: Tensor
     seen: Tensor
@@ -24,18 +24,18 @@ class Probe(nn.Module):
         self.register_buffer("scale", torch.tensor([0.5, 1.0, 2.0]))
         self.register_buffer("seen", torch.tensor(0))
         self.computed: list[torch.dtype] = []
-        """Dtypes of what the linear layer gave."""
+        """Dtypes of the linear layer's outputs."""
         self.given: list[Any] = []
         """Dtypes of the inputs."""
 
     def forward(self, batch: dict[str, Tensor], fail: bool = False) -> dict[str, Any]:
-        """Outputs of floating point, of whole numbers, and nested ones; or an exception."""
+        """Return floating point, integer and nested outputs, or raise an exception."""
         self.given.append({name: value.dtype for name, value in batch.items()})
         product = self.linear(batch["inputs"])
         self.computed.append(product.dtype)
         if fail:
             raise ZeroDivisionError("planted by the conformance kit")
-        return {"product": product, "nested": [product * self.scale], "labels": batch["labels"], "word": "kept"}
+        return {"product": product, "nested": [product * self.scale], "labels": batch["labels"], "text": "kept"}
 
 
 class Known(nn.Module):

@@ -1,4 +1,4 @@
-"""The small problem that the suites train, and plain loops on the CPU, which say what must come out."""
+"""The small problem that the suites train, and plain loops on the CPU that compute the expected results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH = 8
 EPOCHS = 2
 
 OPTIONS: dict[str, Any] = {"max_epochs": EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
-"""What every Trainer of the suites is given."""
+"""Arguments of every Trainer in the suites."""
 
 
 def data() -> TensorDataset:
@@ -40,19 +40,19 @@ def data() -> TensorDataset:
 
 
 def loader(processes: int = 1) -> DataLoader[Any]:
-    """The items in batches of 8, in their order; of several processes, each has batches of its share of that."""
+    """The items in batches of 8, in order; with several processes, each has batches of its share."""
     return DataLoader(data(), batch_size=BATCH // processes)
 
 
 def network() -> nn.Module:
-    """Parameters, and buffers that training changes; always the same."""
+    """A network with parameters, and with buffers that training changes; always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
 
 
 def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
-    """One with momentum, so that a step depends on those before it."""
+    """An optimizer with momentum, so that a step depends on earlier ones."""
     return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
 
@@ -86,13 +86,13 @@ class Classifier(Module):
 
 
 class Losses(Callback):
-    """Keeps the loss of each training step, wherever the step ran."""
+    """Records the loss of each training step, on any device."""
 
     def __init__(self) -> None:
         self._losses: list[Any] = []
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Take one; a device is not waited for."""
+        """Record the loss without waiting for the device."""
         self._losses.append(outputs)
 
     @property
@@ -102,7 +102,7 @@ class Losses(Callback):
 
 
 def by_hand(dtype: torch.dtype = torch.float32, epochs: int = EPOCHS) -> tuple[list[float], dict[str, Tensor]]:
-    """What a plain loop on the CPU makes of the problem, everything in ``dtype``: losses, and the module's state."""
+    """Train the problem in a plain loop on the CPU, in ``dtype``; return the losses and the module's state."""
     net = network().to(dtype)
     optimizer = optimizer_of(net)
     inputs, labels = data().tensors
@@ -119,7 +119,7 @@ def by_hand(dtype: torch.dtype = torch.float32, epochs: int = EPOCHS) -> tuple[l
 
 
 def outputs_by_hand() -> tuple[Tensor, float]:
-    """What :func:`network` gives for all items on the CPU in evaluation mode, and their mean loss."""
+    """Return the outputs of :func:`network` for all items on the CPU in evaluation mode, and their mean loss."""
     net = network().eval()
     inputs, labels = data().tensors
     with torch.no_grad():
@@ -128,5 +128,5 @@ def outputs_by_hand() -> tuple[Tensor, float]:
 
 
 def largest_difference(found: Sequence[float], expected: Sequence[float]) -> float:
-    """Of two lists of the same length."""
+    """The largest difference between two lists of the same length."""
     return max(abs(a - b) for a, b in zip(found, expected, strict=True))

@@ -1,10 +1,9 @@
-"""Running a function in the real processes of a run, and reading what each of them observed."""
+"""Running a function in the real processes of a run, and reading what each process observed."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,13 +15,13 @@ from typing import Any
 import attrs
 
 from core.discovery.states import VARIABLE
+from core.processes import describe_end, kill_group
 from core.strategies.process_group import host_store
-from core.testing.fresh import ended
 
 __all__ = ["Observed", "Outcome", "run"]
 
 LIMIT = 180.0
-"""Seconds that a run may take, from start to end."""
+"""Time limit of a run in seconds."""
 
 _SETTLE_SECONDS = 10.0
 _DUMP_SECONDS = 5.0
@@ -38,50 +37,50 @@ class Observed:
 
     value: Any = None
     kinds: Sequence[str] = ()
-    """The names of the class of the exception that was raised instead, and of its bases."""
+    """If an exception was raised instead: the names of its class and of the base classes."""
     text: str = ""
     """The exception's text."""
     trace: str = ""
 
     @property
     def raised(self) -> str:
-        """The exception in one line; empty where there was none."""
+        """The exception on one line; empty if there was none."""
         return f"{self.kinds[0]}: {self.text}" if self.kinds else ""
 
 
 @attrs.frozen
 class Outcome:
-    """How the processes of a run ended, and what each of them observed."""
+    """How the processes of a run ended, and what each process observed."""
 
     code: int | None
-    """The first process's exit code; ``None`` where the run was ended because it took too long."""
+    """The first process's exit code; ``None`` if the run exceeded its time limit."""
     end: str
-    """The same in words."""
+    """The exit code as text."""
     output: str
-    """What all of them printed."""
+    """The printed output of all processes."""
     ended_at: float
-    """When the first process had ended, in seconds of :func:`time.time`."""
+    """The end of the first process, in seconds of :func:`time.time`."""
     left: tuple[str, ...]
-    """Processes of the run that were still there some seconds after that, and were killed."""
+    """Processes of the run that were still alive some seconds later, and were killed."""
     ranks: tuple[Mapping[str, Observed], ...]
     """By rank and name."""
     running: tuple[str, ...]
-    """By rank, what was being observed when the process ended; empty for nothing."""
+    """By rank, what was being observed when the process ended; may be empty."""
     directory: Path
-    """Where the function was told to leave things."""
+    """The folder that was passed to the function."""
 
     def observed(self, name: str) -> list[Observed]:
         """What each process observed under ``name``, by rank.
 
         Raises:
-            AssertionError: One of them did not come to it.
+            AssertionError: A process did not observe it.
         """
-        assert self.ranks, f"no process of the run came to its function: {self.end}\n{self.output[-4000:]}"
+        assert self.ranks, f"no process of the run reached its function: {self.end}\n{self.output[-4000:]}"
         for rank, found in enumerate(self.ranks):
             if name not in found:
                 doing = f" in {self.running[rank]!r}" if self.running[rank] else ""
                 raise AssertionError(
-                    f"rank {rank} did not come to {name!r}: {self.end}, rank {rank} being{doing or ' between two'}\n"
+                    f"rank {rank} did not reach {name!r}: {self.end}, rank {rank} being{doing or ' between two'}\n"
                     f"{self.output[-4000:]}"
                 )
         return [found[name] for found in self.ranks]
@@ -90,7 +89,7 @@ class Outcome:
         """The values under ``name``, by rank.
 
         Raises:
-            AssertionError: A process did not come to it, or it raised there.
+            AssertionError: A process did not observe it, or it raised.
         """
         observed = self.observed(name)
         for rank, found in enumerate(observed):
@@ -113,9 +112,9 @@ def run(
             ``directory``.
         *arguments: Of the function after ``directory``, as plain data.
         directory: An empty folder.
-        limit: Seconds for all of it.
-        started_here: How many processes to start as torchrun does; where not given, one.
-        start_command: The words of a command that starts the processes, to which the command of one is added.
+        limit: Time limit in seconds.
+        started_here: The number of processes to start as torchrun does; by default one process without a launcher.
+        start_command: The command that starts the processes, to which the command of one process is appended.
     """
     task, output = directory / "task", directory / "output"
     task.write_text(
@@ -135,8 +134,8 @@ def run(
             ended_at = time.time()
             left = tuple(_left(processes[0].pid))
         finally:
-            _kill_group(processes)
-    end = f"the run hung, and was ended after {limit:g} s" if code is None else ended(code)
+            kill_group(processes)
+    end = f"the run hung, and was ended after {limit:g} s" if code is None else f"a process {describe_end(code)}"
     ranks, running = _journals(directory)
     return Outcome(code, end, output.read_text("utf-8", errors="replace"), ended_at, left, ranks, running, directory)
 
@@ -153,7 +152,7 @@ def _start(command: list[str], output: Any, environ: dict[str, str], leader: int
 
 
 def _environ() -> dict[str, str]:
-    """This process's variables without what says how it was started and what to run."""
+    """This process's variables, without those of a launcher or of a test run."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -165,7 +164,7 @@ def _environ() -> dict[str, str]:
 
 @contextmanager
 def _variables(started_here: int | None) -> Iterator[list[dict[str, str]]]:
-    """The further variables of each process to start. Where they are to meet, this process serves their store."""
+    """Further variables of each process. If there are several, this process hosts their store."""
     if started_here is None:
         yield [{}]
         return
@@ -195,7 +194,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], deadline: float) -> int | No
 
 
 def _left(group: int) -> list[str]:
-    """Who of the process group is alive, after a while in which what is ending may end."""
+    """The processes of the group that are alive after some seconds."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while (members := _members(group)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -219,14 +218,6 @@ def _members(group: int) -> list[str]:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 members.append(f"{entry.name}: {command.strip()[:200]}")
     return members
-
-
-def _kill_group(processes: list[subprocess.Popen[bytes]]) -> None:
-    if processes and _members(processes[0].pid):
-        with suppress(ProcessLookupError):
-            os.killpg(processes[0].pid, signal.SIGKILL)
-    for process in processes:
-        process.wait()
 
 
 def _journals(directory: Path) -> tuple[tuple[Mapping[str, Observed], ...], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What a vendor can publish: how each test of the kit ended, as JSON and as Markdown."""
+"""The report of the kit, for vendors to publish: the outcome of each test, as JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ OUTCOMES = {
     "passed": "passed",
     "failed": "failed",
     "expected_failure": "expected failures",
-    "lacked": "skipped by declaration",
+    "unsupported": "skipped by declaration",
     "works_undeclared": "works, undeclared",
     "not_run": "not run",
 }
-"""How a test can end, and the title of the list of those that did."""
+"""The outcomes of a test, with the titles of their lists."""
 
 _MARKER = "conformance"
 
 
 class Report:
-    """How the tests ended, put together from the reports that pytest gives.
+    """The outcomes of the tests, collected from pytest's reports.
 
     Args:
-        paths: Where it is written, in the form that each name's suffix says.
-        is_selection: Whether single tests were named, so that it is of those alone.
+        paths: Files to write, in the format of their suffix.
+        is_selection: Whether the command line names single tests.
     """
 
     def __init__(self, paths: Sequence[str], *, is_selection: bool = False) -> None:
         self.is_selection = is_selection
         self.paths = [Path(path) for path in paths]
         self.deselected = 0
-        """Tests that were collected and left out by the command line."""
+        """The number of collected tests that the command line deselected."""
         self._tests: dict[str, dict[str, Any]] = {}
         self._groups: dict[str, dict[str, Any]] = {}
 
     def add(self, report: pytest.TestReport) -> None:
-        """Take one phase of a test; one that is of no suite counts for nothing."""
+        """Record one phase of a test; tests that belong to no suite are ignored."""
         known = next((value for name, value in report.user_properties if name == _MARKER), None)
         if not isinstance(known, dict) or "id" not in known:
             return
@@ -63,10 +63,10 @@ class Report:
         group = self._groups.setdefault(known["group"], {"backend": {"kind": known["kind"]}, "tests": {}})
         group["tests"][report.nodeid] = test
         group["backend"].update(known.get("backend", {}))
-        group.update({name: known[name] for name in ("hardware", "lacks", "devices") if name in known})
+        group.update({name: known[name] for name in ("hardware", "unsupported", "devices") if name in known})
 
     def write(self) -> None:
-        """Write it wherever it was asked for."""
+        """Write all files."""
         for path in self.paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = self.data()
@@ -97,13 +97,13 @@ class Report:
             "backend": group["backend"],
             "hardware": group.get("hardware") or "not stated",
             "devices": group.get("devices"),
-            "lacks": group.get("lacks", {}),
+            "unsupported": group.get("unsupported", {}),
             "tiers": {tier: dict(counted) for tier, counted in counts.items()},
             "tests": tests,
         }
 
     def summary(self) -> Iterator[str]:
-        """A line for each suite, and one for each thing that works although it is declared as lacking."""
+        """One line per suite, and one per feature that works although it is declared unsupported."""
         for suite in self.data()["suites"]:
             counts = sum((Counter(counted) for counted in suite["tiers"].values()), Counter())
             parts = [f"{counts[outcome]} {title}" for outcome, title in OUTCOMES.items() if counts[outcome]]
@@ -117,7 +117,7 @@ def _outcome(report: pytest.TestReport, known: Mapping[str, Any]) -> str:
     if report.failed:
         return "failed"
     if report.skipped:
-        return "expected_failure" if hasattr(report, "wasxfail") else str(known.get("outcome", "lacked"))
+        return "expected_failure" if hasattr(report, "wasxfail") else str(known.get("outcome", "unsupported"))
     return str(known.get("outcome", "passed")) if report.when == "call" else "passed"
 
 
@@ -129,10 +129,10 @@ def _reason(report: pytest.TestReport, known: Mapping[str, Any], outcome: str) -
 
 
 def _first_lines(text: str) -> str:
-    """The message without the comparison that pytest adds to it."""
+    """The message without the comparison that pytest adds."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines[:6] if not line.startswith(("assert ", "+ ", "and "))]
-    return " ".join(said).removeprefix("AssertionError: ").removeprefix("core.testing.fresh.NoAnswer: ")[:600]
+    message = [line for line in lines[:6] if not line.startswith(("assert ", "+ ", "and "))]
+    return " ".join(message).removeprefix("AssertionError: ").removeprefix("core.testing.fresh.NoAnswer: ")[:600]
 
 
 def _tiers(tests: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -150,12 +150,12 @@ def _version(distribution: str) -> str:
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    """The report for readers."""
+    """The report as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     lines = ["# Conformance", "", f"{data['date']}; {versions}."]
     if not data["complete"]:
-        left_out = f", {data['deselected']} of them after they were collected" if data["deselected"] else ""
-        lines += ["", f"**Not complete**: the command line left out tests{left_out}."]
+        deselected = f" ({data['deselected']} after collection)" if data["deselected"] else ""
+        lines += ["", f"**Not complete**: the command line deselected tests{deselected}."]
     for suite in data["suites"]:
         lines += ["", *_markdown_suite(suite)]
     return "\n".join(lines) + "\n"
@@ -171,8 +171,8 @@ def _markdown_suite(suite: Mapping[str, Any]) -> Iterator[str]:
     yield f"* ran on: {suite['hardware']}"
     if suite["devices"] is not None:
         yield f"* devices: {suite['devices']}"
-    for word, reason in suite["lacks"].items():
-        yield f"* lacks {word}: {reason}"
+    for capability, reason in suite["unsupported"].items():
+        yield f"* {capability} is not supported: {reason}"
     yield ""
     yield f"| tier | {' | '.join(OUTCOMES.values())} |"
     yield f"|---|{'---|' * len(OUTCOMES)}"

@@ -1,6 +1,6 @@
 """The script of a run under test, ``python -m core.testing.worker TASK``; see :mod:`core.testing.processes`.
 
-A strategy may start this script again for each of its processes; whatever it launches is importable by name.
+A strategy can start this script again for each of its processes; all that it launches is importable by name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """Keeps what one process of a run observes, in a file that outlives the process.
+    """Writes what one process of a run observes to a file that outlives the process.
 
     Args:
-        directory: Where the files of all processes go.
-        rank: This process's number.
+        directory: The folder for the files of all processes.
+        rank: The rank of this process.
     """
 
     def __init__(self, directory: str, rank: int) -> None:
         self._file = Path(directory, f"rank-{rank}")
 
     def observe(self, name: str, function: Callable[..., Any], *arguments: Any) -> None:
-        """Keep what ``function`` returns, as plain data, or the exception that it raises, under ``name``."""
+        """Record the result of ``function``, as plain data, or the exception that it raises, under ``name``."""
         self._write({"begin": name})
         try:
             entry = {"value": function(*arguments)}

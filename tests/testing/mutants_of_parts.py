@@ -14,45 +14,58 @@ _checkpoint_io = partial(Mutant, kind="checkpoint_io")
 _cluster = partial(Mutant, kind="cluster_environment")
 
 COLLECTIVES = [
-    _strategy("sumsup", "test_reduce[several-mean-float32]", r"reduce\(..., 'mean'\) of float32 in rank 0 gives"),
-    _strategy("takesanyword", "test_an_unknown_reduction_is_refused[several]", "Expected: core.errors.Configuration"),
-    _strategy("reducesinplace", "test_reduce_leaves_its_input[several]", "changes `tensor` in rank 0"),
-    _strategy("gathersbackwards", "test_all_gather[several-vector]", "all_gather .vector. in rank 0 gives"),
-    _strategy("gathersobjectsbackwards", "test_all_gather_object[several]", "all_gather_object gives .*in rank 0"),
+    _strategy("sumsup", "test_reduce[multi_device-mean-float32]", r"reduce\(..., 'mean'\) of float32 in rank 0 gives"),
     _strategy(
-        "padsinsilence", "test_all_gather_refuses_what_differs[several-shapes]", "whose shapes differ, in rank 0"
+        "takesanyword", "test_an_unknown_reduction_is_refused[multi_device]", "Expected: core.errors.Configuration"
     ),
-    _strategy("alwaysfromthefirst", "test_broadcast[several]", r"broadcast\(obj, src=1\) gives"),
-    _strategy("waitsfornobody", "test_a_barrier_waits_for_all[several]", "rank 0 leaves the barrier 0.* s before"),
-    _strategy("everyone", "test_each_process_knows_who_it_is[several]", "the process of rank 1|no process|rank"),
+    _strategy("reducesinplace", "test_reduce_leaves_its_input[multi_device]", "changes `tensor` in rank 0"),
+    _strategy("gathersbackwards", "test_all_gather[multi_device-vector]", "all_gather .vector. in rank 0 returned"),
+    _strategy(
+        "gathersobjectsbackwards", "test_all_gather_object[multi_device]", "all_gather_object returned .*in rank 0"
+    ),
+    _strategy(
+        "padsinsilence", "test_all_gather_refuses_what_differs[multi_device-shapes]", "whose shapes differ, in rank 0"
+    ),
+    _strategy(
+        "reducesinsilence", "test_reduce_refuses_what_differs[multi_device-dtypes]", "whose dtypes differ, in rank 0"
+    ),
+    _strategy("alwaysfromthefirst", "test_broadcast[multi_device]", r"broadcast\(obj, src=1\) returned"),
+    _strategy("waitsfornobody", "test_a_barrier_waits_for_all[multi_device]", "rank 0 leaves the barrier 0.* s before"),
+    _strategy("everyone", "test_ranks_and_devices[multi_device]", "the process of rank 1|no process|rank"),
 ]
 
 TRAINING_TOGETHER = [
-    _strategy("trainsalone", "test_training_equals_the_joined_batch[several]", "the loss of batch 1 is"),
-    _strategy("trainsalone", "test_every_process_has_the_same_module[several]", "of rank 1 is not that of rank 0"),
-    _strategy("alwaysinsync", "test_no_sync_leaves_gradients_unreduced[several]", "under no_sync are .* off"),
-    _strategy("skipstherest", "test_prediction_gives_each_item_once[several]", "gives rank 0 the items"),
-    _strategy("skipstherest", "test_evaluation_counts_each_item_once[several]", "the mean of all items"),
-    _strategy("forgetsmomentum", "test_resuming_is_exact[one]", "rank 0 goes on with losses"),
-    _strategy("putshalvestogether", "test_training_equals_the_joined_batch[several]", "'0.weight' of rank 0 is off by"),
+    _strategy("trainsalone", "test_training_equals_the_global_batch[multi_device]", "the loss of batch 1 is"),
+    _strategy("trainsalone", "test_every_process_has_the_same_module[multi_device]", "of rank 1 differs from rank 0"),
+    _strategy("alwaysinsync", "test_no_sync_leaves_gradients_unreduced[multi_device]", "under no_sync are .* off"),
+    _strategy("skipstherest", "test_prediction_gives_each_item_once[multi_device]", "returned to rank 0 the items"),
+    _strategy("skipstherest", "test_evaluation_counts_each_item_once[multi_device]", "the mean of all items"),
+    _strategy("forgetsmomentum", "test_resuming_is_exact[one_device]", "rank 0 resumes with losses"),
+    _strategy(
+        "putshalvestogether", "test_training_equals_the_global_batch[multi_device]", "'0.weight' of rank 0 is off by"
+    ),
     _strategy(
         "hasitsownweights",
-        "test_accumulation_equals_the_big_batch[several-fit]",
+        "test_accumulation_equals_the_big_batch[multi_device-fit]",
         "no_sync is not for me",
     ),
     _strategy(
-        "refusesinotherwords", "test_training_in[several-bf16-mixed]", "raises ValueError.*that names 'bf16-mixed'"
+        "refusesinotherwords", "test_training_in[multi_device-bf16-mixed]", "raises ValueError.*that names 'bf16-mixed'"
     ),
-    _strategy("readsitsown", "test_its_checkpoint_is_read_by_one_process[several]", "'0.weight', read from its check"),
-    _strategy("clipstwice", "test_clipping_equals_torch[one-fit-norm]", "clipping by norm: the loss of batch"),
+    _strategy(
+        "readsitsown", "test_its_checkpoint_is_read_by_one_process[multi_device]", "'0.weight', read from its check"
+    ),
+    _strategy("clipstwice", "test_clipping_equals_torch[one_device-fit-norm]", "clipping by norm: the loss of batch"),
 ]
 
 LIFE = [
-    _strategy("staysinthegroup", "test_the_process_group_is_gone[several-after teardown]", "'process group': True"),
-    _strategy("savesalone", "test_a_checkpoint_that_cannot_be_written[several]", "gives no exception in rank 1"),
-    _strategy("leavesaprocess", "test_a_failing_process_ends_all[kill-1]", "still there .*time.sleep"),
+    _strategy(
+        "staysinthegroup", "test_the_process_group_is_gone[multi_device-after teardown]", "'process group': True"
+    ),
+    _strategy("savesalone", "test_a_checkpoint_that_cannot_be_written[multi_device]", "gives no exception in rank 1"),
+    _strategy("leavesaprocess", "test_a_failing_process_ends_all[kill-1]", "still running: .*time.sleep"),
     _strategy("endswell", "test_a_failing_process_ends_all[raise-0]", "exit code 0. Expected: a failing exit code"),
-    _strategy("hasnonumber", "test_some_number_of_processes_is_served", "serve 3 to 2 processes"),
+    _strategy("hasnonumber", "test_some_number_of_processes_is_served", "support 3 to 2 processes"),
 ]
 
 PRECISIONS = [
@@ -60,10 +73,10 @@ PRECISIONS = [
     _precision("storesinhalf", "test_parameters_are_of_the_declared_dtype", "param_dtype, torch.float32"),
     _precision("leavesbuffers", "test_buffers_are_of_the_declared_dtype", "buffer_dtype, torch.float64"),
     _precision("handsouthalves", "test_outputs_are_of_the_declared_dtype", "output_dtype, torch.float32"),
-    _precision("convertslabels", "test_whole_numbers_go_in_as_they_are", "whole numbers go in as torch.float64"),
-    _precision("stepsoninfinity", "test_an_overflow_is_left_out", "a step with infinite gradients gives"),
-    _precision("forgetsthescale", "test_its_state_goes_on", "its scale is 65536. Expected: 32768"),
-    _precision("clipsthescaled", "test_scaled_gradients_are_not_clipped", "goes through"),
+    _precision("convertslabels", "test_whole_numbers_go_in_as_they_are", "an integer input is torch.float64"),
+    _precision("stepsoninfinity", "test_an_overflow_is_left_out", "after a step with infinite gradients"),
+    _precision("forgetsthescale", "test_its_state_goes_on", "the scale is 65536. Expected: 32768"),
+    _precision("clipsthescaled", "test_scaled_gradients_are_not_clipped", "of scaled gradients raised nothing"),
     _precision("unscalestwice", "test_gradients_are_unscaled_once", "unscaled gradients: "),
     _precision("scalesinsecret", "test_gradients_are_scaled_as_declared", "scales_loss is False, but .* scaled by 4"),
     _precision("saysitscales", "test_gradients_are_scaled_as_declared", "scales_loss is True, but .* scaled by 1"),
@@ -73,34 +86,36 @@ PRECISIONS = [
 ]
 
 CHECKPOINTS = [
-    _checkpoint_io("writesinplace", "test_a_killed_save_leaves_a_whole_checkpoint[in time]", "is killed .after 0"),
-    _checkpoint_io("writesinplace", "test_a_failed_save_leaves_what_was_there[over another]", "is CheckpointError"),
-    _checkpoint_io("removesfirst", "test_a_killed_save_leaves_a_whole_checkpoint[at each step]", r"is killed .o[sp]"),
+    _checkpoint_io("writesinplace", "test_a_killed_save_leaves_a_whole_checkpoint[in time]", "was killed .after 0"),
+    _checkpoint_io(
+        "writesinplace", "test_a_failed_save_leaves_what_was_there[over another]", "loaded: CheckpointError"
+    ),
+    _checkpoint_io("removesfirst", "test_a_killed_save_leaves_a_whole_checkpoint[at each step]", r"was killed .o[sp]"),
     _checkpoint_io("trustspickles", "test_objects_of_a_class_are_refused", "weights_only=True"),
     _checkpoint_io("trustspickles", "test_planted_code_is_not_run", "with code in checkpoint"),
     _checkpoint_io("hasnochecksums", "test_a_damaged_checkpoint_is_refused[a byte changed]", "checkpoint.* a byte"),
-    _checkpoint_io("stayswhereitwas", "test_map_location_is_heeded[meta]", "gives a tensor on cpu"),
-    _checkpoint_io("raisesthesystemserror", "test_what_is_no_checkpoint_is_refused[nothing]", "FileNotFoundError"),
-    _checkpoint_io("insistsonremoving", "test_removing_what_is_not_there", "nothing is there"),
+    _checkpoint_io("stayswhereitwas", "test_map_location_is_heeded[meta]", "loaded a tensor on cpu"),
+    _checkpoint_io("raisesthesystemserror", "test_loading_something_else_is_refused[nothing]", "FileNotFoundError"),
+    _checkpoint_io("insistsonremoving", "test_removing_a_missing_checkpoint", "nothing is there"),
     _checkpoint_io("merges", "test_a_later_checkpoint_takes_its_place", "has .'first', 'both', 'second'."),
-    _checkpoint_io("rounds", "test_tensors_come_back[float64]", "torch.float32.* come back"),
+    _checkpoint_io("rounds", "test_tensors_come_back[float64]", "loaded .*torch.float32"),
     _checkpoint_io("leavesalog", "test_removing_leaves_nothing", "the folder has .'saved.log'."),
     _checkpoint_io("writeslater", "test_later_changes_are_not_saved", "is in the checkpoint"),
-    _checkpoint_io("tidiesup", "test_saving_leaves_the_checkpoint_as_it_was", "saving leaves the keys .."),
+    _checkpoint_io("tidiesup", "test_saving_leaves_the_checkpoint_as_it_was", "after saving, the dict has the keys .."),
 ]
 
 CLUSTERS = [
-    _cluster("wantsitsvariables", "test_detection_never_raises[no variables]", "raises KeyError"),
-    _cluster("answersinwords", "test_detection_never_raises[RANK alone]", "gives '0'. Expected: True or False"),
-    _cluster("takesall", "test_a_process_of_ones_own_is_not_detected", "gives True without any variables"),
-    _cluster("countsfromone", "test_ranks_are_consistent", "process 0 of 2 x 3 is .*'global_rank': 1"),
-    _cluster("ranksofonemachine", "test_ranks_are_consistent", "process 3 of 2 x 3 is .*'global_rank': 0"),
-    _cluster("meetsapart", "test_all_meet_at_one_place", "are to meet at .*29511.*29512"),
-    _cluster("takesanysize", "test_other_numbers_are_refused[more processes]", "raises nothing"),
-    _cluster("refusesinsilence", "test_other_numbers_are_refused[fewer machines]", "does not name 1"),
+    _cluster("wantsitsvariables", "test_detection_never_raises[no variables]", "raised KeyError"),
+    _cluster("answersinwords", "test_detection_never_raises[RANK alone]", "returned '0'. Expected: True or False"),
+    _cluster("takesall", "test_other_processes_are_not_detected", "returned True without any variables"),
+    _cluster("countsfromone", "test_ranks_are_consistent", "process 0 of 2 x 3 reports .*'global_rank': 1"),
+    _cluster("ranksofonemachine", "test_ranks_are_consistent", "process 3 of 2 x 3 reports .*'global_rank': 0"),
+    _cluster("meetsapart", "test_main_address_and_port", "have main addresses .*29511.*29512"),
+    _cluster("takesanysize", "test_other_numbers_are_refused[more processes]", "raised nothing"),
+    _cluster("refusesinsilence", "test_other_numbers_are_refused[fewer machines]", "not name the requested number 1"),
     _cluster("readslate", "test_given_variables_go_before_the_process_own", "'main_address': '77'"),
-    _cluster("borrows", "test_properties_are_stable", "no number|when variables change"),
+    _cluster("borrows", "test_properties_are_stable", "no number|after the variables changed"),
     _cluster("setsvariables", "test_the_environment_variables_stay_as_they_are", "changes the variables .*NCCL_DEBUG"),
-    _cluster("stumblesovertext", "test_variables_that_make_no_sense['abc']", "raises ValueError"),
+    _cluster("stumblesovertext", "test_variables_that_make_no_sense['abc']", "raised ValueError"),
     _cluster("needstorch", "test_importing_it_takes_no_torch", "imports torch"),
 ]

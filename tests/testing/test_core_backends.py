@@ -13,27 +13,30 @@ _OWN = {"test_it_requires_torch_hal"}
 """What core need not say of itself."""
 
 
+@pytest.mark.slow
 def test_precisions(tmp_path: Path) -> None:
     """The six precisions pass; what is asked of loss scaling alone is skipped by those that scale none."""
     run = run_kit(tmp_path, *(f"--backend=precision:{name}" for name in _PRECISIONS))
     _check_passed(run, backends=len(_PRECISIONS), least=270)
-    lacking = {name.partition("::")[2] for name in run.ids("lacked")}
+    lacking = {name.partition("::")[2] for name in run.ids("unsupported")}
     assert lacking == {"test_an_overflow_is_left_out", "test_scaled_gradients_are_not_clipped"}
-    assert not any(name.startswith("precision:16-mixed::") for name in run.ids("lacked"))
+    assert not any(name.startswith("precision:16-mixed::") for name in run.ids("unsupported"))
 
 
+@pytest.mark.slow
 def test_checkpoint_ios_and_cluster_environments(tmp_path: Path) -> None:
     """The CheckpointIO ``torch`` and the environments ``local`` and ``torchelastic`` pass."""
     words = ["--backend=checkpoint_io:torch", "--backend=cluster_environment:local"]
     run = run_kit(tmp_path, *words, "--backend=cluster_environment:torchelastic")
     _check_passed(run, backends=3, least=180)
-    skipped = {name for name in run.ids("lacked") if not name.startswith("cluster_environment:local::")}
+    skipped = {name for name in run.ids("unsupported") if not name.startswith("cluster_environment:local::")}
     assert not skipped, "only an environment that starts no processes has something to skip"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    ["single_device", "ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "ddp_fork"))],
+    ["single_device", "ddp", "ddp_spawn", "ddp_fork"],
 )
 def test_strategies(tmp_path: Path, strategy: str) -> None:
     """A strategy passes on one process and, where it serves them, on two; its processes are real ones."""
@@ -43,10 +46,10 @@ def test_strategies(tmp_path: Path, strategy: str) -> None:
     if strategy == "single_device":
         assert not several, "it serves one process"
         reasons = {test["reason"] for test in run.tests.values() if test["tier"] == "T3"}
-        assert reasons == {"max_processes=1: it serves one process"}
+        assert reasons == {"max_processes=1: it supports one process only"}
     else:
         assert len(several) > 55
-        assert not any(run.tests[name]["tier"] == "T3" for name in run.ids("lacked"))
+        assert not any(run.tests[name]["tier"] == "T3" for name in run.ids("unsupported"))
 
 
 @pytest.mark.slow
@@ -54,7 +57,7 @@ def test_the_cpu_with_two_processes(tmp_path: Path) -> None:
     """The CPU passes on two processes of its default strategy; what only takes an index is skipped."""
     run = run_kit(tmp_path, "--backend=accelerator:cpu", "--tiers=T3")
     _check_passed(run, backends=1, least=60)
-    assert {name.partition("::")[2] for name in run.ids("lacked")} == {"test_a_device_by_its_index"}
+    assert {name.partition("::")[2] for name in run.ids("unsupported")} == {"test_a_device_by_its_index"}
 
 
 def _check_passed(run: Run, backends: int, least: int) -> None:

@@ -13,6 +13,7 @@ from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, lay
 _GROUPS = {"metadata": METADATA, "imports": IMPORTS, "hardware": HARDWARE, "device": DEVICE, "training": TRAINING}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", _GROUPS)
 def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     """For each mutant the one test that is run fails, and its message names what was broken."""

@@ -38,7 +38,7 @@ class AdamAlone(SingleDeviceStrategy):
 
 
 class Apart(DDPStrategy):
-    trains_as_one = False
+    keeps_replicas_equal = False
 
     def __init__(self):
         super().__init__(start_method="fork")
@@ -86,6 +86,7 @@ def site(tmp_path: Path) -> list[Path]:
     return [folder]
 
 
+@pytest.mark.slow
 def test_the_optimizer_is_the_suites(tmp_path: Path, site: list[Path]) -> None:
     """All of training, by hand too, is with the optimizer that the suite names; what is refused by name is skipped."""
     suite = tmp_path / "test_adam_alone.py"
@@ -93,25 +94,26 @@ def test_the_optimizer_is_the_suites(tmp_path: Path, site: list[Path]) -> None:
     run = run_kit(tmp_path, "--tiers=T2", site=site, suite=[str(suite)])
     assert run.code == 0, run.output
     assert len(run.ids("passed")) > 45, run.output
-    reasons = {name.partition("::")[2]: run.tests[name]["reason"] for name in run.ids("lacked")}
-    assert reasons["test_training_in[one-64-true]"] == "precision='64-true': too wide"
-    for loop in ("fit", "own loop"):
-        assert "algorithm='value'" in reasons[f"test_clipping_equals_torch[one-{loop}-value]"]
+    reasons = {name.partition("::")[2]: run.tests[name]["reason"] for name in run.ids("unsupported")}
+    assert reasons["test_training_in[one_device-64-true]"] == "precision='64-true': too wide"
+    for loop in ("fit", "custom loop"):
+        assert "algorithm='value'" in reasons[f"test_clipping_equals_torch[one_device-{loop}-value]"]
 
 
 @pytest.mark.slow
 def test_weights_of_ones_own_are_no_failure(tmp_path: Path, site: list[Path]) -> None:
     """A difference from the joined batch counts as declared; that a resumed run has lost its weights does not."""
     run = run_kit(tmp_path, "--backend=strategy:apart", "--tiers=T3", "-k", "train or same or resum", site=site)
-    declared = {name for name in run.ids("lacked") if "trains_as_one is False" in run.tests[name]["reason"]}
+    declared = {name for name in run.ids("unsupported") if "keeps_replicas_equal is False" in run.tests[name]["reason"]}
     assert declared >= {
-        "strategy:apart::test_training_equals_the_joined_batch[several]",
-        "strategy:apart::test_every_process_has_the_same_module[several]",
+        "strategy:apart::test_training_equals_the_global_batch[multi_device]",
+        "strategy:apart::test_every_process_has_the_same_module[multi_device]",
     }
-    assert run.ids("failed") == {"strategy:apart::test_resuming_is_exact[several]"}, run.output
-    assert "strategy:apart::test_a_second_run_in_the_same_processes[several]" in run.ids("passed")
+    assert run.ids("failed") == {"strategy:apart::test_resuming_is_exact[multi_device]"}, run.output
+    assert "strategy:apart::test_a_second_run_in_the_same_processes[multi_device]" in run.ids("passed")
 
 
+@pytest.mark.slow
 def test_a_class_with_arguments_of_its_own(tmp_path: Path) -> None:
     """It is given a name for one run of the kit, as if a package had it."""
     spec = StrategySpec(
@@ -131,7 +133,8 @@ def test_a_backend_that_fails_is_an_error(tmp_path: Path) -> None:
         check_backends("strategy:nameless", folder=tmp_path, options=["--tiers=T0"], specs=[spec])
 
 
+@pytest.mark.slow
 def test_too_few_passed_tests_are_an_error(tmp_path: Path) -> None:
-    """``check_backends`` raises where fewer than ``least`` pass, although none fails."""
-    with pytest.raises(AssertionError, match="strategy:ddp: 9 tests passed, of at least 10"):
-        check_backends("strategy:ddp", folder=tmp_path, options=["--tiers=T0"], least=10)
+    """``check_backends`` raises where fewer than ``min_passed`` pass, although none fails."""
+    with pytest.raises(AssertionError, match=r"strategy:ddp: 9 tests passed. Expected: at least 10"):
+        check_backends("strategy:ddp", folder=tmp_path, options=["--tiers=T0"], min_passed=10)

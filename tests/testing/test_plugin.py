@@ -24,13 +24,13 @@ def _write(path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "for which backend\\? Valid: --backend KIND:NAME"),
+        ((), "no backend given. Pass --backend KIND:NAME"),
         (("--backend=acme",), "expected KIND:NAME"),
         (("--backend=hardware:acme",), "KIND one of 'accelerator'"),
-        (("--backend=accelerator:cpuu",), "nothing of this name is installed .*Did you mean 'cpu'"),
-        (("--backend=accelerator:cpu", "--tiers=T9"), "'T9' is none"),
+        (("--backend=accelerator:cpuu",), "not installed or registered.*Did you mean 'cpu'"),
+        (("--backend=accelerator:cpu", "--tiers=T9"), "unknown tier 'T9'"),
         (("--backend=accelerator:cpu", "--hide-devices=NOTHING"), "expected NAME=VALUE"),
-        (("--backend=accelerator:cpu", "--conformance-report=r.txt"), "ends with '.json', '.md'"),
+        (("--backend=accelerator:cpu", "--conformance-report=r.txt"), "ends with one of '.json', '.md'"),
     ],
 )
 def test_a_command_line_that_says_too_little_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
@@ -65,6 +65,7 @@ def test_a_suite_of_the_vendors_own(tmp_path: Path, site: list[Path]) -> None:
     assert (suite["backend"]["name"], suite["hardware"]) == ("simx", "simulated")
 
 
+@pytest.mark.slow
 def test_a_derived_suite_takes_the_backends_of_its_kind(tmp_path: Path) -> None:
     """A derived suite that names no backend is run for each ``--backend`` of its kind, and refused without one."""
     file = _write(
@@ -77,9 +78,10 @@ def test_a_derived_suite_takes_the_backends_of_its_kind(tmp_path: Path) -> None:
     assert run.ids("passed") == {"TestMine[cpu]::test_the_description"}, run.output
     refused = run_kit(tmp_path, suite=[str(file)])
     assert refused.code == 2
-    assert "TestMine: for which backend? Valid: --backend accelerator:NAME" in refused.output
+    assert "TestMine: no backend given. Pass --backend accelerator:NAME" in refused.output
 
 
+@pytest.mark.slow
 def test_a_backend_registered_in_code(tmp_path: Path, site: list[Path]) -> None:
     """What a conftest registers is tested by name; what is asked of metadata is not run."""
     _write(
@@ -105,6 +107,7 @@ def test_a_backend_registered_in_code(tmp_path: Path, site: list[Path]) -> None:
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_works_undeclared_is_reported(tmp_path: Path, site: list[Path]) -> None:
     """A test of what is declared as lacking is tried; where it passes, the report says so, and nothing has failed."""
     run = run_kit(
@@ -117,21 +120,27 @@ def test_what_works_undeclared_is_reported(tmp_path: Path, site: list[Path]) -> 
         f"{prefix}test_random_state_is_restored",
         f"{prefix}test_all_random_state_is_restored",
     }
-    assert run.ids("lacked") == {f"{prefix}test_training_equals_the_cpu[64-true]"}
+    assert run.ids("unsupported") == {f"{prefix}test_training_equals_the_cpu[64-true]"}
     assert (
-        "works, undeclared: accelerator:modest::test_it_computes_in[float64] (lacks float64: rounded by" in run.output
+        "works, undeclared: accelerator:modest::test_it_computes_in[float64] (float64 is not supported: rounded by"
+        in run.output
     )
 
 
+@pytest.mark.slow
 def test_what_is_lacked_is_skipped_with_the_declaration(tmp_path: Path, site: list[Path]) -> None:
     """A test of what is declared as lacking, and is, counts as skipped; the reason is the declaration's."""
     run = run_kit(tmp_path, "--backend=accelerator:limited", "-k", "random_state or memory", "--tiers=T2", site=site)
     assert run.code == 0, run.output
     assert run.ids("passed", "failed", "works_undeclared") == set(), run.output
     reasons = {test["reason"] for test in run.tests.values()}
-    assert reasons == {"lacks rng_state: the driver keeps it", "lacks memory_stats: the driver does not count"}
+    assert reasons == {
+        "rng_state is not supported: the driver keeps it",
+        "memory_stats is not supported: the driver does not count",
+    }
 
 
+@pytest.mark.slow
 def test_a_skip_without_a_declaration_fails(tmp_path: Path) -> None:
     """Whatever else skips a test of a suite makes it fail."""
     file = _write(
@@ -146,47 +155,55 @@ def test_a_skip_without_a_declaration_fails(tmp_path: Path) -> None:
     assert "skipped without a declaration" in run.output
 
 
+@pytest.mark.slow
 def test_fewer_devices_than_stated_fail(tmp_path: Path, site: list[Path]) -> None:
     """``--backend-devices`` says how many are here: where there are none, tests of a device fail."""
-    words = ("--backend=accelerator:simx", "--backend-devices=1", "-k", "one_device_is_chosen and auto or waited")
+    words = (
+        "--backend=accelerator:simx",
+        "--backend-devices=1",
+        "-k",
+        "one_device_is_chosen and auto or synchronize_and",
+    )
     run = run_kit(tmp_path, *words, site=site, SIMX_DEVICES="0")
-    assert run.ids("failed") == {"accelerator:simx::test_it_can_be_waited_for"}, run.output
-    assert "--backend-devices says that there are 1, but there is no device of it here" in run.output
+    assert run.ids("failed") == {"accelerator:simx::test_synchronize_and_empty_cache"}, run.output
+    assert "--backend-devices=1, but no device found" in run.output
 
 
 # -- expected failures -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_expected_failures_are_strict(tmp_path: Path, site: list[Path]) -> None:
     """What is expected to fail and fails is listed with its reason; what passes all the same has failed."""
     _write(
         tmp_path / "known.toml",
         '"accelerator:statisticsinwords::test_statistics_are_numbers_with_units" = "driver 1.2, ACME-7"\n'
-        '"accelerator:statisticsinwords::test_it_can_be_waited_for" = "driver 1.1"\n',
+        '"accelerator:statisticsinwords::test_synchronize_and_empty_cache" = "driver 1.1"\n',
     )
     words = (
         "--backend=accelerator:statisticsinwords",
         "--expected-failures=known.toml",
         "-k",
-        "statistics_are or waited",
+        "statistics_are or synchronize_and",
     )
     run = run_kit(tmp_path, *words, site=site)
     assert run.code == 1, run.output
     (expected,) = run.ids("expected_failure")
     assert run.tests[expected]["reason"] == "driver 1.2, ACME-7"
-    assert run.ids("failed") == {"accelerator:statisticsinwords::test_it_can_be_waited_for"}
+    assert run.ids("failed") == {"accelerator:statisticsinwords::test_synchronize_and_empty_cache"}
     assert "[XPASS(strict)] driver 1.1" in run.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
         (
             '"accelerator:cpu::test_the_descripton" = "x"',
-            "there is no test .*Did you mean 'accelerator:cpu::test_the_desc",
+            "no test has the id .*Did you mean 'accelerator:cpu::test_the_desc",
         ),
-        ('"accelerator:cpu::test_the_description" = " "', "has the reason ' '"),
-        ('"accelerator:cpu::test_the_description" = 3', "has the reason 3"),
+        ('"accelerator:cpu::test_the_description" = " "', "has reason ' '"),
+        ('"accelerator:cpu::test_the_description" = 3', "has reason 3"),
         ("what?", "known.toml: "),
     ],
 )
@@ -201,13 +218,16 @@ def test_an_entry_that_says_nothing_is_an_error(tmp_path: Path, entry: str, says
 # -- processes of their own --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_are_one_failure_each(tmp_path: Path, site: list[Path]) -> None:
     """With ``--isolate`` the test that ended its process has failed, and those after it are run all the same."""
     backends = ("aborting", "hanging", "abortingatexit", "simx")
     words = [f"--backend=accelerator:{name}" for name in backends]
-    run = run_kit(tmp_path, *words, "--isolate", "--isolate-limit=8", "-k", "waited or statistics_are", site=site)
+    run = run_kit(
+        tmp_path, *words, "--isolate", "--isolate-limit=8", "-k", "synchronize_and or statistics_are", site=site
+    )
     assert run.code == 1, run.output
-    waited = "test_it_can_be_waited_for"
+    waited = "test_synchronize_and_empty_cache"
     reasons = {name: run.tests[name]["reason"] for name in run.ids("failed")}
     assert reasons.keys() == {f"accelerator:{name}::{waited}" for name in backends[:2]} | {
         name for name in reasons if name.startswith("accelerator:abortingatexit::")
@@ -220,14 +240,15 @@ def test_a_crash_and_a_hang_are_one_failure_each(tmp_path: Path, site: list[Path
     assert len(run.ids("passed")) == 5
 
 
+@pytest.mark.slow
 def test_processes_of_their_own_report_the_same(tmp_path: Path, site: list[Path]) -> None:
     """With ``--isolate`` every test ends as it does without, expected failures and skips too."""
-    _write(tmp_path / "known.toml", '"accelerator:limited::test_it_can_be_waited_for" = "no"\n')
+    _write(tmp_path / "known.toml", '"accelerator:limited::test_synchronize_and_empty_cache" = "no"\n')
     words = [
         "--backend=accelerator:limited",
         "--backend=accelerator:cpu",
         "-k",
-        "memory_is_counted or waited or float64",
+        "memory_is_counted or synchronize_and or float64",
     ]
     words += ["--expected-failures=known.toml", "--tiers=T2"]
     together = run_kit(tmp_path, *words, site=site)
@@ -235,12 +256,13 @@ def test_processes_of_their_own_report_the_same(tmp_path: Path, site: list[Path]
     assert together.code == apart.code == 1
     ends = [{name: (t["outcome"], t["reason"]) for name, t in run.tests.items()} for run in (together, apart)]
     assert ends[0] == ends[1]
-    assert {outcome for outcome, _ in ends[0].values()} == {"failed", "lacked", "passed"}
+    assert {outcome for outcome, _ in ends[0].values()} == {"failed", "unsupported", "passed"}
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("--tiers=T0",), ("-n2", "--tiers=T0")], ids=["one process", "workers"])
 def test_the_report_is_the_same_from_workers(tmp_path: Path, words: tuple[str, ...]) -> None:
     """With pytest-xdist the report has every test once, and says that others were left out."""
@@ -251,10 +273,11 @@ def test_the_report_is_the_same_from_workers(tmp_path: Path, words: tuple[str, .
     assert run.report["deselected"] > 100
 
 
+@pytest.mark.slow
 def test_the_report(tmp_path: Path, site: list[Path]) -> None:
     """JSON and Markdown say what was tested, on what, how each test ended, and whether all of them were run."""
     words = ("--backend=accelerator:limited", "--hardware=2 x Limited 1, driver 3", "--conformance-report=out/r.md")
-    run = run_kit(tmp_path, *words, "--tiers=T2", "-k", "memory or waited", site=site)
+    run = run_kit(tmp_path, *words, "--tiers=T2", "-k", "memory or synchronize_and", site=site)
     report = run.report
     assert report["format"] == 1
     assert report["versions"].keys() == {"torch-hal", "torch", "python", "platform"}
@@ -269,13 +292,13 @@ def test_the_report(tmp_path: Path, site: list[Path]) -> None:
         "requires": ["torch-hal>=0.1,<1"],
     }
     assert (suite["hardware"], suite["devices"]) == ("2 x Limited 1, driver 3", 2)
-    assert suite["tiers"] == {"T2": {"passed": 1, "lacked": 2}}
+    assert suite["tiers"] == {"T2": {"passed": 1, "unsupported": 2}}
     text = (tmp_path / "out" / "r.md").read_text("utf-8")
     for line in (
         "* ran on: 2 x Limited 1, driver 3",
-        "* lacks memory_stats: the driver does not count",
+        "* memory_stats is not supported: the driver does not count",
         "| T2 | 1 | 0 | 0 | 2 | 0 | 0 |",
-        "* `test_memory_is_counted` (T2): lacks memory_stats: the driver does not count",
+        "* `test_memory_is_counted` (T2): memory_stats is not supported: the driver does not count",
     ):
         assert line in text.splitlines(), text
     assert "**Not complete**" in text

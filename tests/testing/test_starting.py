@@ -21,7 +21,7 @@ from core.strategies import DDPStrategy
 
 class Started(DDPStrategy):
     name = "started"
-    started_by = "acmerun python script.py"
+    launch_command = "acmerun python script.py"
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class TestStarted(StrategySuite):
         return lambda processes: ["env", "ACMERUN=1", sys.executable, *torchrun, str(processes)]
 """
 
-CHOSEN = "end_well or started_already or ends_all"
+CHOSEN = "exit_cleanly or started_already or ends_all"
 
 
 @pytest.fixture
@@ -70,14 +70,17 @@ def site(tmp_path: Path) -> list[Path]:
     return [folder]
 
 
+@pytest.mark.slow
 def test_without_a_command_it_is_skipped(tmp_path: Path, site: list[Path]) -> None:
     """What takes several processes is skipped by declaration, which the reason quotes."""
     run = run_kit(tmp_path, "--backend=strategy:started", "--tiers=T3", "-k", CHOSEN, site=site)
     assert run.code == 0, run.output
     assert len(run.tests) >= 4
-    assert run.ids("lacked") == set(run.tests)
+    assert run.ids("unsupported") == set(run.tests)
     for test in run.tests.values():
-        assert test["reason"].startswith("started_by='acmerun python script.py', and the fixture start_command")
+        assert test["reason"].startswith(
+            "launch_command='acmerun python script.py', and the suite's fixture start_command"
+        )
 
 
 @pytest.mark.slow
@@ -87,8 +90,8 @@ def test_with_a_command_it_is_run(tmp_path: Path, site: list[Path]) -> None:
     suite.write_text(SUITE)
     run = run_kit(tmp_path, "--tiers=T3", "-k", CHOSEN, site=site, suite=[str(suite)])
     assert run.code == 0, run.output
-    (skipped,) = run.ids("lacked")
+    (skipped,) = run.ids("unsupported")
     assert run.tests[skipped]["reason"] == (
-        "started_by='acmerun python script.py': it takes no processes of torchrun's"
+        "launch_command='acmerun python script.py': torchrun cannot start its processes"
     )
     assert len(run.ids("passed")) == len(run.tests) - 1 >= 3, run.output

@@ -1,4 +1,4 @@
-"""What is asked of every accelerator."""
+"""The suite of accelerators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from core.testing.backend import BackendUnderTest
 from core.testing.suites.base import Suite
 from core.testing.suites.collectives import CollectiveTests
 from core.testing.suites.device import DeviceTests
+from core.testing.suites.distributed_training import DistributedTrainingTests
 from core.testing.suites.failing import FailureTests
 from core.testing.suites.hardware import HardwareTests
 from core.testing.suites.importing import ImportTests
-from core.testing.suites.joint_training import JointTrainingTests
 from core.testing.suites.metadata import MetadataTests
 from core.testing.suites.training import TrainingTests
 
@@ -29,7 +29,7 @@ class AcceleratorSuite(
     DeviceTests,
     TrainingTests,
     CollectiveTests,
-    JointTrainingTests,
+    DistributedTrainingTests,
     FailureTests,
     Suite,
 ):
@@ -38,24 +38,24 @@ class AcceleratorSuite(
     kind: ClassVar[str] = "accelerator"
 
     @pytest.fixture
-    def lacks(self, backend: BackendUnderTest) -> Mapping[str, str]:
+    def unsupported(self, backend: BackendUnderTest) -> Mapping[str, str]:
         """The accelerator's own declaration."""
-        lacks: Mapping[str, str] = backend.load().lacks
-        return lacks
+        unsupported: Mapping[str, str] = backend.load().unsupported
+        return unsupported
 
     @pytest.fixture
     def devices(self, backend: BackendUnderTest) -> int | None:
-        """How many the accelerator counts; ``None`` where any number of processes shares the hardware."""
+        """The number that the accelerator counts; ``None`` if any number of processes shares the hardware."""
         return counted(backend)
 
     @pytest.fixture
-    def words(self, backend: BackendUnderTest) -> Mapping[str, Any]:
+    def arguments(self, backend: BackendUnderTest) -> Mapping[str, Any]:
         """The accelerator with its own default strategy for several processes."""
         return {"accelerator": backend.name}
 
 
 def counted(backend: BackendUnderTest) -> int | None:
-    """How many devices an accelerator has here; ``None`` where any number of processes shares the hardware."""
+    """The number of devices of an accelerator; ``None`` if any number of processes shares the hardware."""
     accelerator: Any = backend.create()
     if not accelerator.is_available():
         return 0
@@ -64,6 +64,6 @@ def counted(backend: BackendUnderTest) -> int | None:
 
 
 def present_accelerator(backend: BackendUnderTest) -> BackendUnderTest:
-    """What ``accelerator="auto"`` means here, for the suite of another kind of backend."""
+    """What ``accelerator="auto"`` means on this machine, for the suites of other kinds."""
     plan = resolve(Request.read(environ=backend.environ), backend.registry)
     return BackendUnderTest.find("accelerator", plan.accelerator.name, backend.environ)

@@ -1,4 +1,4 @@
-"""What every suite has: the backend it is about, what that declares, and which devices are here."""
+"""The base of every suite: the backend, its declarations, and the available devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from core.discovery.loading import target_name
 from core.testing.backend import BackendUnderTest
-from core.testing.tiers import LACKED, Needs, facts, not_run, skip_by_declaration
+from core.testing.marks import UNSUPPORTED, Needs, facts, not_run, skip_by_declaration
 
 __all__ = ["Suite", "reference"]
 
@@ -19,9 +19,9 @@ _LEAST = {"T2": 1, "T3": 2}
 
 
 class Suite:
-    """Base of the suites. Fixtures that a derived class may override are those without an underscore.
+    """Base of the suites. A derived class can override fixtures without a leading underscore.
 
-    A derived class that does not override :meth:`backend` is run for each ``--backend`` of its kind.
+    A derived class that does not override :meth:`backend` runs for each ``--backend`` of its kind.
     """
 
     kind: ClassVar[str]
@@ -34,32 +34,32 @@ class Suite:
         return backend
 
     @pytest.fixture
-    def lacks(self, backend: BackendUnderTest) -> Mapping[str, str]:
-        """What the hardware that the suite runs on declares that it lacks: capability -> reason."""
+    def unsupported(self, backend: BackendUnderTest) -> Mapping[str, str]:
+        """What the suite's hardware declares as unsupported: capability -> reason."""
         del backend
         return {}
 
     @pytest.fixture
     def devices(self, backend: BackendUnderTest) -> int | None:
-        """How many devices the suite's accelerator has here; ``None`` where any number of processes shares it."""
+        """The number of devices of the suite's accelerator; ``None`` if any number of processes shares it."""
         del backend
         return None
 
     @pytest.fixture
     def hardware(self, pytestconfig: pytest.Config) -> str:
-        """What the suite runs on, in the vendor's words, for the report: ``--hardware``."""
+        """What the suite runs on, in the vendor's own description, for the report: ``--hardware``."""
         stated: str = pytestconfig.getoption("--hardware", default="")
         return stated
 
     @pytest.fixture
-    def hidden(self, pytestconfig: pytest.Config) -> Mapping[str, str]:
+    def hide_devices(self, pytestconfig: pytest.Config) -> Mapping[str, str]:
         """Environment variables with which a process sees no device of this hardware: ``--hide-devices``."""
-        words: list[str] = pytestconfig.getoption("--hide-devices", default=[])
-        return dict(word.split("=", 1) for word in words)
+        options: list[str] = pytestconfig.getoption("--hide-devices", default=[])
+        return dict(option.split("=", 1) for option in options)
 
     @pytest.fixture(autouse=True)
     def _one_thread(self) -> Iterator[None]:
-        """On problems this small, more threads only wait for one another."""
+        """Use one thread: on such small problems, more threads only wait for each other."""
         before = torch.get_num_threads()
         torch.set_num_threads(1)
         yield
@@ -67,7 +67,7 @@ class Suite:
 
     @pytest.fixture(autouse=True)
     def _declared(self, request: pytest.FixtureRequest, backend: BackendUnderTest, hardware: str) -> None:
-        """Skip what the backend declares that it does not do, and what this machine has no device for."""
+        """Skip what the backend declares as unsupported, and what this machine has too few devices for."""
         known = facts(request.node)
         known["backend"] = backend.facts()
         known["hardware"] = hardware
@@ -81,33 +81,35 @@ class Suite:
 
 
 def _check_declaration(request: pytest.FixtureRequest, needs: Needs, known: dict[str, Any]) -> None:
-    lacks: Mapping[str, str] = request.getfixturevalue("lacks")
-    known["lacks"] = dict(lacks)
-    declaration = "; ".join(f"lacks {word}: {lacks[word]}" for word in needs.capabilities if word in lacks)
+    unsupported: Mapping[str, str] = request.getfixturevalue("unsupported")
+    known["unsupported"] = dict(unsupported)
+    declaration = "; ".join(
+        f"{name} is not supported: {unsupported[name]}" for name in needs.capabilities if name in unsupported
+    )
     if declaration and not needs.tried:
         skip_by_declaration(declaration)
     if declaration:
-        request.node.stash[LACKED] = declaration
+        request.node.stash[UNSUPPORTED] = declaration
 
 
 def _check_devices(request: pytest.FixtureRequest, least: int, known: dict[str, Any]) -> None:
-    there: int | None = request.getfixturevalue("devices")
+    available: int | None = request.getfixturevalue("devices")
     stated: int | None = request.config.getoption("--backend-devices", default=None)
-    known["devices"] = there
-    if there is None or there >= least:
+    known["devices"] = available
+    if available is None or available >= least:
         return
-    what = f"{there or 'no'} device{'s' * (there > 1)} of it here"
+    found = f"{available or 'no'} device{'s' * (available > 1)} found"
     if stated is not None and stated >= least:
-        pytest.fail(f"--backend-devices says that there are {stated}, but there is {what}", pytrace=False)
-    not_run(f"{what}; it takes {least}")
+        pytest.fail(f"--backend-devices={stated}, but {found}", pytrace=False)
+    not_run(f"{found}; the test needs {least}")
 
 
 def reference(backend: BackendUnderTest) -> dict[str, Any]:
-    """What a process of its own needs to make this backend; leaves the test where it cannot."""
+    """What a separate process needs to create this backend; skips the test if it cannot."""
     spec = backend.spec
     target = target_name(spec.target)
     if "<locals>" in target or not _is_plain(dict(spec.init_args)):
-        not_run(f"{target} was registered in code, and cannot be made in another process")
+        not_run(f"{target} was registered in code, and cannot be created in another process")
     return {"target": target, "init_args": dict(spec.init_args), "name": spec.name}
 
 

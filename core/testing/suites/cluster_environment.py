@@ -1,4 +1,4 @@
-"""What is asked of every cluster_environment."""
+"""The suite of cluster environments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from core.discovery.loading import import_target
 from core.errors import ConfigurationError, CoreError
 from core.testing.backend import BackendUnderTest
-from core.testing.cluster_questions import describe
+from core.testing.cluster_probes import describe
 from core.testing.fresh import ask
+from core.testing.marks import not_run, skip_by_declaration, tier
 from core.testing.suites.base import Suite, reference
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
-from core.testing.tiers import not_run, skip_by_declaration, tier
 
 __all__ = ["ClusterEnvironmentSuite", "Cluster"]
 
@@ -53,7 +53,7 @@ class Cluster:
     processes_per_node: int
     num_nodes: int
     variables: Sequence[Variables]
-    """By global rank; of one process where it starts none itself."""
+    """By global rank; of one process if the cluster starts none."""
 
 
 def _torchrun(rank: int) -> Variables:
@@ -116,17 +116,17 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
 
     @pytest.fixture
     def cluster(self, backend: BackendUnderTest) -> Cluster:
-        """The variables of processes that it is about; override it for those of a cluster that is not well known.
+        """The variables of the cluster's processes; override it unless they are those of a well-known launcher.
 
-        An environment that starts no processes is one process here; for each other one it is asked whether it
-        recognizes the variables of torchrun, Slurm or Open MPI.
+        An environment that starts no processes has one process here. Any other must recognize the variables of
+        torchrun, Slurm or Open MPI.
         """
         known = [[sample(rank) for rank in range(_NODES * _PROCESSES)] for sample in _WELL_KNOWN]
         clusters = [Cluster(_PROCESSES, _NODES, variables) for variables in known if _starts(backend, variables[0])]
         if backend.load().detect({}) and not _starts(backend, {}):
             clusters.append(Cluster(_PROCESSES, 1, [{}]))
         if not clusters:
-            not_run("nobody said which variables its cluster sets. Valid: its suite's fixture `cluster` overridden")
+            not_run("the variables of its cluster are not known. Override the suite's fixture `cluster`")
         return clusters[0]
 
     # -- detecting -----------------------------------------------------------------------------------------------
@@ -134,38 +134,38 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     @tier("T1")
     @pytest.mark.parametrize("variables", _ODD)
     def test_detection_never_raises(self, backend: BackendUnderTest, variables: str) -> None:
-        """``detect`` answers True or False for whatever variables, be it the class's or the spec's, and both agree."""
+        """``detect`` of the class and of the spec return the same bool for any variables."""
         answers = {}
         for name, function in _detections(backend).items():
             try:
                 answers[name] = function(dict(_ODD[variables]))
             except Exception as error:
-                raise AssertionError(f"{name} with {variables} raises {error!r}. Expected: True or False") from error
+                raise AssertionError(f"{name} with {variables} raised {error!r}. Expected: True or False") from error
             assert isinstance(answers[name], bool), (
-                f"{name} with {variables} gives {answers[name]!r}. Expected: True or False"
+                f"{name} with {variables} returned {answers[name]!r}. Expected: True or False"
             )
-        assert len(set(answers.values())) == 1, f"with {variables}, detection gives {answers}. Expected: the same"
+        assert len(set(answers.values())) == 1, f"with {variables}, detection returned {answers}. Expected: the same"
 
     @tier("T1")
     def test_its_own_processes_are_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """``detect`` recognizes each process that the cluster has started, be it the class's or the spec's."""
+        """``detect`` of the class and of the spec recognize each process that the cluster has started."""
         for name, function in _detections(backend).items():
             for rank, variables in enumerate(cluster.variables):
-                assert function(variables), f"{name} gives False for the variables of rank {rank}. Expected: True"
+                assert function(variables), f"{name} returned False for the variables of rank {rank}. Expected: True"
 
     @tier("T1")
-    def test_a_process_of_ones_own_is_not_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """An environment that creates processes does not take a process for its own that nobody started."""
+    def test_other_processes_are_not_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """An environment that creates processes does not claim a process that no launcher started."""
         if not _make(backend, cluster.variables[0]).creates_processes_externally:
             skip_by_declaration("creates_processes_externally is False")
         for name, function in _detections(backend).items():
-            assert not function({}), f"{name} gives True without any variables. Expected: False"
+            assert not function({}), f"{name} returned True without any variables. Expected: False"
 
-    # -- who a process is ----------------------------------------------------------------------------------------
+    # -- ranks ---------------------------------------------------------------------------------------------------
 
     @tier("T1")
     def test_ranks_are_consistent(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Ranks count up from 0 over all processes, over those of a machine, and over machines; sizes fit."""
+        """Global ranks, local ranks and node ranks count up from 0 and match the sizes."""
         per_node, nodes = cluster.processes_per_node, cluster.num_nodes
         for rank, variables in enumerate(cluster.variables):
             environment = _connected(backend, variables, cluster)
@@ -178,13 +178,13 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
                 "local_rank": rank % per_node,
                 "node_rank": rank // per_node,
             }
-            assert found == expected, f"process {rank} of {nodes} x {per_node} is {found}. Expected: {expected}"
+            assert found == expected, f"process {rank} of {nodes} x {per_node} reports {found}. Expected: {expected}"
             for name, value in found.items():
-                assert type(value) is int, f"{name} is {value!r}. Expected: a whole number"
+                assert type(value) is int, f"{name} is {value!r}. Expected: an integer"
 
     @tier("T1")
-    def test_all_meet_at_one_place(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Address and port of rank 0 are the same in each process, and can be one."""
+    def test_main_address_and_port(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Main address and port are valid, and the same in each process."""
         places = set()
         for variables in cluster.variables:
             environment = _connected(backend, variables, cluster)
@@ -192,59 +192,59 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
             assert isinstance(address, str), f"main_address={address!r}. Expected: a host name or an address"
             assert address.strip(), f"main_address={address!r}. Expected: a host name or an address"
             low = 1 if environment.creates_processes_externally else 0  # its launcher's store gets a free port
-            assert type(port) is int, f"main_port={port!r}. Expected: a whole number"
-            assert low <= port <= 65535, f"main_port={port!r}. Expected: a port"
+            assert type(port) is int, f"main_port={port!r}. Expected: an integer"
+            assert low <= port <= 65535, f"main_port={port!r}. Expected: a port, {low} to 65535"
             places.add((address, port))
-        assert len(places) == 1, f"processes of one run are to meet at {sorted(places)}. Expected: one place"
+        assert len(places) == 1, f"processes of one run have main addresses {sorted(places)}. Expected: the same"
 
     @tier("T1")
     def test_properties_are_stable(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """A property that is read again is the same, whatever becomes of the variables that were given."""
+        """Properties do not change when the mapping of variables changes later."""
         given = dict(cluster.variables[-1])
         environment = _connected(backend, given, cluster)
         first = describe(environment)
         given.update(dict.fromkeys(given, "no number"))
         given["WORLD_SIZE"] = "no number"
         second = describe(environment)
-        assert second == first, f"when variables change, properties are {second}. Expected: {first}, as at first"
+        assert second == first, f"after the variables changed, properties are {second}. Expected: {first}, as before"
 
     @tier("T1")
     def test_truth_values(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Whether the cluster creates processes, and serves the store, is True or False, the same in each process."""
+        """``creates_processes_externally`` and ``hosts_store`` are the same bool in each process."""
         for name in ("creates_processes_externally", "hosts_store"):
-            said = {getattr(_connected(backend, variables, cluster), name) for variables in cluster.variables}
-            assert said in ({True}, {False}), f"{name} is {said}. Expected: True or False, the same in each process"
+            values = {getattr(_connected(backend, variables, cluster), name) for variables in cluster.variables}
+            assert values in ({True}, {False}), f"{name} is {values}. Expected: True or False, the same in each process"
 
     # -- what it refuses -----------------------------------------------------------------------------------------
 
     @tier("T1")
     def test_its_own_numbers_are_taken(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """``validate_settings`` takes the numbers of processes and machines that there are."""
+        """``validate_settings`` accepts the cluster's numbers of processes and machines."""
         for variables in cluster.variables:
             _make(backend, variables).validate_settings(cluster.processes_per_node, cluster.num_nodes)
 
     @tier("T1")
     @pytest.mark.parametrize("which", ["more processes", "fewer processes", "more machines", "fewer machines"])
     def test_other_numbers_are_refused(self, backend: BackendUnderTest, cluster: Cluster, which: str) -> None:
-        """Another number of processes, or of machines, than the cluster has is a ConfigurationError that names it."""
+        """Another number of processes or machines raises a ConfigurationError that names it."""
         environment = _make(backend, cluster.variables[0])
         processes, nodes, step = cluster.processes_per_node, cluster.num_nodes, 1 if which.startswith("more") else -1
         if which.endswith("processes"):
             processes += step
             if not environment.creates_processes_externally:
-                skip_by_declaration("creates_processes_externally is False: it takes any number of processes")
+                skip_by_declaration("creates_processes_externally is False: it accepts any number of processes")
         else:
             nodes += step
         if min(processes, nodes) < 1:
-            skip_by_declaration("there is one only")
+            skip_by_declaration("there is only one")
         text = _refusal(environment, processes, nodes)
         number = processes if which.endswith("processes") else nodes
-        assert str(number) in text, f"the error does not name {number}, which was asked for: {text}"
+        assert str(number) in text, f"the error does not name the requested number {number}: {text}"
 
     @tier("T1")
     @pytest.mark.parametrize("garbage", _GARBAGE, ids=repr)
     def test_variables_that_make_no_sense(self, backend: BackendUnderTest, cluster: Cluster, garbage: str) -> None:
-        """Where a variable is no number, or else makes no sense, that is at most a CoreError."""
+        """Invalid variables raise nothing but a CoreError."""
         for name in cluster.variables[0]:
             variables = {**cluster.variables[0], name: garbage}
             if not backend.load().detect(variables):
@@ -256,39 +256,39 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
             except CoreError:
                 continue
             except Exception as error:
-                raise AssertionError(f"{name}={garbage!r} raises {error!r}. Expected: core.errors.CoreError") from error
+                raise AssertionError(f"{name}={garbage!r} raised {error!r}. Expected: core.errors.CoreError") from error
 
     # -- side effects --------------------------------------------------------------------------------------------
 
     @tier("T1")
     def test_importing_it_takes_no_torch(self, backend: BackendUnderTest) -> None:
-        """The class is imported to ask who a process is: that does not cost an import of torch."""
+        """Importing the class does not import torch."""
         target = reference(backend)["target"]
-        assert not ask("core.testing.cluster_questions:imported", reference(backend)).value, (
+        assert not ask("core.testing.cluster_probes:imported", reference(backend)).value, (
             f"importing {target} imports torch"
         )
 
     @tier("T1")
     def test_the_environment_variables_stay_as_they_are(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Asking and using it writes nothing to ``os.environ``, nor does it read that again later."""
+        """Using it does not change ``os.environ``, and later changes of ``os.environ`` do not affect it."""
         variables = dict(cluster.variables[-1])
         answer = ask(
-            "core.testing.cluster_questions:used",
+            "core.testing.cluster_probes:used",
             reference(backend),
             variables,
             cluster.processes_per_node,
             cluster.num_nodes,
         ).value
-        assert not answer["changed"], f"using it changes the variables {answer['changed']}. Expected: none"
+        assert not answer["changed"], f"using it changes the variables {answer['changed']}. Expected: no change"
         assert answer["second"] == answer["first"], (
-            f"when os.environ changes, properties are {answer['second']}. Expected: {answer['first']}, as at first"
+            f"after os.environ changed, properties are {answer['second']}. Expected: {answer['first']}, as before"
         )
 
     @tier("T1")
     def test_given_variables_go_before_the_process_own(
         self, backend: BackendUnderTest, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An environment that is given variables reads those, and nothing of ``os.environ``."""
+        """An environment with an explicit mapping reads that mapping, and not ``os.environ``."""
         expected = describe(_connected(backend, cluster.variables[-1], cluster))
         names = {name for sample in _WELL_KNOWN for name in sample(0)} | set(cluster.variables[-1])
         for name in names:
@@ -298,7 +298,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T1")
     def test_teardown_can_be_called_twice(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """``teardown`` can be called again, and leaves ``os.environ`` as it is."""
+        """``teardown`` can be called twice, and does not change ``os.environ``."""
         before = dict(os.environ)
         environment = _connected(backend, cluster.variables[0], cluster)
         environment.teardown()
@@ -310,20 +310,20 @@ _RANKS = ("world_size", "local_world_size", "num_nodes", "global_rank", "local_r
 
 
 def _starts(backend: BackendUnderTest, variables: Variables) -> bool:
-    """Whether these are variables of its cluster, and that creates processes."""
+    """Whether these are variables of its cluster, and the cluster creates processes."""
     is_its = bool(backend.load().detect(variables))
     return is_its and bool(_make(backend, variables).creates_processes_externally)
 
 
 def _refusal(environment: Any, processes: int, nodes: int) -> str:
-    asked = f"validate_settings({processes}, {nodes})"
+    call = f"validate_settings({processes}, {nodes})"
     try:
         environment.validate_settings(processes, nodes)
     except ConfigurationError as error:
         return str(error)
     except Exception as error:
-        raise AssertionError(f"{asked} raises {error!r}. Expected: core.errors.ConfigurationError") from error
-    raise AssertionError(f"{asked} raises nothing, but there are others. Expected: core.errors.ConfigurationError")
+        raise AssertionError(f"{call} raised {error!r}. Expected: core.errors.ConfigurationError") from error
+    raise AssertionError(f"{call} raised nothing. Expected: core.errors.ConfigurationError")
 
 
 def _make(backend: BackendUnderTest, variables: Variables) -> Any:
@@ -337,7 +337,7 @@ def _connected(backend: BackendUnderTest, variables: Variables, cluster: Cluster
 
 
 def _detections(backend: BackendUnderTest) -> dict[str, Any]:
-    """The ways to detect it: the class's own, and the spec's where there is one."""
+    """The functions that detect it: the class's own, and the spec's if it has one."""
     function = backend.spec.detect
     detections = {f"{backend.load().__name__}.detect": backend.load().detect}
     return detections if function is None else {**detections, function: import_target(function)}

@@ -1,4 +1,4 @@
-"""T2 and T3: who the processes of a run are, and each of their collectives against its formula."""
+"""T2 and T3: the ranks of a run's processes, and each of their collectives against its formula."""
 
 from __future__ import annotations
 
@@ -8,55 +8,57 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from core.strategies.base import REDUCTIONS
+from core.strategies import REDUCTIONS
 from core.testing import observations
+from core.testing.marks import skip_by_declaration
 from core.testing.processes import Observed
-from core.testing.suites.several import Runs, RunTests
-from core.testing.tiers import skip_by_declaration
+from core.testing.suites.multi_process import MultiProcessTests, Runs
 
 __all__ = ["CollectiveTests"]
 
 _TOLERANCES = {"float32": 1e-6, "bfloat16": 2e-2}
-"""Relative, of reductions."""
+"""The relative tolerance of reductions."""
 
 
-class CollectiveTests(RunTests):
-    """Tests of tier T3, and of T2 where one process is a run too."""
+class CollectiveTests(MultiProcessTests):
+    """Tests of tier T3, and of T2 for suites with runs on one device."""
 
-    def test_each_process_knows_who_it_is(self, runs: Runs) -> None:
-        """Ranks count up from 0, one main process among them, each with a device of the run for its own."""
-        said = runs.everything.values("who")
+    def test_ranks_and_devices(self, runs: Runs) -> None:
+        """Ranks count up from 0, rank 0 is the main process, and each process has its own device."""
+        said = runs.full_run.values("who")
         size = len(said)
         for rank, who in enumerate(said):
             found = {name: who[name] for name in ("rank", "world_size", "local_rank", "node_rank", "is_main")}
             expected = {"rank": rank, "world_size": size, "local_rank": rank, "node_rank": 0, "is_main": rank == 0}
-            assert found == expected, f"the process of rank {rank} says that it is {found}. Expected: {expected}"
+            assert found == expected, f"the process of rank {rank} reports {found}. Expected: {expected}"
+        planned = said[0]["planned_size"]
+        assert size == planned, f"the Plan names {planned} processes, but {size} run"
         assert size in (1, runs.devices), (
-            f"{runs.devices} devices give {size} processes. Expected: one for each, or one"
+            f"{runs.devices} devices start {size} processes. Expected: one per device, or one"
         )
         of_all = said[0]["devices"]
         assert len(of_all) == runs.devices, f"devices={runs.devices} gives the run {of_all}"
         for who in said:
             expected_device = of_all[who["local_rank"]]
             assert who["device"] == expected_device, (
-                f"rank {who['rank']} works on {who['device']}. Expected: {expected_device}, its part of {of_all}"
+                f"rank {who['rank']} uses {who['device']}. Expected: {expected_device} of {of_all}"
             )
 
     def test_each_process_has_a_part_of_the_data(self, runs: Runs) -> None:
-        """The parts that processes take are those that there are, from 0 up."""
-        said = runs.everything.values("who")
+        """The processes together take all parts of the data."""
+        said = runs.full_run.values("who")
         shards, taken = {who["shards"] for who in said}, {who["shard"] for who in said}
         assert len(shards) == 1, f"processes split the data into {sorted(shards)} parts. Expected: the same in each"
-        assert taken == set(range(*shards)), f"of {min(shards)} parts of the data, {sorted(taken)} are taken"
+        assert taken == set(range(*shards)), f"of {min(shards)} parts of the data, processes take only {sorted(taken)}"
 
     # -- reduce --------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("dtype", observations.REDUCED)
     @pytest.mark.parametrize("reduction", REDUCTIONS)
-    def test_reduce(self, eager: Runs, lacks: Mapping[str, str], reduction: str, dtype: str) -> None:
-        """``reduce`` gives in each process what the formula gives; a mean of whole numbers is in float32."""
-        if dtype in lacks:
-            skip_by_declaration(f"lacks {dtype}: {lacks[dtype]}")
+    def test_reduce(self, eager: Runs, unsupported: Mapping[str, str], reduction: str, dtype: str) -> None:
+        """``reduce`` returns the right result in each process; the mean of integers is in float32."""
+        if dtype in unsupported:
+            skip_by_declaration(f"{dtype} is not supported: {unsupported[dtype]}")
         size = eager.world_size
         parts = torch.stack([observations.reduced(rank) for rank in range(size)]).double()
         expected = {
@@ -67,39 +69,44 @@ class CollectiveTests(RunTests):
             "product": parts.prod(0),
         }[reduction].tolist()
         kind = "torch.float32" if (reduction, dtype) == ("mean", "int64") else f"torch.{dtype}"
-        for rank, found in enumerate(eager.everything.values(f"reduce {reduction} {dtype}")):
+        for rank, found in enumerate(eager.full_run.values(f"reduce {reduction} {dtype}")):
             _check_close(f"reduce(..., {reduction!r}) of {dtype} in rank {rank}", found["values"], expected, dtype)
             assert found["dtype"] == kind, (
-                f"reduce(..., {reduction!r}) of {dtype} gives {found['dtype']}. Expected: {kind}"
+                f"reduce(..., {reduction!r}) of {dtype} returned {found['dtype']}. Expected: {kind}"
             )
 
     def test_reduce_of_a_scalar(self, eager: Runs) -> None:
         """A scalar is reduced to a scalar."""
         expected = float(sum(range(1, eager.world_size + 1)))
-        for rank, found in enumerate(eager.everything.values("reduce scalar")):
+        for rank, found in enumerate(eager.full_run.values("reduce scalar")):
             got = found["values"], found["shape"]
             assert got == (expected, []), (
-                f"reduce of a scalar in rank {rank} gives (value, shape) {got}. Expected: {(expected, [])}"
+                f"reduce of a scalar in rank {rank} returned (value, shape) {got}. Expected: {(expected, [])}"
             )
 
     def test_reduce_leaves_its_input(self, eager: Runs) -> None:
-        """``reduce`` leaves the tensor that it is given as it was, and gives another on the same device."""
-        devices = [who["device"] for who in eager.everything.values("who")]
+        """``reduce`` leaves its input unchanged and returns another tensor on the same device."""
+        devices = [who["device"] for who in eager.full_run.values("who")]
         for reduction in REDUCTIONS:
-            for rank, found in enumerate(eager.everything.values(f"reduce {reduction} float32")):
+            for rank, found in enumerate(eager.full_run.values(f"reduce {reduction} float32")):
                 assert found["untouched"], (
                     f"reduce(tensor, {reduction!r}) changes `tensor` in rank {rank}. Expected: a copy"
                 )
                 assert torch.device(found["device"]).type == torch.device(devices[rank]).type, (
-                    f"reduce gives a tensor on {found['device']} in rank {rank}. Expected: {devices[rank]}"
+                    f"reduce returned a tensor on {found['device']} in rank {rank}. Expected: {devices[rank]}"
                 )
 
     def test_an_unknown_reduction_is_refused(self, eager: Runs) -> None:
-        """Another word than the five is a ConfigurationError that names them, in each process."""
-        for rank, found in enumerate(eager.everything.observed("reduce average")):
+        """An unknown reduction raises a ConfigurationError that names the five valid ones, in each process."""
+        for rank, found in enumerate(eager.full_run.observed("reduce average")):
             _check_refused(f"reduce(tensor, 'average') in rank {rank}", found, "ConfigurationError")
-            for word in ("average", *REDUCTIONS):
-                assert word in found.text, f"reduce(tensor, 'average'): the error does not name {word!r}: {found.text}"
+            for name in ("average", *REDUCTIONS):
+                assert name in found.text, f"reduce(tensor, 'average'): the error does not name {name!r}: {found.text}"
+
+    @pytest.mark.parametrize("difference", observations.REFUSED)
+    def test_reduce_refuses_what_differs(self, eager: Runs, difference: str) -> None:
+        """Shapes or dtypes that differ between processes raise a ConfigurationError in every process."""
+        _check_difference_refused(eager, "reduce", difference)
 
     # -- gather --------------------------------------------------------------------------------------------------
 
@@ -108,90 +115,94 @@ class CollectiveTests(RunTests):
         """``all_gather`` stacks the tensors of all processes by rank, of any shape and dtype, in each of them."""
         parts = torch.stack([observations.GATHERED[tensor](rank) for rank in range(eager.world_size)])
         expected = parts.tolist(), str(parts.dtype), list(parts.shape)
-        for rank, found in enumerate(eager.everything.values(f"all_gather {tensor}")):
+        for rank, found in enumerate(eager.full_run.values(f"all_gather {tensor}")):
             got = found["values"], found["dtype"], found["shape"]
-            assert got == expected, f"all_gather ({tensor}) in rank {rank} gives {got}. Expected: {expected}"
+            assert got == expected, f"all_gather ({tensor}) in rank {rank} returned {got}. Expected: {expected}"
 
     @pytest.mark.parametrize("difference", observations.REFUSED)
     def test_all_gather_refuses_what_differs(self, eager: Runs, difference: str) -> None:
-        """Tensors whose shapes or dtypes differ between processes are a ConfigurationError in every process."""
-        if eager.world_size == 1:
-            skip_by_declaration("one process: there is nothing to differ from")
-        for rank, found in enumerate(eager.everything.observed(f"all_gather {difference}")):
-            what = f"all_gather of tensors whose {difference} differ, in rank {rank},"
-            _check_refused(what, found, "ConfigurationError")
+        """Shapes or dtypes that differ between processes raise a ConfigurationError in every process."""
+        _check_difference_refused(eager, "all_gather", difference)
 
     def test_collectives_go_on_after_a_refusal(self, eager: Runs) -> None:
-        """What was refused leaves the processes in step: the next collective is right."""
+        """After a refused collective the processes are still in step: the next one is right."""
         expected = [[rank] for rank in range(eager.world_size)]
-        for rank, found in enumerate(eager.everything.values("all_gather afterwards")):
+        for rank, found in enumerate(eager.full_run.values("all_gather afterwards")):
             assert found["values"] == expected, (
-                f"the all_gather after a refused one gives {found['values']} in rank {rank}. Expected: {expected}"
+                f"the all_gather after a refused one returned {found['values']} in rank {rank}. Expected: {expected}"
             )
 
     def test_all_gather_object(self, runs: Runs) -> None:
-        """``all_gather_object`` gives in each process the objects of all, by rank, whatever their size."""
+        """``all_gather_object`` returns the objects of all processes by rank, whatever their size."""
         expected = [observations.own(rank) for rank in range(runs.world_size)]
-        for rank, found in enumerate(runs.everything.values("all_gather_object")):
-            assert found == expected, f"all_gather_object gives {found} in rank {rank}. Expected: {expected}"
+        for rank, found in enumerate(runs.full_run.values("all_gather_object")):
+            assert found == expected, f"all_gather_object returned {found} in rank {rank}. Expected: {expected}"
 
     def test_gather_joins_nested_tensors(self, eager: Runs) -> None:
         """A Runtime's ``gather`` joins each tensor of a structure along its first dimension, scalars to a vector."""
         ranks = range(eager.world_size)
-        expected = {"rows": [[float(rank)] for rank in ranks for _ in range(2)], "scalars": [*ranks], "word": "w"}
-        for rank, found in enumerate(eager.everything.values("gather")):
-            assert found == expected, f"Runtime.gather gives {found} in rank {rank}. Expected: {expected}"
+        expected = {"rows": [[float(rank)] for rank in ranks for _ in range(2)], "scalars": [*ranks], "nothing": None}
+        for rank, found in enumerate(eager.full_run.values("gather")):
+            assert found == expected, f"Runtime.gather returned {found} in rank {rank}. Expected: {expected}"
 
     # -- broadcast and barrier -----------------------------------------------------------------------------------
 
     def test_broadcast(self, runs: Runs) -> None:
-        """``broadcast`` gives in each process the object that the source has, whichever that is."""
+        """``broadcast`` returns the source's object in each process, for any source."""
         for source in range(runs.world_size):
-            for rank, found in enumerate(runs.everything.values(f"broadcast from {source}")):
-                assert found == observations.own(source), (
-                    f"broadcast(obj, src={source}) gives {found} in rank {rank}. Expected: {observations.own(source)}"
+            for rank, found in enumerate(runs.full_run.values(f"broadcast from {source}")):
+                expected = observations.own(source)
+                assert found == expected, (
+                    f"broadcast(obj, src={source}) returned {found} in rank {rank}. Expected: {expected}"
                 )
 
     def test_a_barrier_waits_for_all(self, runs: Runs) -> None:
-        """Nobody leaves ``barrier`` before everyone has come to it."""
-        times = runs.everything.values("barrier")
+        """No process leaves ``barrier`` before all have reached it."""
+        times = runs.full_run.values("barrier")
         last = max(before for before, _ in times)
         for rank, (_, after) in enumerate(times):
             assert after >= last, (
-                f"rank {rank} leaves the barrier {last - after:.2f} s before the last process comes to it"
+                f"rank {rank} leaves the barrier {last - after:.2f} s before the last process reaches it"
             )
 
     def test_the_main_process_goes_first(self, runs: Runs) -> None:
-        """Within ``main_process_first`` nobody is before the main process has left it."""
-        (_, left), *others = runs.everything.values("main process first")
+        """No process enters ``main_process_first`` before the main process has left it."""
+        (_, left), *others = runs.full_run.values("main process first")
         for rank, (entered, _) in enumerate(others, start=1):
             assert entered >= left, f"rank {rank} enters {left - entered:.2f} s before the main process has left"
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     def test_the_process_group_is_there(self, runs: Runs) -> None:
-        """Where the strategy says that its processes meet in a process group, they do."""
-        for who in runs.everything.values("who"):
+        """If the strategy declares that it uses a process group, there is one, with the backend that the Plan names."""
+        for who in runs.full_run.values("who"):
             assert who["is_initialized"] or not who["uses_process_group"], (
-                f"uses_process_group is True, but rank {who['rank']} is in none while the run lives"
+                f"uses_process_group is True, but rank {who['rank']} has no process group during the run"
             )
+            planned = who["planned_backend"]
+            if planned is not None and who["is_initialized"]:
+                pairs = planned if ":" in planned else f"{who['device'].partition(':')[0]}:{planned}"
+                live = who["live_backends"]
+                assert set(pairs.split(",")) <= set(live.split(",")), (
+                    f"the Plan names the process group backend {planned!r}, but rank {who['rank']} has {live!r}"
+                )
 
     @pytest.mark.parametrize("when", ["after teardown", "after all"])
     def test_the_process_group_is_gone(self, runs: Runs, when: str) -> None:
-        """After a run's teardown a process is in no process group, and torch's settings are as before."""
+        """After teardown the process group is destroyed, and torch's settings are as before."""
         expected = {"process group": False, "default dtype": "torch.float32", "gradients": True}
-        for rank, found in enumerate(runs.everything.values(when)):
-            assert found == expected, f"{when}, rank {rank} is left with {found}. Expected: {expected}"
+        for rank, found in enumerate(runs.full_run.values(when)):
+            assert found == expected, f"{when}, rank {rank} has {found}. Expected: {expected}"
 
     def test_teardown_can_be_called_twice(self, runs: Runs) -> None:
         """A second ``teardown`` changes nothing."""
-        runs.everything.values("after another teardown")
+        runs.full_run.values("after another teardown")
 
-    def test_the_processes_end_well(self, runs: Runs) -> None:
-        """When all is done each process ends with exit code 0, and none is left."""
-        outcome = runs.everything
+    def test_processes_exit_cleanly(self, runs: Runs) -> None:
+        """At the end each process exits with code 0, and none is left."""
+        outcome = runs.full_run
         assert outcome.code == 0, f"{outcome.end}. Expected: exit code 0\n{outcome.output[-4000:]}"
-        assert not outcome.left, f"still there {outcome.left}. Expected: no process of the run"
+        assert not outcome.left, f"still running: {outcome.left}. Expected: no process of the run"
 
 
 def _check_close(what: str, found: list[float], expected: list[float], dtype: str) -> None:
@@ -201,6 +212,14 @@ def _check_close(what: str, found: list[float], expected: list[float], dtype: st
         for value, other in zip(found, expected, strict=True)
     )
     assert close, f"{what} gives {found}. Expected: {expected}, to {tolerance:g}"
+
+
+def _check_difference_refused(runs: Runs, collective: str, difference: str) -> None:
+    if runs.world_size == 1:
+        skip_by_declaration("there is only one process")
+    for rank, found in enumerate(runs.full_run.observed(f"{collective} {difference}")):
+        what = f"{collective} of tensors whose {difference} differ, in rank {rank},"
+        _check_refused(what, found, "ConfigurationError")
 
 
 def _check_refused(what: str, found: Observed, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""T2 of accelerators: one device, and what core asks of it apart from training."""
+"""T2 of accelerators: what core needs of one device besides training."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import core.random
 from core import Request, resolve
 from core.errors import DeviceError
 from core.testing.backend import BackendUnderTest
+from core.testing.marks import skip_by_declaration, tier
 from core.testing.suites.hardware import REFUSED
-from core.testing.suites.importing import asked
-from core.testing.tiers import skip_by_declaration, tier
+from core.testing.suites.importing import probed
 
 __all__ = ["DeviceTests", "UNITS", "resolved"]
 
 UNITS = frozenset(
     {"bytes", "celsius", "count", "hertz", "joules", "megahertz", "percent", "processes", "seconds", "watts"}
 )
-"""What the name of a statistic ends with."""
+"""The units at the end of a statistic's name."""
 
 _ACCEPTED: list[Any] = [1, "1", " 1 ", [0], (0,), "0,"]
 _DTYPES = {"float64": 1e-12, "float16": 2e-2, "bfloat16": 1e-1}
@@ -34,7 +34,7 @@ class DeviceTests:
 
     @pytest.fixture
     def device(self, backend: BackendUnderTest) -> torch.device:
-        """The first device, made this process's current one."""
+        """The first device, made the current device of this process."""
         accelerator = backend.create()
         accelerator.import_backend()
         device = torch.device(resolved(backend, devices=1).devices[0])
@@ -43,89 +43,93 @@ class DeviceTests:
 
     @pytest.fixture
     def accelerator(self, backend: BackendUnderTest, device: torch.device) -> Any:
-        """A new instance, its device ready."""
+        """A new instance, with its device set up."""
         return backend.create()
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
     @tier("T2")
-    @pytest.mark.parametrize("word", _ACCEPTED, ids=repr)
-    def test_one_device_is_chosen(self, backend: BackendUnderTest, word: Any) -> None:
-        """Each way to ask for one device gives one."""
-        chosen = resolved(backend, devices=word).devices
-        assert len(chosen) == 1, f"devices={word!r} gives {chosen}. Expected: one device"
+    @pytest.mark.parametrize("value", _ACCEPTED, ids=repr)
+    def test_one_device_is_chosen(self, backend: BackendUnderTest, value: Any) -> None:
+        """Each way to request one device selects one."""
+        chosen = resolved(backend, devices=value).devices
+        assert len(chosen) == 1, f"devices={value!r} selects {chosen}. Expected: one device"
 
     @tier("T2")
-    @pytest.mark.parametrize("word", ["auto", -1, "-1"], ids=repr)
-    def test_all_devices_are_chosen(self, backend: BackendUnderTest, devices: int | None, word: Any) -> None:
-        """Each way to ask for all devices gives as many as are counted, none twice."""
+    @pytest.mark.parametrize("value", ["auto", -1, "-1"], ids=repr)
+    def test_all_devices_are_chosen(self, backend: BackendUnderTest, devices: int | None, value: Any) -> None:
+        """Each way to request all devices selects all, each once."""
         accelerator = backend.create()
         count = accelerator.auto_device_count()
-        if count > 1 and "collectives" in accelerator.lacks:
-            skip_by_declaration(f"lacks collectives: {accelerator.lacks['collectives']}")
-        chosen = resolved(backend, devices=word).devices
-        assert len(chosen) == count, f"devices={word!r} gives {chosen}. Expected: auto_device_count(), {count}"
-        assert devices is None or len(set(chosen)) == count, f"devices={word!r} gives {chosen}. Expected: none twice"
+        if count > 1 and "collectives" in accelerator.unsupported:
+            skip_by_declaration(f"collectives is not supported: {accelerator.unsupported['collectives']}")
+        chosen = resolved(backend, devices=value).devices
+        assert len(chosen) == count, f"devices={value!r} selects {chosen}. Expected: auto_device_count(), {count}"
+        assert devices is None or len(set(chosen)) == count, (
+            f"devices={value!r} selects {chosen}. Expected: no duplicates"
+        )
 
     @tier("T2")
-    @pytest.mark.parametrize("word", REFUSED, ids=repr)
-    def test_other_words_are_refused(self, backend: BackendUnderTest, word: Any) -> None:
-        """A word outside of the grammar is a DeviceError that says what was given and what is there."""
-        text = _refused(backend, word)
+    @pytest.mark.parametrize("value", REFUSED, ids=repr)
+    def test_invalid_devices_are_refused(self, backend: BackendUnderTest, value: Any) -> None:
+        """A value outside the grammar raises a DeviceError with the value and the available devices."""
+        text = _refused(backend, value)
         assert "devices=" in text, f"the error does not name the argument: {text}"
-        assert "there:" in text, f"the error does not say what is there: {text}"
+        assert "available:" in text, f"the error does not say which devices are available: {text}"
 
     @tier("T2")
     def test_devices_that_are_not_there_are_refused(self, backend: BackendUnderTest, devices: int | None) -> None:
-        """One device more than there are, and the index after the last, are a DeviceError."""
+        """One device too many, and the index after the last, raise a DeviceError."""
         if devices is None:
             skip_by_declaration("device_limit() is None: any number of processes shares the hardware")
-        for word in (devices + 1, [devices], f"{devices},"):
-            _refused(backend, word)
+        for value in (devices + 1, [devices], f"{devices},"):
+            _refused(backend, value)
 
     @tier("T2", needs=("eager",))
     def test_each_index_is_a_device_of_its_own(self, backend: BackendUnderTest, devices: int | None) -> None:
-        """Each index gives its own device, of one type, on which a tensor can be made."""
+        """Each index selects a different device of the same type, on which a tensor can be created."""
         indices = range(devices or 1)
         chosen = [resolved(backend, devices=[index]).devices[0] for index in indices]
-        assert devices is None or len(set(chosen)) == len(chosen), f"indices {[*indices]} give {chosen}"
+        assert devices is None or len(set(chosen)) == len(chosen), (
+            f"indices {[*indices]} select {chosen}. Expected: no duplicates"
+        )
         types = {torch.device(name).type for name in chosen}
-        assert len(types) == 1, f"indices {[*indices]} give {chosen}. Expected: devices of one type"
+        assert len(types) == 1, f"indices {[*indices]} select {chosen}. Expected: devices of one type"
         backend.create().import_backend()
         for name in chosen:
             placed = torch.ones(2, device=name).device
-            assert placed == torch.device(name), f"a tensor made on {name!r} is on {placed}"
+            assert placed == torch.device(name), f"a tensor created on {name!r} is on {placed}"
 
     @tier("T2", needs=("eager",), tried=False)
     def test_its_devices_are_not_the_hosts(self, devices: int | None, device: torch.device) -> None:
-        """What it calls its devices is not the CPU."""
+        """Its devices are not the CPU."""
         assert devices is None or device.type != "cpu", (
-            f"{devices} device(s) are counted, but the first one is {device}. Expected: a device type of the hardware, "
-            "or None from device_limit() where the CPU's processes are meant"
+            f"it counts {devices} device(s), but the first one is {device}. Expected: the hardware's device type, "
+            "or None from device_limit() for processes on the CPU"
         )
 
     # -- using ---------------------------------------------------------------------------------------------------
 
     @tier("T2", needs=("eager",))
     def test_a_device_is_made_current(self, accelerator: Any, device: torch.device) -> None:
-        """After ``setup_device`` a tensor made on the type alone is on that device."""
+        """After ``setup_device`` a tensor created on the device type is on that device."""
         accelerator.setup_device(device)
         placed = torch.ones(2, device=device.type).device
-        assert placed.type == device.type, f"a tensor made on {device.type!r} is on {placed}"
+        assert placed.type == device.type, f"a tensor created on {device.type!r} is on {placed}"
         assert device.index is None or placed.index == device.index, (
             f"after setup_device({device}), a tensor made on {device.type!r} is on {placed}"
         )
 
     @tier("T2")
-    def test_it_can_be_waited_for(self, accelerator: Any, device: torch.device) -> None:
-        """``synchronize`` and ``empty_cache`` can be called, also again."""
+    def test_synchronize_and_empty_cache(self, accelerator: Any, device: torch.device) -> None:
+        """``synchronize`` and ``empty_cache`` can be called repeatedly."""
         for _ in range(2):
             accelerator.synchronize(device)
             accelerator.empty_cache(device)
 
     @tier("T2")
-    def test_it_can_be_torn_down_twice(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """``teardown`` can be called again, and the device is used by others afterwards."""
+    def test_accelerator_teardown_twice(self, backend: BackendUnderTest, device: torch.device) -> None:
+        """``teardown`` can be called twice, and another instance can use the device afterwards."""
         first = backend.create()
         first.setup_device(device)
         first.teardown()
@@ -136,82 +140,82 @@ class DeviceTests:
 
     @tier("T2", needs=("eager",))
     def test_forking_after_use(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """A process that used the device says why it must not be forked; else a forked one can use the device."""
-        answer = asked("forked_after_use", backend, str(device)).value
+        """A process that used the device says why it cannot be forked; otherwise a forked one can use the device."""
+        answer = probed("forked_after_use", backend, str(device)).value
         if answer["reason"]:
-            assert len(answer["reason"]) > 2, "fork_unsafe_reason() gives an empty text. Expected: a reason, or None"
+            assert len(answer["reason"]) > 2, "fork_unsafe_reason() returned an empty text. Expected: a reason, or None"
             return
         assert answer["computed"] == "4.0", (
-            f"fork_unsafe_reason() gives None, but a forked process that uses {device} gives: {answer['computed']}"
+            f"fork_unsafe_reason() returned None, but a forked process that uses {device} gives: {answer['computed']}"
         )
 
     # -- random numbers ------------------------------------------------------------------------------------------
 
     @tier("T2", needs=("rng_state", "eager"))
     def test_random_state_is_restored(self, accelerator: Any, device: torch.device) -> None:
-        """After ``set_rng_state`` the device draws exactly what it drew after ``get_rng_state``, and goes on."""
+        """After ``set_rng_state`` the device draws the same numbers as after ``get_rng_state``."""
         state = accelerator.get_rng_state(device)
-        assert isinstance(state, torch.Tensor), f"get_rng_state() gives {type(state).__name__}. Expected: a tensor"
+        assert isinstance(state, torch.Tensor), f"get_rng_state() returned {type(state).__name__}. Expected: a tensor"
         assert (state.dtype, state.device.type) == (torch.uint8, "cpu"), (
-            f"get_rng_state() gives {state.dtype} on {state.device}. Expected: bytes on the CPU"
+            f"get_rng_state() returned {state.dtype} on {state.device}. Expected: torch.uint8 on the CPU"
         )
         kept = state.clone()
         drawn = [torch.rand(64, device=device).cpu() for _ in range(2)]
-        assert torch.equal(state, kept), "drawing changes the state that get_rng_state() gave. Expected: a copy"
+        assert torch.equal(state, kept), "drawing changes the state that get_rng_state() returned. Expected: a copy"
         accelerator.set_rng_state(state, device)
         again = [torch.rand(64, device=device).cpu() for _ in range(2)]
         for before, after in zip(drawn, again, strict=True):
-            assert torch.equal(before, after), f"set_rng_state() does not bring back what {device} drew"
+            assert torch.equal(before, after), f"after set_rng_state() {device} draws different numbers"
         assert not torch.equal(drawn[0], drawn[1]), f"{device} draws the same numbers twice"
 
     @tier("T2", needs=("rng_state", "eager"))
     def test_all_random_state_is_restored(self, accelerator: Any, device: torch.device) -> None:
-        """What a checkpoint keeps of random numbers brings back those of the host and of the device together."""
+        """The random state in a checkpoint restores the generators of host and device."""
         state = core.random.get_rng_state(accelerator, device)
         drawn = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
         core.random.set_rng_state(state, accelerator, device)
         again = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
-        assert again == drawn, "the state of all generators does not bring back what they drew"
+        assert again == drawn, "after restoring the state of all generators, they draw different numbers"
 
     # -- computing -----------------------------------------------------------------------------------------------
 
     @tier("T2", needs=("eager",))
-    @pytest.mark.parametrize("word", [pytest.param(word, marks=tier("T2", needs=(word,))) for word in _DTYPES])
-    def test_it_computes_in(self, device: torch.device, word: str) -> None:
-        """A matrix product and its gradient in the dtype are what the CPU computes in float64, rounded."""
-        dtype = getattr(torch, word)
+    @pytest.mark.parametrize("value", [pytest.param(value, marks=tier("T2", needs=(value,))) for value in _DTYPES])
+    def test_it_computes_in(self, device: torch.device, value: str) -> None:
+        """A matrix product and its gradient in the dtype are the CPU's in float64, rounded."""
+        dtype = getattr(torch, value)
         draw = torch.Generator().manual_seed(3)
         left, right = (torch.randn(8, 8, generator=draw, dtype=torch.float64).to(dtype).double() for _ in range(2))
-        there = left.to(device, dtype).requires_grad_()
-        product = there @ right.to(device, dtype)
+        moved = left.to(device, dtype).requires_grad_()
+        product = moved @ right.to(device, dtype)
         assert product.dtype == dtype, f"a product of {dtype} is {product.dtype} on {device}"
         product.sum().backward()  # type: ignore[no-untyped-call]
-        gradient = there.grad
+        gradient = moved.grad
         assert gradient is not None, f"no gradient on {device}"
         for name, found, expected in (
             ("product", product.detach(), left @ right),
             ("gradient", gradient, right.sum(1).expand(8, 8)),
         ):
             error = (found.cpu().double() - expected).abs().max().item()
-            assert error <= _DTYPES[word] * 8, f"{name} in {word} on {device}: off by {error:.3g}"
+            assert error <= _DTYPES[value] * 8, f"{name} in {value} on {device}: off by {error:.3g}"
 
     @tier("T2", needs=("autocast", "eager"))
     @pytest.mark.parametrize(
-        "word", [pytest.param(word, marks=tier("T2", needs=(word,))) for word in ("bfloat16", "float16")]
+        "value", [pytest.param(value, marks=tier("T2", needs=(value,))) for value in ("bfloat16", "float16")]
     )
-    def test_autocast(self, accelerator: Any, device: torch.device, word: str) -> None:
-        """Under ``torch.autocast`` of ``autocast_device_type`` a matrix product is in the dtype; outside it is not."""
-        dtype, kind = getattr(torch, word), accelerator.autocast_device_type(device)
+    def test_autocast(self, accelerator: Any, device: torch.device, value: str) -> None:
+        """Under ``torch.autocast`` a linear layer returns the dtype; outside it does not."""
+        dtype, kind = getattr(torch, value), accelerator.autocast_device_type(device)
         layer, inputs = nn.Linear(4, 4).to(device), torch.ones(2, 4, device=device)
         with torch.autocast(kind, dtype=dtype):
             inside = layer(inputs).dtype
         outside = layer(inputs).dtype
-        assert inside == dtype, f"torch.autocast({kind!r}, dtype={dtype}): a linear layer on {device} gives {inside}"
-        assert outside == torch.float32, f"after torch.autocast, a linear layer on {device} gives {outside}"
+        assert inside == dtype, f"torch.autocast({kind!r}, dtype={dtype}): a linear layer on {device} returned {inside}"
+        assert outside == torch.float32, f"after torch.autocast, a linear layer on {device} returned {outside}"
 
     @tier("T2", needs=("loss_scaling", "eager"))
     def test_loss_scaling(self, accelerator: Any, device: torch.device) -> None:
-        """``torch.amp.GradScaler`` unscales gradients, and leaves out a step with an infinite one."""
+        """``torch.amp.GradScaler`` unscales gradients, and skips a step with infinite ones."""
         kind = accelerator.autocast_device_type(device)
         scaler = torch.amp.GradScaler(kind, init_scale=8.0)
         weight = nn.Parameter(torch.ones(2, device=device))
@@ -230,21 +234,21 @@ class DeviceTests:
 
     @tier("T2")
     def test_statistics_are_numbers_with_units(self, accelerator: Any, device: torch.device) -> None:
-        """``get_device_stats`` gives finite numbers whose names end with their unit, for a device and for its name."""
+        """``get_device_stats`` returns finite numbers whose names end with a unit, for a device and for its name."""
         stats = accelerator.get_device_stats(device)
         for name, value in stats.items():
             unit = name.rpartition("_")[2]
-            assert unit in UNITS, (
-                f"{name!r} among the statistics ends with no unit. Valid: _{', _'.join(sorted(UNITS))}"
-            )
+            assert unit in UNITS, f"statistic {name!r} does not end with a unit. Valid: _{', _'.join(sorted(UNITS))}"
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            assert number, f"{name!r} among the statistics is {value!r}. Expected: a finite number"
+            assert number, f"statistic {name!r} is {value!r}. Expected: a finite number"
         by_name = accelerator.get_device_stats(str(device))
-        assert by_name.keys() == stats.keys(), f"get_device_stats({str(device)!r}) has {[*by_name]}, of it {[*stats]}"
+        assert by_name.keys() == stats.keys(), (
+            f"get_device_stats({str(device)!r}) has {[*by_name]}, but for a torch.device {[*stats]}"
+        )
 
     @tier("T2", needs=("memory_stats", "eager"))
     def test_memory_is_counted(self, accelerator: Any, device: torch.device) -> None:
-        """``memory_allocated_bytes`` grows by a tensor that is made on the device, and shrinks when it is gone."""
+        """``memory_allocated_bytes`` grows when a tensor is created on the device, and shrinks when it is deleted."""
 
         def allocated() -> int:
             accelerator.synchronize(device)
@@ -258,19 +262,19 @@ class DeviceTests:
         del buffer
         after = allocated()
         assert during - before >= _BUFFER, f"a tensor of {_BUFFER} bytes counts as {during - before}"
-        assert during - after >= _BUFFER, f"when a tensor of {_BUFFER} bytes is gone, {during - after} bytes are"
+        assert during - after >= _BUFFER, f"deleting a tensor of {_BUFFER} bytes frees {during - after}"
 
 
-def resolved(backend: BackendUnderTest, **words: Any) -> Any:
-    """The Plan for ``words`` on the accelerator, of nothing but them and what is installed."""
-    return resolve(Request.read(environ=backend.environ, accelerator=backend.name, **words), backend.registry)
+def resolved(backend: BackendUnderTest, **arguments: Any) -> Any:
+    """The Plan for these arguments on the accelerator, without the user's environment."""
+    return resolve(Request.read(environ=backend.environ, accelerator=backend.name, **arguments), backend.registry)
 
 
-def _refused(backend: BackendUnderTest, word: Any) -> str:
+def _refused(backend: BackendUnderTest, value: Any) -> str:
     try:
-        chosen = resolved(backend, devices=word).devices
+        chosen = resolved(backend, devices=value).devices
     except DeviceError as error:
         return str(error)
     except Exception as error:
-        raise AssertionError(f"devices={word!r} raises {error!r}. Expected: core.errors.DeviceError") from error
-    raise AssertionError(f"devices={word!r} gives {chosen}. Expected: core.errors.DeviceError")
+        raise AssertionError(f"devices={value!r} raises {error!r}. Expected: core.errors.DeviceError") from error
+    raise AssertionError(f"devices={value!r} selects {chosen}. Expected: core.errors.DeviceError")

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing.suites.several import SEVERAL, Runs, RunTests
-from core.testing.tiers import skip_by_declaration
+from core.testing.marks import skip_by_declaration
+from core.testing.suites.multi_process import MULTI_DEVICE, MultiProcessTests, Runs
 
 __all__ = ["FailureTests"]
 
 ENDS_WITHIN = 60.0
-"""Seconds between the failure of one process and the end of all."""
+"""The time limit in seconds from the failure of one process to the end of all."""
 
 
-class FailureTests(RunTests):
+class FailureTests(MultiProcessTests):
     """Tests of tier T3."""
 
-    @SEVERAL
+    @MULTI_DEVICE
     @pytest.mark.parametrize(("how", "victim"), [("kill", 1), ("raise", 0)])
-    def test_a_failing_process_ends_all(self, several: Runs, how: str, victim: int) -> None:
-        """A killed process, or an exception in one, ends all in bounded time with a failing exit code; none is left."""
-        if several.world_size == 1:
-            skip_by_declaration("one process drives all devices")
-        if "started_here" in several.start:
+    def test_a_failing_process_ends_all(self, multi_device: Runs, how: str, victim: int) -> None:
+        """A killed process or an exception in one ends all processes in bounded time, with a failing exit code."""
+        if multi_device.world_size == 1:
+            skip_by_declaration("one_process_per_node is True: one process drives all devices")
+        if "started_here" in multi_device.start:
             skip_by_declaration("launcher is None: it starts no processes")
-        outcome = several.run("failing", dict(several.words), how, victim, **several.start)
+        outcome = multi_device.run("failing", dict(multi_device.arguments), how, victim, **multi_device.start)
         failed = outcome.values("failed")[victim]
         assert outcome.code is not None, f"{how} in rank {victim}: {outcome.end}\n{outcome.output[-4000:]}"
         assert outcome.code != 0, f"{how} in rank {victim}: {outcome.end}. Expected: a failing exit code"
         seconds = outcome.ended_at - failed
         assert seconds <= ENDS_WITHIN, (
-            f"{how} in rank {victim}: all ended after {seconds:.0f} s. Expected: {ENDS_WITHIN:g} s"
+            f"{how} in rank {victim}: all ended after {seconds:.0f} s. Expected: at most {ENDS_WITHIN:g} s"
         )
-        assert not outcome.left, f"{how} in rank {victim}: still there {outcome.left}. Expected: no process of the run"
-        came_through = [rank for rank, found in enumerate(outcome.ranks) if "came through" in found]
-        assert not came_through, f"{how} in rank {victim}: ranks {came_through} came through a barrier without it"
+        assert not outcome.left, (
+            f"{how} in rank {victim}: still running: {outcome.left}. Expected: no process of the run"
+        )
+        passed = [rank for rank, found in enumerate(outcome.ranks) if "came through" in found]
+        assert not passed, f"{how} in rank {victim}: ranks {passed} passed a barrier without it"
         assert how == "kill" or "planted by the conformance kit" in outcome.output, (
-            f"raise in rank {victim}: the exception is not shown. What is:\n{outcome.output[-2000:]}"
+            f"raise in rank {victim}: the exception is not shown. The output is:\n{outcome.output[-2000:]}"
         )

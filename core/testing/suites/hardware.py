@@ -1,4 +1,4 @@
-"""T0 and T1 of accelerators: what they say of their hardware, which need not be there."""
+"""T0 and T1 of accelerators: what they report about hardware, which may be absent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from core.accelerators import parse_devices
 from core.errors import DeviceError
 from core.testing.backend import BackendUnderTest
 from core.testing.fresh import ask
+from core.testing.marks import not_run, tier
 from core.testing.suites.base import reference
-from core.testing.suites.importing import asked
+from core.testing.suites.importing import probed
 from core.testing.suites.metadata import DETECTION_LIMIT
-from core.testing.tiers import not_run, tier
 
 __all__ = ["REFUSED", "HardwareTests"]
 
@@ -22,13 +22,13 @@ AVAILABILITY_LIMIT = 10.0
 """Seconds that ``is_available`` may take."""
 
 ACCEPTED: list[Any] = ["auto", -1, "-1", 1, 2, "2", " 2 ", [0], [1, 0], (0, 1), "1,", "1, 0"]
-"""Words of the grammar, where two devices are there."""
+"""Valid values of ``devices=`` with two devices."""
 
 REFUSED: list[Any] = [
     *(0, -2, True, 1.5, None, "", "0", "-2", "1-3", "abc", "AUTO", "cpu:0", "0,0", "[0]", "1.0"),
     *([], (), [0, 0], [True], [-1], ["0"], [0.0], {0}, {0: 0}, 10**30),
 ]
-"""Outside of the grammar, or more than any machine has."""
+"""Values outside the grammar, or more devices than any machine has."""
 
 
 class HardwareTests:
@@ -36,22 +36,20 @@ class HardwareTests:
 
     @tier("T0")
     def test_detection_is_declared(self, backend: BackendUnderTest) -> None:
-        """The spec has a ``detect``, so that ``accelerator="auto"`` need not import the class to pass over it."""
+        """The spec has a ``detect``, so that ``accelerator="auto"`` can reject it without importing the class."""
         spec = backend.spec
         if spec.detect is None:
-            not_run(
-                "its spec declares no `detect`: to choose among accelerators, its class is imported. Better: a detect"
-            )
+            not_run("its spec declares no `detect`, so accelerator='auto' has to import its class. Better: a detect")
 
     @tier("T0")
-    def test_detection_answers(self, backend: BackendUnderTest) -> None:
-        """``detect`` gives a number of devices in bounded time, without torch, and prints nothing."""
+    def test_detection_counts_devices(self, backend: BackendUnderTest) -> None:
+        """``detect`` returns a number of devices in bounded time, without torch, and prints nothing."""
         function = backend.spec.detect
         if function is None:
             not_run("its spec declares no `detect`")
-        answer = ask("core.testing.questions:detected", function, limit=DETECTION_LIMIT)
-        assert answer.value["is_count"], f"{function}() gives {answer.value['answer']}. Expected: a whole number from 0"
-        assert not answer.value["torch"], f"{function}() imports torch. Expected: it is torch-free"
+        answer = ask("core.testing.probes:detected", function, limit=DETECTION_LIMIT)
+        assert answer.value["is_count"], f"{function}() returned {answer.value['answer']}. Expected: an integer >= 0"
+        assert not answer.value["torch"], f"{function}() imports torch. Expected: no import of torch"
         assert not answer.output, f"{function}() prints {answer.output.strip()[:500]!r}. Expected: nothing"
 
     @tier("T1")
@@ -60,99 +58,105 @@ class HardwareTests:
         function = backend.spec.detect
         if function is None:
             not_run("its spec declares no `detect`")
-        detected = ask("core.testing.questions:detected", function, limit=DETECTION_LIMIT).value["answer"]
-        counted = asked("availability", backend).value
+        detected = ask("core.testing.probes:detected", function, limit=DETECTION_LIMIT).value["answer"]
+        counted = probed("availability", backend).value
         expected = counted["counts"][0] if counted["available"][0] == "True" else "0"
         assert detected == expected, (
-            f"{function}() counts {detected} device(s), the class {expected}. Expected: as many"
+            f"{function}() counts {detected} device(s), the class {expected}. Expected: the same number"
         )
 
     @tier("T1")
-    def test_what_it_lacks_has_a_reason(self, backend: BackendUnderTest) -> None:
-        """Each capability that it declares to lack comes with the reason that users are shown."""
-        for word, reason in backend.load().lacks.items():
-            assert isinstance(reason, str), f"lacks[{word!r}] is {reason!r}. Expected: a reason, in words"
-            assert reason.strip(), f"lacks[{word!r}] is {reason!r}. Expected: a reason, in words"
+    def test_unsupported_has_reasons(self, backend: BackendUnderTest) -> None:
+        """Each unsupported capability has a reason to show to users."""
+        for capability, reason in backend.load().unsupported.items():
+            assert isinstance(reason, str), (
+                f"unsupported[{capability!r}] is {reason!r}. Expected: a text with the reason"
+            )
+            assert reason.strip(), f"unsupported[{capability!r}] is {reason!r}. Expected: a text with the reason"
 
     @tier("T1")
-    def test_is_available_answers(self, backend: BackendUnderTest) -> None:
-        """``is_available`` gives a truth value in bounded time, the same when it is asked again."""
-        answer = asked("availability", backend)
+    def test_is_available(self, backend: BackendUnderTest) -> None:
+        """``is_available`` returns a bool in bounded time, and the same one again."""
+        answer = probed("availability", backend)
         _check_available(answer.value)
 
     @tier("T1")
-    def test_asking_takes_no_device(self, backend: BackendUnderTest) -> None:
-        """``is_available`` and ``auto_device_count`` take no device into use: others may want to fork first."""
-        taken = asked("availability", backend).value["initialized"]
+    def test_counting_initializes_no_device(self, backend: BackendUnderTest) -> None:
+        """``is_available`` and ``auto_device_count`` initialize no device, so that the process can still fork."""
+        taken = probed("availability", backend).value["initialized"]
         assert taken == [], f"is_available() and auto_device_count() initialize {', '.join(taken)}. Expected: no device"
 
     @tier("T1")
     def test_devices_are_counted(self, backend: BackendUnderTest) -> None:
-        """``auto_device_count`` gives a whole number, at least 1 where the hardware is available."""
-        answer = asked("availability", backend).value
+        """``auto_device_count`` returns an integer, at least 1 if the hardware is available."""
+        answer = probed("availability", backend).value
         for count in answer["counts"]:
-            assert count.isdecimal(), f"auto_device_count() gives {count}. Expected: a whole number from 0"
+            assert count.isdecimal(), f"auto_device_count() returned {count}. Expected: an integer >= 0"
             assert (answer["available"][0] == "True") == (int(count) > 0), (
-                f"is_available() gives {answer['available'][0]}, but auto_device_count() {count}"
+                f"is_available() returned {answer['available'][0]}, but auto_device_count() {count}"
             )
 
     @tier("T1")
-    def test_without_devices(self, backend: BackendUnderTest, hidden: Mapping[str, str]) -> None:
-        """Where no device is there, ``is_available`` says so; it does not raise."""
+    def test_without_devices(self, backend: BackendUnderTest, hide_devices: Mapping[str, str]) -> None:
+        """Without a device, ``is_available`` returns False and does not raise."""
         if backend.is_served:
-            not_run("it is a further name of a backend that serves it only where there is a device")
-        if not hidden:
-            not_run("nobody said how devices are hidden. Valid: --hide-devices NAME=VALUE")
-        answer = ask("core.testing.questions:availability", reference(backend), environ=hidden).value
+            not_run("the name exists only where a device is present")
+        if not hide_devices:
+            not_run("no way to hide the devices is given. Pass --hide-devices NAME=VALUE")
+        answer = ask("core.testing.probes:availability", reference(backend), environ=hide_devices).value
         _check_available(answer)
-        assert answer["available"][0] == "False", f"is_available() gives True with {dict(hidden)}. Expected: False"
+        assert answer["available"][0] == "False", (
+            f"is_available() returned True with {dict(hide_devices)}. Expected: False"
+        )
         assert answer["counts"][0] == "0", (
-            f"auto_device_count() gives {answer['counts'][0]} with {dict(hidden)}. Expected: 0"
+            f"auto_device_count() returned {answer['counts'][0]} with {dict(hide_devices)}. Expected: 0"
         )
 
     @tier("T1")
-    def test_asking_is_fork_safe(self, backend: BackendUnderTest) -> None:
-        """A process forked after ``is_available`` was asked is answered the same."""
-        here, there = asked("forked", backend).value
-        assert there == here, f"is_available() gives {here}, but in a process forked afterwards: {there}"
+    def test_is_available_after_fork(self, backend: BackendUnderTest) -> None:
+        """A process forked after a call of ``is_available`` gets the same result."""
+        here, forked = probed("forked", backend).value
+        assert forked == here, f"is_available() returned {here}, but in a process forked afterwards: {forked}"
 
     @tier("T1")
-    @pytest.mark.parametrize("word", ACCEPTED, ids=repr)
-    def test_it_takes_the_grammar_of_devices(self, backend: BackendUnderTest, word: Any) -> None:
-        """``parse_devices`` takes the indices that core makes of ``devices=``; two devices are pretended."""
-        indices = parse_devices(word, all_devices=2, limit=2, accelerator=backend.name)
+    @pytest.mark.parametrize("value", ACCEPTED, ids=repr)
+    def test_parse_devices_takes_the_grammar(self, backend: BackendUnderTest, value: Any) -> None:
+        """``parse_devices`` takes the indices that core parses from ``devices=``, with two simulated devices."""
+        indices = parse_devices(value, all_devices=2, limit=2, accelerator=backend.name)
         taken = _with_two_devices(backend).parse_devices(list(indices))
-        assert taken is not None, f"parse_devices({indices}) gives None. Expected: what get_parallel_devices takes"
+        assert taken is not None, f"parse_devices({indices}) returned None. Expected: what get_parallel_devices takes"
 
     @tier("T1")
-    @pytest.mark.parametrize("word", REFUSED, ids=repr)
-    def test_it_makes_nothing_of_other_words(self, backend: BackendUnderTest, word: Any) -> None:
-        """``parse_devices`` never makes devices out of a word outside of the grammar; two devices are pretended.
+    @pytest.mark.parametrize("value", REFUSED, ids=repr)
+    def test_parse_devices_refuses_other_values(self, backend: BackendUnderTest, value: Any) -> None:
+        """``parse_devices`` never turns a value outside the grammar into devices, with two simulated devices.
 
-        It raises DeviceError, as the base class does; an override that leaves that to core hands the word back.
+        It raises DeviceError, as the base class does; an override that leaves that to core returns the value.
         """
         accelerator = _with_two_devices(backend)
         try:
-            taken = accelerator.parse_devices(word)
+            taken = accelerator.parse_devices(value)
         except DeviceError:
             return
         except Exception as error:
             raise AssertionError(
-                f"parse_devices({word!r}) raises {error!r}. Expected: core.errors.DeviceError"
+                f"parse_devices({value!r}) raises {error!r}. Expected: core.errors.DeviceError"
             ) from error
-        assert taken is word, f"parse_devices({word!r}) gives {taken!r}. Expected: core.errors.DeviceError"
+        assert taken is value, f"parse_devices({value!r}) returned {taken!r}. Expected: core.errors.DeviceError"
 
 
 def _check_available(answer: Mapping[str, Any]) -> None:
     first, second = answer["available"]
-    assert first in ("True", "False"), f"is_available() gives {first}. Expected: True or False"
-    assert second == first, f"is_available() gives {first} and then {second}. Expected: the same"
+    assert first in ("True", "False"), f"is_available() returned {first}. Expected: True or False"
+    assert second == first, f"is_available() returned {first} and then {second}. Expected: the same"
     seconds = answer["seconds"]
-    assert seconds <= AVAILABILITY_LIMIT, f"is_available() takes {seconds:.1f} s. Expected: {AVAILABILITY_LIMIT:g} s"
+    assert seconds <= AVAILABILITY_LIMIT, (
+        f"is_available() takes {seconds:.1f} s. Expected: at most {AVAILABILITY_LIMIT:g} s"
+    )
 
 
 def _with_two_devices(backend: BackendUnderTest) -> Any:
-    """The accelerator, with two devices of which nobody asks more than their indices."""
+    """The accelerator with two simulated devices, of which only the indices are used."""
     cls = backend.load()
     pretended = {
         "name": backend.name,

@@ -1,4 +1,4 @@
-"""What is asked of every precision."""
+"""The suite of precisions."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from core import Request, Runtime, Trainer, resolve
 from core.errors import CoreError
 from core.testing import problem
 from core.testing.backend import BackendUnderTest
+from core.testing.marks import skip_by_declaration, tier
 from core.testing.precision_problem import Known, Probe
 from core.testing.suites.accelerator import counted, present_accelerator
 from core.testing.suites.base import Suite
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
-from core.testing.tiers import skip_by_declaration, tier
 
 __all__ = ["PrecisionSuite"]
 
 _DTYPES = ("param_dtype", "compute_dtype", "reduce_dtype", "buffer_dtype", "output_dtype")
 
 _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""By ``compute_dtype``: how far any of the losses, from 1.2 to 0.3, may be from the CPU's in float32."""
+"""By ``compute_dtype``: the tolerance of the losses, from 1.2 to 0.3, compared with the CPU in float32."""
 
 _EXACT = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """By dtype: the relative error of a few operations."""
@@ -44,45 +44,46 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @pytest.fixture
     def accelerator(self, backend: BackendUnderTest) -> BackendUnderTest:
-        """What the precision is run on: what ``"auto"`` means here."""
+        """The accelerator of the tests: that of ``"auto"``."""
         return present_accelerator(backend)
 
     @pytest.fixture
-    def lacks(self, accelerator: BackendUnderTest) -> Mapping[str, str]:
+    def unsupported(self, accelerator: BackendUnderTest) -> Mapping[str, str]:
         """The accelerator's own declaration."""
-        lacks: Mapping[str, str] = accelerator.load().lacks
-        return lacks
+        unsupported: Mapping[str, str] = accelerator.load().unsupported
+        return unsupported
 
     @pytest.fixture
     def devices(self, accelerator: BackendUnderTest) -> int | None:
-        """How many the accelerator counts."""
+        """The number that the accelerator counts."""
         return counted(accelerator)
 
     @pytest.fixture(autouse=True)
     def _default_dtype(self) -> Iterator[None]:
-        """What one test finds to be left behind does not fail the next."""
+        """Restore the default dtype, so that a failure does not affect the next test."""
         yield
         torch.set_default_dtype(torch.float32)
 
     @pytest.fixture
-    def words(self, backend: BackendUnderTest, accelerator: BackendUnderTest) -> dict[str, Any]:
-        """The words of a front end, unless the accelerator declares that it lacks what they need."""
-        words = {"accelerator": accelerator.name, "devices": 1, "precision": backend.name}
+    def arguments(self, backend: BackendUnderTest, accelerator: BackendUnderTest) -> dict[str, Any]:
+        """The arguments of a front end; skips the test if the accelerator declares what they need as unsupported."""
+        arguments = {"accelerator": accelerator.name, "devices": 1, "precision": backend.name}
         try:
-            resolve(Request.read(environ=backend.environ, **words), backend.registry)
+            resolve(Request.read(environ=backend.environ, **arguments), backend.registry)
         except CoreError as error:
-            if not accelerator.load().lacks:
+            if not accelerator.load().unsupported:
                 raise
             skip_by_declaration(str(error))
-        return words
+        return arguments
 
     @pytest.fixture
-    def runtime(self, words: dict[str, Any], lacks: Mapping[str, str]) -> Any:
-        """A Runtime in the precision, live, and torn down in the end."""
-        if "eager" in lacks:
-            skip_by_declaration(f"lacks eager: {lacks['eager']}")
-        live = Runtime(**words)
-        assert live.strategy.precision.name == words["precision"]
+    def runtime(self, arguments: dict[str, Any], unsupported: Mapping[str, str]) -> Any:
+        """A Runtime in the precision."""
+        if "eager" in unsupported:
+            skip_by_declaration(f"eager is not supported: {unsupported['eager']}")
+        live = Runtime(**arguments)
+        live.launch()
+        assert live.strategy.precision.name == arguments["precision"]
         yield live
         live.teardown()
 
@@ -93,7 +94,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @pytest.fixture
     def run_probe(self, runtime: Runtime) -> Callable[..., tuple[Probe, Any]]:
-        """Prepares a :class:`Probe` and runs it; returns it with what it gave."""
+        """Prepares a :class:`Probe` and runs it; returns the probe and its output."""
 
         def run() -> tuple[Probe, Any]:
             probe = Probe()
@@ -112,14 +113,14 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
     @tier("T1")
     @pytest.mark.parametrize("field", _DTYPES)
     def test_the_declaration_is_of_dtypes(self, backend: BackendUnderTest, field: str) -> None:
-        """Each of the dtypes that it declares is a floating point :class:`torch.dtype`."""
+        """Each declared dtype is a floating point :class:`torch.dtype`."""
         dtype = getattr(backend.create(), field)
         assert isinstance(dtype, torch.dtype), f"{field}={dtype!r}. Expected: a torch.dtype"
-        assert dtype.is_floating_point, f"{field}={dtype!r}. Expected: one of floating point"
+        assert dtype.is_floating_point, f"{field}={dtype!r}. Expected: a floating point dtype"
 
     @tier("T1")
-    def test_it_says_whether_it_scales_the_loss(self, backend: BackendUnderTest) -> None:
-        """``scales_loss`` is a truth value."""
+    def test_scales_loss_is_a_bool(self, backend: BackendUnderTest) -> None:
+        """``scales_loss`` is a bool."""
         scales = backend.create().scales_loss
         assert isinstance(scales, bool), f"scales_loss={scales!r}. Expected: True or False"
 
@@ -131,63 +132,65 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_buffers_are_of_the_declared_dtype(self, run_probe: Any, precision: Any) -> None:
-        """Prepared floating point buffers are in ``buffer_dtype``, and others as they were."""
+        """Prepared floating point buffers are in ``buffer_dtype``, and others unchanged."""
         probe, _ = run_probe()
         _check_dtypes("the floating point buffer", [probe.scale.dtype], precision, "buffer_dtype")
-        assert probe.seen.dtype == torch.int64, (
-            f"a buffer of whole numbers is {probe.seen.dtype}. Expected: torch.int64"
-        )
+        assert probe.seen.dtype == torch.int64, f"an integer buffer is {probe.seen.dtype}. Expected: torch.int64"
 
     @tier("T2")
     def test_products_are_computed_in_the_declared_dtype(self, run_probe: Any, precision: Any) -> None:
-        """A linear layer in the forward pass gives ``compute_dtype``."""
+        """A linear layer in the forward pass returns ``compute_dtype``."""
         probe, _ = run_probe()
-        _check_dtypes("what a linear layer gives", probe.computed, precision, "compute_dtype")
+        _check_dtypes("the output of a linear layer", probe.computed, precision, "compute_dtype")
 
     @tier("T2")
     def test_outputs_are_of_the_declared_dtype(self, run_probe: Any, precision: Any) -> None:
-        """Floating point outputs, however nested, are in ``output_dtype``; all others come out as they are."""
+        """Floating point outputs, however nested, are in ``output_dtype``; all others are unchanged."""
         _, output = run_probe()
         _check_dtypes("outputs", [output["product"].dtype, output["nested"][0].dtype], precision, "output_dtype")
-        assert output["labels"].dtype == torch.int64, f"whole numbers come out as {output['labels'].dtype}"
-        assert output["word"] == "kept", f"a word comes out as {output['word']!r}"
+        assert output["labels"].dtype == torch.int64, (
+            f"an integer output is {output['labels'].dtype}. Expected: torch.int64"
+        )
+        assert output["text"] == "kept", f"a text output is {output['text']!r}. Expected: 'kept'"
 
     @tier("T2")
     def test_whole_numbers_go_in_as_they_are(self, run_probe: Any, runtime: Runtime) -> None:
-        """The module is given inputs of whole numbers in their own dtype."""
+        """Integer inputs reach the module in their own dtype."""
         probe, _ = run_probe()
-        assert probe.given[0]["labels"] == torch.int64, f"whole numbers go in as {probe.given[0]['labels']}"
+        assert probe.given[0]["labels"] == torch.int64, (
+            f"an integer input is {probe.given[0]['labels']}. Expected: torch.int64"
+        )
 
     @tier("T2")
     def test_gradients_and_optimizer_state_are_of_the_declared_dtype(self, runtime: Runtime, precision: Any) -> None:
-        """Gradients, and what the optimizer keeps for a parameter, are in ``param_dtype``."""
+        """Gradients and the optimizer's state of a parameter are in ``param_dtype``."""
         known = _KnownStep(runtime, momentum=0.9)
         known.backward()
         _check_dtypes("gradients", [known.gradient.dtype], precision, "param_dtype")
         known.step()
         state = [v.dtype for part in known.inner.state.values() for v in part.values() if _is_vector(v)]
-        assert state, "the optimizer keeps no momentum after a step"
+        assert state, "the optimizer has no momentum after a step"
         _check_dtypes("the optimizer's state", state, precision, "param_dtype")
 
     # -- training ------------------------------------------------------------------------------------------------
 
     @tier("T2")
-    def test_training_is_close_to_float32(self, words: dict[str, Any], precision_of: Any) -> None:
-        """The losses of a Trainer are near those of a plain loop on the CPU in float32."""
+    def test_training_is_close_to_float32(self, arguments: dict[str, Any], precision_of: Any) -> None:
+        """The losses of a Trainer are close to those of a plain loop on the CPU in float32."""
         losses = problem.Losses()
-        Trainer(**{**problem.OPTIONS, **words}, callbacks=losses).fit(problem.Classifier(), problem.loader())
+        Trainer(**{**problem.OPTIONS, **arguments}, callbacks=losses).fit(problem.Classifier(), problem.loader())
         error = problem.largest_difference(losses.values, problem.by_hand()[0])
         allowed = _TOLERANCES[precision_of.compute_dtype]
-        assert error <= allowed, f"losses are {error:.3g} off those in float32. Expected: {allowed:g}"
+        assert error <= allowed, f"losses differ by {error:.3g} from those in float32. Expected: at most {allowed:g}"
 
     @pytest.fixture
     def precision_of(self, backend: BackendUnderTest) -> Any:
-        """The precision as its spec makes it, not connected to any device."""
+        """The precision as its spec creates it, not connected to a device."""
         return backend.create()
 
     @tier("T2")
     def test_a_step_is_of_true_gradients(self, known: _KnownStep, precision: Any) -> None:
-        """A step goes by the gradients of the loss itself, whatever it was scaled by; several steps as well."""
+        """Steps use the gradients of the unscaled loss."""
         weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
         for _ in range(3):
             known.backward()
@@ -198,7 +201,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_accumulated_gradients_add_up(self, known: _KnownStep, precision: Any) -> None:
-        """Two backward passes before a step count as the sum of both."""
+        """The gradients of two backward passes before a step add up."""
         known.backward()
         known.backward()
         known.step()
@@ -209,7 +212,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_gradients_are_scaled_as_declared(self, known: _KnownStep, precision: Any) -> None:
-        """After ``backward`` gradients are scaled where ``scales_loss`` says so, and true where it does not."""
+        """After ``backward`` gradients are scaled if, and only if, ``scales_loss`` is True."""
         scale = known.scale()
         if precision.scales_loss:
             assert scale > 1, f"scales_loss is True, but gradients are scaled by {scale:g}. Expected: more than 1"
@@ -218,7 +221,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_an_overflow_is_left_out(self, known: _KnownStep, precision: Any) -> None:
-        """A step whose gradients are infinite changes no weight, and the scale is then a half of what it was."""
+        """A step with infinite gradients changes no weight, and halves the scale."""
         if not precision.scales_loss:
             skip_by_declaration("scales_loss is False")
         before, scale = known.weight.clone(), known.scale()
@@ -226,7 +229,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
         known.step()
         known.zero_grad()
         assert torch.equal(known.weight, before), (
-            f"a step with infinite gradients gives {known.weight.tolist()}. Expected: {before.tolist()}"
+            f"after a step with infinite gradients the weights are {known.weight.tolist()}. Expected: {before.tolist()}"
         )
         after = known.scale()
         assert after == scale / 2, (
@@ -239,7 +242,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_gradients_are_unscaled_once(self, known: _KnownStep, precision: Any) -> None:
-        """``unscale_gradients`` gives the true gradients, also if it is called again before the step."""
+        """``unscale_gradients`` unscales the gradients once, even if it is called again before the step."""
         known.backward()
         for _ in range(2):
             precision.unscale_gradients(known.inner)
@@ -253,14 +256,14 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
     def test_clipping_is_of_true_gradients(
         self, runtime: Runtime, known: _KnownStep, precision: Any, algorithm: str
     ) -> None:
-        """A Runtime clips the true gradients, by norm or by value, as torch does."""
+        """A Runtime clips the unscaled gradients, by norm or by value, as torch does."""
         truth = nn.Parameter(torch.zeros(3, dtype=torch.float64))
         truth.grad = torch.tensor(_INPUTS, dtype=torch.float64)
         known.backward()
         if algorithm == "norm":
             norm = runtime.clip_grad_norm_(known.net.parameters(), _LIMIT)
             expected = nn.utils.clip_grad_norm_([truth], _LIMIT)
-            assert norm is not None, "clip_grad_norm_() gives None. Expected: the norm before clipping"
+            assert norm is not None, "clip_grad_norm_() returned None. Expected: the norm before clipping"
             _check_close("the norm before clipping", norm, expected, precision)
         else:
             runtime.clip_grad_value_(known.net.parameters(), _LIMIT)
@@ -269,7 +272,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_scaled_gradients_are_not_clipped(self, known: _KnownStep, precision: Any) -> None:
-        """``clip_gradients`` refuses gradients that are still scaled: the limit would mean something else."""
+        """``clip_gradients`` refuses gradients that are still scaled, for which the limit is meaningless."""
         if not precision.scales_loss:
             skip_by_declaration("scales_loss is False")
         known.backward()
@@ -277,54 +280,55 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
             precision.clip_gradients(known.net.parameters(), _LIMIT)
         except CoreError:
             return
-        pytest.fail("clip_gradients() of scaled gradients goes through. Expected: core.errors.ConfigurationError")
+        pytest.fail("clip_gradients() of scaled gradients raised nothing. Expected: core.errors.ConfigurationError")
 
     @tier("T2")
     def test_another_algorithm_is_refused(self, known: _KnownStep, precision: Any) -> None:
-        """A way of clipping that is neither ``"norm"`` nor ``"value"`` is a CoreError."""
+        """An algorithm other than ``"norm"`` and ``"value"`` raises a CoreError."""
         known.backward()
         precision.unscale_gradients(known.inner)
         try:
             precision.clip_gradients(known.net.parameters(), _LIMIT, "sum")
         except CoreError:
             return
-        pytest.fail("algorithm='sum' is taken. Expected: core.errors.ConfigurationError")
+        pytest.fail("algorithm='sum' raised nothing. Expected: core.errors.ConfigurationError")
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     @tier("T2")
     def test_its_state_can_be_kept(self, known: _KnownStep, precision: Any) -> None:
-        """``state_dict`` gives what a checkpoint can hold and ``torch.load(weights_only=True)`` can read."""
+        """``torch.load(weights_only=True)`` can load what ``state_dict`` returns."""
         known.backward()
         known.step()
         state = precision.state_dict()
-        assert isinstance(state, dict), f"state_dict() gives a {type(state).__name__}. Expected: a dict"
-        assert _reloaded(state) == state, f"state_dict() is read back as another: {state}"
+        assert isinstance(state, dict), f"state_dict() returned a {type(state).__name__}. Expected: a dict"
+        assert _reloaded(state) == state, f"state_dict() is not equal after saving and loading: {state}"
 
     @tier("T2")
-    def test_its_state_goes_on(self, words: dict[str, Any], known: _KnownStep, precision: Any) -> None:
-        """A new instance that takes the state back scales by as much as the first one does."""
-        if precision.scales_loss:  # so that the scale is not what a new one begins with
+    def test_its_state_goes_on(self, arguments: dict[str, Any], known: _KnownStep, precision: Any) -> None:
+        """A new instance that loads the state has the same scale."""
+        if precision.scales_loss:  # so that the scale is not the initial one
             known.backward(math.inf)
             known.step()
             known.zero_grad()
         state, expected = _reloaded(precision.state_dict()), known.scale()
-        with Runtime(**words) as other:
+        with Runtime(**arguments) as other:
+            other.launch()
             other.strategy.precision.load_state_dict(state)
             found = _KnownStep(other).scale()
-        assert found == expected, f"with the state of another its scale is {found:g}. Expected: {expected:g}"
+        assert found == expected, f"after load_state_dict() the scale is {found:g}. Expected: {expected:g}"
 
     @tier("T2")
     def test_an_empty_state_is_taken(self, precision: Any) -> None:
-        """The state of a run in another precision, which is empty for most, is taken without an exception."""
+        """``load_state_dict`` accepts the state of another precision, which is empty for most."""
         precision.load_state_dict({})
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     @tier("T2")
-    @pytest.mark.parametrize("fails", [False, True], ids=["goes well", "fails"])
+    @pytest.mark.parametrize("fails", [False, True], ids=["succeeds", "fails"])
     def test_the_default_dtype_is_restored(self, runtime: Runtime, fails: bool) -> None:
-        """After a forward pass, also one that raises, the default dtype and autocast are as before."""
+        """After a forward pass, even one that raises, the default dtype and autocast are as before."""
         before = torch.get_default_dtype(), torch.is_autocast_enabled(runtime.device.type)
         prepared = runtime.prepare(Probe())
         if fails:
@@ -337,7 +341,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T2")
     def test_teardown_restores_the_process(self, runtime: Runtime, precision: Any) -> None:
-        """After ``teardown``, which can be called twice, the default dtype and gradients are as before the run."""
+        """After ``teardown``, which can be called twice, the default dtype and grad mode are as before."""
         runtime.prepare(Probe())(_batch(runtime.device))
         runtime.teardown()
         precision.teardown()
@@ -347,7 +351,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
 
 
 class _KnownStep:
-    """Backward passes and steps whose gradients are known."""
+    """Backward passes and steps with known gradients."""
 
     def __init__(self, runtime: Runtime, momentum: float = 0.0) -> None:
         self.runtime = runtime
@@ -378,7 +382,7 @@ class _KnownStep:
         self.optimizer.zero_grad()
 
     def scale(self) -> float:
-        """By how much gradients are scaled: measured, and then applied in a step that changes no weight."""
+        """Measure the scale of the gradients, in a step after which the weights are restored."""
         before = self.weight.clone()
         self.backward()
         scale = (self.gradient[2].double() / _INPUTS[2]).item()
@@ -415,5 +419,5 @@ def _check_close(what: str, found: Tensor, expected: Tensor, precision: Any) -> 
     allowed = _EXACT[max((precision.compute_dtype, precision.param_dtype), key=_EXACT.__getitem__)]
     error = (found.detach().cpu().double() - expected.double()).abs().max().item()
     assert error <= allowed * max(1.0, expected.abs().max().item()), (
-        f"{what}: {found.detach().cpu().tolist()}. Expected: {expected.tolist()}, to {allowed:g}"
+        f"{what}: {found.detach().cpu().tolist()}. Expected: {expected.tolist()} +- {allowed:g}"
     )

@@ -75,7 +75,7 @@ class OnlyInItsFirstProcess(SimxAccelerator):
 
 
 class LacksWithoutReason(SimxAccelerator):
-    lacks = MappingProxyType({"float64": " "})
+    unsupported = MappingProxyType({"float64": " "})
 
 
 class FallsBack(SimxAccelerator):
@@ -283,13 +283,13 @@ class AbortingAtExit(SimxAccelerator):
 class Modest(SimxAccelerator):
     """Declares that it lacks what it can do."""
 
-    lacks = MappingProxyType({"float64": "rounded by the driver", "rng_state": "the driver keeps it"})
+    unsupported = MappingProxyType({"float64": "rounded by the driver", "rng_state": "the driver keeps it"})
 
 
 class Limited(SimxAccelerator):
     """Lacks what it declares to lack."""
 
-    lacks = MappingProxyType({"memory_stats": "the driver does not count", "rng_state": "the driver keeps it"})
+    unsupported = MappingProxyType({"memory_stats": "the driver does not count", "rng_state": "the driver keeps it"})
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
         return torch.zeros(8, dtype=torch.uint8)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from core.checkpoints import TorchCheckpointIO
@@ -54,11 +55,16 @@ class GathersObjectsBackwards(_Forking):
 
 
 class PadsInSilence(_Forking):
-    def _check_alike(self, tensor: Tensor) -> None:
-        pass
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        parts = self.all_gather_object(tensor)
+        return torch.stack([part if part.shape == tensor.shape else tensor for part in parts])
 
-    def _all_gather_list(self, tensor: Tensor) -> list[Tensor]:
-        return [part if part.shape == tensor.shape else tensor for part in self.all_gather_object(tensor)]
+
+class ReducesInSilence(_Forking):
+    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
+        parts = self.all_gather_object(tensor)
+        alike = all((part.shape, part.dtype) == (tensor.shape, tensor.dtype) for part in parts)
+        return super().reduce(tensor, reduction) if alike else tensor.clone()
 
 
 class AlwaysFromTheFirst(_Forking):
@@ -97,14 +103,16 @@ class ForgetsMomentum(_Forking):
 
 
 class ClipsTwice(_Forking):
-    def clip_gradients(self, module: nn.Module, optimizer: Any, clip_value: float, algorithm: str = "norm") -> Any:
-        return super().clip_gradients(module, optimizer, clip_value / 2, algorithm)
+    def clip_gradients(
+        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
+    ) -> Any:
+        return super().clip_gradients(parameters, clip_value / 2, algorithm, norm_type)
 
 
 class PutsHalvesTogether(_Forking):
     """Has the whole module in each process, as if it had a part of it, and what it says is the whole is none."""
 
-    infers_together = True
+    inference_is_collective = True
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
         return {name: value / 2 for name, value in super().whole_module_state(module).items()}
@@ -113,7 +121,7 @@ class PutsHalvesTogether(_Forking):
 class HasItsOwnWeights(TrainsAlone):
     """Declares that its processes do not train as one, and stops within an accumulation."""
 
-    trains_as_one = False
+    keeps_replicas_equal = False
 
     def no_sync(self, module: nn.Module) -> Any:
         raise RuntimeError("no_sync is not for me")
@@ -190,7 +198,7 @@ class ReadsItsOwn(_Forking):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given = MappingProxyType({"checkpoint_io": TorchCheckpointIO()})
+        self.requested_parts = MappingProxyType({"checkpoint_io": TorchCheckpointIO()})
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
         super().load_module_state(module, {name: value.bfloat16().float() for name, value in state.items()})

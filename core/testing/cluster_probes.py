@@ -1,4 +1,4 @@
-"""What is asked of a ClusterEnvironment in a process of its own."""
+"""Probes of a ClusterEnvironment that run in a separate process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core.discovery.loading import import_target
 __all__ = ["describe", "imported", "used"]
 
 Reference = Mapping[str, Any]
-"""As in :mod:`core.testing.questions`."""
+"""As in :mod:`core.testing.probes`."""
 
 PROPERTIES = (
     "creates_processes_externally",
@@ -34,13 +34,13 @@ def describe(environment: Any) -> dict[str, Any]:
 
 
 def imported(reference: Reference) -> bool:
-    """Whether importing the class takes torch."""
+    """Whether importing the class imports torch."""
     import_target(reference["target"])
     return "torch" in sys.modules
 
 
 def used(reference: Reference, variables: Mapping[str, str], processes: int, nodes: int) -> dict[str, Any]:
-    """What using an environment changes in ``os.environ``, and what it says when that is another after it was made."""
+    """What using an environment changes in ``os.environ``, and its properties after ``os.environ`` has changed."""
     os.environ.update(variables)
     before = dict(os.environ)
     cls = import_target(reference["target"])

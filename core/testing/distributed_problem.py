@@ -1,6 +1,7 @@
-"""The problem that several processes train together, and a plain loop on the CPU over their joined batches.
+"""The problem that several processes train, and a plain loop on the CPU over their global batches.
 
-It has no statistics of a batch: what several processes make of their shares of one is what one process makes of all.
+It uses no batch statistics, so that several processes with a share of a batch each compute what one process with the
+whole batch computes.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ STEPS = 6
 """Batches of an epoch."""
 EPOCHS = 2
 FEATURES = 5
-OPTIMIZER = "core.testing.joint:momentum"
-"""What makes the optimizer, where a suite says nothing else."""
+OPTIMIZER = "core.testing.distributed_problem:momentum"
+"""The default function that creates the optimizer."""
 
 
 def items(count: int) -> TensorDataset:
-    """``count`` items of 5 numbers with a target; the first of the numbers is the item's own."""
+    """``count`` items of 5 numbers with a target; the first number identifies the item."""
     numbers = torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(2))
     numbers[:, 0] = torch.arange(count) / count
     return TensorDataset(numbers, (numbers.sum(1, keepdim=True) + numbers[:, 1:2].sin()) / 2)
 
 
 def loader(shards: int) -> DataLoader[Any]:
-    """An epoch's batches in order, to be shared out in ``shards`` parts: each process takes 4 items of a batch."""
+    """The batches of an epoch in order, to be split into ``shards`` parts: each process takes 4 items of a batch."""
     return DataLoader(items(SHARE * STEPS * shards), batch_size=SHARE)
 
 
 class Stream(IterableDataset[Any]):
-    """Items that come without their number being known."""
+    """A stream of items without a length."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -63,30 +64,30 @@ class Stream(IterableDataset[Any]):
 
 
 def network() -> nn.Module:
-    """Always the same."""
+    """The network; always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
 
 
 def momentum(net: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer whose step depends on those before it."""
+    """An optimizer with momentum, so that a step depends on earlier ones."""
     return torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
 
 
 def optimizer_of(net: nn.Module, maker: str = OPTIMIZER) -> torch.optim.Optimizer:
-    """What ``maker``, ``"module:function"`` of a network, makes."""
+    """Create the optimizer with ``maker``, the ``"module:function"`` that is called with the network."""
     made: torch.optim.Optimizer = import_target(maker)(net)
     return made
 
 
 def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The mean of the items' losses; small enough for 16-bit gradients at the scale that a loss scaler begins with."""
+    """The mean loss, small enough for 16-bit gradients at the initial scale of a loss scaler."""
     return ((outputs - targets) ** 2).mean() / 20
 
 
 class Regression(Module):
-    """:func:`network` with its steps, and the optimizer that ``maker`` makes."""
+    """:func:`network` with its steps, and the optimizer that ``maker`` creates."""
 
     def __init__(self, maker: str = OPTIMIZER) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class Regression(Module):
         self.log("loss", self.training_step(batch, batch_idx))
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        """The items' own numbers beside what the network gives for them."""
+        """The items' identifying numbers next to the network's outputs."""
         return torch.cat([batch[0][:, :1], self.net(batch[0])], 1)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -127,12 +128,12 @@ def by_hand(
     clip_value: float | None = None,
     algorithm: str = "norm",
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """What a plain loop on the CPU makes of the joined batches: the losses of each, and the network's state.
+    """Train in a plain loop on the CPU over global batches; return the loss of each, and the network's state.
 
     Args:
-        shards: Processes whose shares are joined.
+        shards: The number of processes whose batches form a global batch.
         maker: As in :func:`optimizer_of`.
-        accumulate: Batches a step, joined as well.
+        accumulate: Global batches per step.
         clip_value: The largest norm or value of gradients.
         algorithm: ``"norm"`` or ``"value"``.
     """

@@ -1,4 +1,4 @@
-"""What is asked in processes of their own, see :mod:`core.testing.fresh`; arguments and answers are plain data."""
+"""Probes that run in separate processes, see :mod:`core.testing.fresh`; arguments and results are plain data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Reference = Mapping[str, Any]
 
 
 def listed(prefixes: list[str]) -> list[str]:
-    """The modules beginning with a prefix that ``python -m core.list`` imports."""
-    importlib.import_module("core.list").main([], os.environ)
+    """The modules that ``python -m core.list`` imports and that begin with a prefix."""
+    importlib.import_module("core.list").main([])
     return sorted(name for name in sys.modules if any(name == p or name.startswith(f"{p}.") for p in prefixes))
 
 
 def activated(module: str, declared: Mapping[str, list[str]]) -> dict[str, Any]:
-    """What a hook module hands over, and what its activation imports and prints."""
+    """What a hook module returns, and what its activation imports and prints."""
     from core.discovery.activation import activate
 
     before = time.monotonic()
@@ -43,12 +43,12 @@ def activated(module: str, declared: Mapping[str, list[str]]) -> dict[str, Any]:
 
 
 def found(module: str) -> bool:
-    """Whether a module is there, without importing it."""
+    """Whether a module exists, without importing it."""
     return importlib.util.find_spec(module) is not None
 
 
 def detected(function: str) -> dict[str, Any]:
-    """What a spec's ``detect`` answers, and whether that takes torch."""
+    """What a spec's ``detect`` returns, and whether it imports torch."""
     from core.discovery.loading import import_target
 
     answer = import_target(function)()
@@ -59,10 +59,10 @@ def detected(function: str) -> dict[str, Any]:
 
 
 def import_changes(reference: Reference) -> dict[str, str]:
-    """What importing a backend's class changes for the whole process: aspect -> what."""
+    """What importing a backend's class changes in the process: aspect -> change."""
     import torch
 
-    importlib.import_module("core.plan")  # whatever core itself does is not the backend's doing
+    importlib.import_module("core.plan")  # exclude what core itself changes
     torch.get_num_threads()
     before = _process_state()
     _load(reference)
@@ -71,7 +71,7 @@ def import_changes(reference: Reference) -> dict[str, str]:
 
 
 def availability(reference: Reference) -> dict[str, Any]:
-    """What an accelerator says of the hardware here, asked twice, and which devices it took into use for that."""
+    """What an accelerator reports about the hardware, called twice, and the devices it initialized for that."""
     accelerator = _create(reference)
     before = time.monotonic()
     available = [_shown_result(accelerator.is_available) for _ in range(2)]
@@ -85,7 +85,7 @@ def availability(reference: Reference) -> dict[str, Any]:
 
 
 def forked(reference: Reference) -> list[str]:
-    """What ``is_available`` answers in a process, and in one that is forked from it afterwards."""
+    """What ``is_available`` returns in a process, and in a process that is forked from it afterwards."""
     accelerator = _create(reference)
     here = repr(accelerator.is_available())
     there = in_fork(lambda: repr(_create(reference).is_available()))
@@ -93,7 +93,7 @@ def forked(reference: Reference) -> list[str]:
 
 
 def forked_after_use(reference: Reference, device: str) -> dict[str, str]:
-    """Why a process that used ``device`` must not be forked, and if it may, what the forked one computes."""
+    """Why a process that used ``device`` cannot be forked; if it can, what the forked process computes."""
     import torch
 
     accelerator = _create(reference)
@@ -106,13 +106,13 @@ def forked_after_use(reference: Reference, device: str) -> dict[str, str]:
 
 
 def in_fork(function: Any, limit: float = 20.0) -> str:
-    """What ``function`` returns, a short text, in a forked process."""
+    """What ``function`` returns in a forked process, a short text."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.write(writing, function().encode())
-        except BaseException as error:  # noqa: BLE001  the answer
+        except BaseException as error:  # noqa: BLE001  the result
             os.write(writing, f"{type(error).__name__}: {error}"[:2000].encode())
         finally:
             os._exit(0)
@@ -128,7 +128,7 @@ def in_fork(function: Any, limit: float = 20.0) -> str:
 def _shown_result(function: Any) -> str:
     try:
         return repr(function())
-    except Exception as error:  # noqa: BLE001  whatever a backend raises is the answer
+    except Exception as error:  # noqa: BLE001  any exception of a backend is the result
         return f"an exception, {type(error).__name__}: {error}"
 
 
@@ -170,7 +170,7 @@ def _matmul_precision() -> str:
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch 2.9 warns of a setting that nobody here makes
+        warnings.simplefilter("ignore")  # torch 2.9 warns of a setting that is not made here
         return torch.get_float32_matmul_precision()
 
 
@@ -194,7 +194,7 @@ def _shown(value: Any) -> str:
 
 
 def _initialized() -> list[str]:
-    """The device types that this process has taken into use."""
+    """The device types that this process has initialized."""
     import torch
     from torch._C._autograd import DeviceType
 

@@ -1,4 +1,4 @@
-"""What is asked of a CheckpointIO in a process of its own, in forks of which saves are killed and disks are full."""
+"""Probes of a CheckpointIO that run in a separate process: killed saves and full disks, in forks of it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SMALL, _LARGE = 2**10, 2**21
 _LIMIT_SECONDS = 60
 
 Reference = Mapping[str, Any]
-"""As in :mod:`core.testing.questions`."""
+"""As in :mod:`core.testing.probes`."""
 
 
 def killed_at_each_step(reference: Reference, folder: str) -> list[list[str]]:
-    """Before each thing that a save does with files it is killed; what is then there, and after another save.
+    """Kill a save before each of its file operations.
 
     Returns:
-        For each step what the save was about to do, what is read afterwards, and what is read after the next save.
+        For each operation: its name, what is read afterwards, and what is read after the next save.
     """
     return [
         [event, *_after_kill(reference, Path(folder), _SMALL, lambda step=step: _kill_at(step))]  # type: ignore[misc]
@@ -43,7 +43,7 @@ def killed_at_each_step(reference: Reference, folder: str) -> list[list[str]]:
 
 
 def killed_in_time(reference: Reference, folder: str) -> list[list[str]]:
-    """As :func:`killed_at_each_step`, at moments spread over the time that a save of some megabytes takes."""
+    """Like :func:`killed_at_each_step`, at moments spread over the duration of a save of some megabytes."""
     _renew(reference, Path(folder), _LARGE)
     before = time.monotonic()
     _in_fork(lambda: _save(reference, Path(folder), "new", _LARGE))
@@ -56,12 +56,12 @@ def killed_in_time(reference: Reference, folder: str) -> list[list[str]]:
 
 
 def out_of_space(reference: Reference, folder: str, is_new: bool) -> dict[str, str]:
-    """What a save raises that may write no file of more than a megabyte, and what is read afterwards.
+    """Save where no file can be larger than a megabyte; return what the save raises, and what is read afterwards.
 
     Args:
         reference: The backend.
-        folder: Where.
-        is_new: Whether nothing is at the path before.
+        folder: The folder to save to.
+        is_new: Whether the path is empty before the save.
     """
     _renew(reference, Path(folder), _LARGE)
     if is_new:
@@ -85,7 +85,7 @@ def _after_kill(reference: Reference, folder: Path, size: int, arm: Callable[[],
 
 
 def _events(reference: Reference, folder: Path) -> list[str]:
-    """What a save does with files, in order."""
+    """The file operations of a save, in order."""
     _renew(reference, folder, _SMALL)
 
     def record() -> str:
@@ -108,7 +108,7 @@ def _kill_at(step: int) -> None:
 
 
 def _kill_after(seconds: float) -> None:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process in the midst of whatever it does
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process at once
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
@@ -126,7 +126,7 @@ def _create(reference: Reference) -> Any:
 
 
 def _renew(reference: Reference, folder: Path, size: int) -> None:
-    """Leave the checkpoint ``old`` in the folder, and nothing else."""
+    """Leave only the checkpoint ``old`` in the folder."""
     torch.set_num_threads(1)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -141,7 +141,7 @@ def _save(reference: Reference, folder: Path, which: str, size: int) -> str:
         io.teardown()
     except CheckpointError as error:
         return f"CheckpointError: {error}"
-    except Exception as error:  # noqa: BLE001  whatever a backend raises is the answer
+    except Exception as error:  # noqa: BLE001  any exception of a backend is the result
         return f"{type(error).__name__}: {error}"
     return "saved"
 
@@ -151,7 +151,7 @@ def _read(reference: Reference, folder: Path, size: int) -> str:
         found = _create(reference).load_checkpoint(folder / "checkpoint", map_location="cpu")
     except CheckpointError as error:
         return f"CheckpointError: {error}"
-    except Exception as error:  # noqa: BLE001  whatever a backend raises is the answer
+    except Exception as error:  # noqa: BLE001  any exception of a backend is the result
         return f"{type(error).__name__}: {error}"
     expected = torch.full((size,), float(len(found["which"])))
     whole = all(torch.equal(tensor, expected) for tensor in found["tensors"])
@@ -159,13 +159,13 @@ def _read(reference: Reference, folder: Path, size: int) -> str:
 
 
 def _in_fork(function: Callable[[], str]) -> str:
-    """What ``function`` returns in a fork of this process; empty where that was killed."""
+    """What ``function`` returns in a fork of this process; empty if the fork was killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(reading)
-            signal.alarm(_LIMIT_SECONDS)  # a fork that hangs is killed; what is killed in time sets another
+            signal.alarm(_LIMIT_SECONDS)  # kills a fork that hangs; killed_in_time sets another timer
             os.write(writing, function().encode()[:60000])
         finally:
             os._exit(0)
