@@ -1,4 +1,4 @@
-"""core's own plugin: its backends enter through the same entry points and hooks as anyone's."""
+"""core's own plugin: it registers core's backends through the same entry points and hooks as any plugin."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from core.specs import (
 
 @hookimpl
 def core_accelerators() -> list[AcceleratorSpec]:
-    """The CPU, and whatever device type torch itself reports."""
+    """The CPU, and any device type that torch itself reports."""
     return [
         AcceleratorSpec(
             name="cpu",
             target="core.accelerators.cpu:CPUAccelerator",
-            description="processes on the CPU",
+            description="the CPU, shared by any number of processes",
             priority=0,
         ),
         AcceleratorSpec(
@@ -29,14 +29,14 @@ def core_accelerators() -> list[AcceleratorSpec]:
             target="core.accelerators.torch_device:TorchDeviceAccelerator",
             description="any device type that torch itself reports, under that type's own name",
             priority=10,
-            serves="core.accelerators.torch_device:device_types",
+            discover="core.accelerators.torch_device:device_types",
         ),
     ]
 
 
 @hookimpl
 def core_strategies() -> Iterator[StrategySpec]:
-    """One device; DistributedDataParallel with each way of starting processes."""
+    """One device; DistributedDataParallel with each start method."""
     yield StrategySpec(
         name="single_device",
         target="core.strategies.single_device:SingleDeviceStrategy",
@@ -44,7 +44,7 @@ def core_strategies() -> Iterator[StrategySpec]:
         max_processes=1,
     )
     for name, start_method, description in (
-        ("ddp", "script", "DistributedDataParallel; starts this script once more for each further process"),
+        ("ddp", "script", "DistributedDataParallel; starts this script again for each further process"),
         ("ddp_spawn", "spawn", "DistributedDataParallel; spawns the processes"),
         ("ddp_fork", "fork", "DistributedDataParallel; forks the processes"),
         ("ddp_notebook", "fork", "DistributedDataParallel; forks the processes, for interactive sessions"),
@@ -63,7 +63,7 @@ def core_strategies() -> Iterator[StrategySpec]:
     yield StrategySpec(
         name="ddp_sharded",
         target="core.strategies.ddp_sharded:DDPShardedStrategy",
-        description="DistributedDataParallel, with the optimizer's state divided among the processes",
+        description="DistributedDataParallel, with the optimizer's state sharded over the processes",
     )
 
 
@@ -75,11 +75,11 @@ def core_precisions() -> list[PrecisionSpec]:
             name=name, target=f"core.precisions.{target}", description=description, aliases=aliases, init_args=options
         )
         for name, target, description, aliases, options in (
-            ("64-true", "double:DoublePrecision", "everything in float64", ("64",), {}),
-            ("32-true", "full:FullPrecision", "everything in float32", ("32",), {}),
-            ("16-true", "half:HalfPrecision", "everything in float16", (), {"dtype": "float16"}),
-            ("bf16-true", "half:HalfPrecision", "everything in bfloat16", (), {"dtype": "bfloat16"}),
-            ("16-mixed", "mixed:MixedPrecision", "autocast to float16, scaled loss", ("16",), {"dtype": "float16"}),
+            ("64-true", "single_dtype:DoublePrecision", "everything in float64", ("64",), {}),
+            ("32-true", "single_dtype:FullPrecision", "everything in float32", ("32",), {}),
+            ("16-true", "single_dtype:HalfPrecision", "everything in float16", (), {"dtype": "float16"}),
+            ("bf16-true", "single_dtype:HalfPrecision", "everything in bfloat16", (), {"dtype": "bfloat16"}),
+            ("16-mixed", "mixed:MixedPrecision", "autocast to float16, loss scaling", ("16",), {"dtype": "float16"}),
             ("bf16-mixed", "mixed:MixedPrecision", "autocast to bfloat16", ("bf16",), {"dtype": "bfloat16"}),
         )
     ]
@@ -87,17 +87,17 @@ def core_precisions() -> list[PrecisionSpec]:
 
 @hookimpl
 def core_checkpoint_ios() -> list[CheckpointIOSpec]:
-    """Committed directories with a manifest: written by process 0, or by each process its part."""
+    """Committed directories with a manifest, written by rank 0 or by each rank its shards."""
     return [
         CheckpointIOSpec(
             name="torch",
             target="core.checkpoints.torch_io:TorchCheckpointIO",
-            description="a directory with shards and a manifest, committed by one rename",
+            description="a directory of files and a manifest, written by rank 0 and committed by one rename",
         ),
         CheckpointIOSpec(
             name="sharded",
             target="core.checkpoints.sharded:ShardedCheckpointIO",
-            description="such a directory of torch.distributed.checkpoint, each process writing what it has",
+            description="a directory of torch.distributed.checkpoint; each process writes its own shards",
         ),
     ]
 
@@ -109,14 +109,14 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
         ClusterEnvironmentSpec(
             name="local",
             target="core.environments.local:LocalEnvironment",
-            description="this machine, processes started by the strategy",
+            description="this machine; the strategy starts the processes",
             priority=0,
             detect="core.environments.detect:local",
         ),
         ClusterEnvironmentSpec(
             name="torchelastic",
             target="core.environments.torchelastic:TorchElasticEnvironment",
-            description="processes started by torchrun, or by anything that sets the variables it sets",
+            description="processes started by torchrun, or by a launcher that sets the same variables",
             detect="core.environments.detect:torchelastic",
         ),
     ]

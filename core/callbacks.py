@@ -1,7 +1,7 @@
-"""Callbacks: what acts beside the Module."""
+"""Callbacks of the Trainer."""
 
-from core.trainer.checkpointing import ModelCheckpoint
 from core.trainer.hooks import Callback
-from core.trainer.progress import ProgressBar
+from core.trainer.model_checkpoint import ModelCheckpoint
+from core.trainer.progress_bar import ProgressBar
 
 __all__ = ["Callback", "ModelCheckpoint", "ProgressBar"]

@@ -1,7 +1,7 @@
-"""The one exception family of torch-hal.
+"""The exceptions of torch-hal, one family.
 
-Every message names the argument, what was given and what is valid. Each class is also one of Python's own, so
-that code which catches ``ValueError`` or ``RuntimeError`` keeps working.
+Every message says what was wrong, what was given and what to do. Each class also derives from one of Python's own
+exceptions, so that code which catches ``ValueError`` or ``RuntimeError`` keeps working.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ __all__ = [
 
 
 class CoreError(Exception):
-    """Base of every error that torch-hal raises on purpose."""
+    """Base class of every error that torch-hal raises on purpose."""
 
 
 class UnknownNameError(CoreError, ValueError):
-    """A word that no installed or registered backend of that kind claims."""
+    """No installed or registered backend of that kind has the name."""
 
 
 class ConfigurationError(CoreError, ValueError):
-    """Words that contradict each other, or that the environment contradicts."""
+    """Arguments contradict each other or the environment, or a value is not valid."""
 
 
 class WrongTypeError(CoreError, TypeError):
-    """An object of another kind than the argument takes."""
+    """An argument has the wrong type."""
 
 
 class DeviceError(CoreError, ValueError):
-    """A ``devices=`` value outside the grammar, or devices that are not there."""
+    """``devices=`` has an invalid value, or names devices that do not exist."""
 
 
 class BackendError(CoreError, RuntimeError):
-    """A backend that was named but cannot be used: broken, denied, incompatible, in conflict or without hardware."""
+    """The named backend cannot be used: it is broken, denied, incompatible, in conflict or has no hardware."""
 
 
 class LaunchError(CoreError, RuntimeError):
@@ -51,17 +51,44 @@ class LaunchError(CoreError, RuntimeError):
 
 
 class CheckpointError(CoreError, RuntimeError):
-    """A checkpoint that cannot be written, or is absent, uncommitted or damaged."""
+    """A checkpoint could not be written, or is missing, uncommitted or damaged."""
 
 
-def quoted(words: Iterable[str]) -> str:
-    """``'a', 'b', 'c'`` for use in messages; ``none`` where there is nothing."""
-    return ", ".join(repr(word) for word in words) or "none"
+LONGEST_LIST = 10
+"""Names that :func:`quoted` lists of a long list."""
+
+LONGEST_REASON = 300
+"""Characters that :func:`shortened` keeps."""
+
+_CUT = " … (cut; for the whole error: python -m core.list --probe --verbose)"
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """A sentence naming the valid words closest to ``word``, or an empty string."""
+def shortened(reason: str) -> str:
+    """At most 300 characters of ``reason``, for logs and Plans; if it is cut, with the command that shows all of it."""
+    return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - len(_CUT)] + _CUT
+
+
+def quoted(names: Iterable[str], near: str | None = None) -> str:
+    """Names for use in a message: ``'a', 'b', 'c'``, or ``none``.
+
+    Args:
+        names: The names.
+        near: What the user wrote, for names of backends. Of more than ten, only the ten most similar to it are
+            listed, with the number of the others and the command that lists them.
+    """
+    names = list(names)
+    rest = len(names) - LONGEST_LIST
+    if near is not None and rest > 0:
+        import difflib
+
+        similar = sorted(names, key=lambda name: -difflib.SequenceMatcher(None, near, name).ratio())
+        return f"{', '.join(map(repr, similar[:LONGEST_LIST]))} and {rest} more (all of them: torch-hal list)"
+    return ", ".join(map(repr, names)) or "none"
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """`` Did you mean 'cpu'?`` with the valid names most similar to ``name``; empty if none is similar."""
     import difflib
 
-    close = difflib.get_close_matches(word, list(valid), n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    close = difflib.get_close_matches(name, list(valid), n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

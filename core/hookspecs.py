@@ -1,8 +1,9 @@
-"""The five hooks through which a plugin hands over its backends.
+"""The hooks that return a plugin's backends: one per kind, named after its entry-point group.
 
-A plugin's entry points (groups ``core.accelerators``, ``core.strategies``, ``core.precisions``,
-``core.checkpoint_ios``, ``core.cluster_environments``; one key for each backend's name) all point to one light module.
-That module imports no torch and implements the hooks it needs::
+``core_accelerators``, ``core_strategies``, ``core_precisions``, ``core_checkpoint_ios`` and
+``core_cluster_environments`` take no arguments and return a list of specs. A plugin declares one entry point per
+backend, with the backend's name as the key, in the group of its kind (``core.accelerators``, ``core.strategies``, …).
+All of them point to one module, which imports no torch and implements the hooks that it needs::
 
     from core.hookspecs import hookimpl
     from core.specs import AcceleratorSpec
@@ -14,48 +15,26 @@ That module imports no torch and implements the hooks it needs::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import pluggy
 
-if TYPE_CHECKING:
-    from core.specs import AcceleratorSpec, CheckpointIOSpec, ClusterEnvironmentSpec, PrecisionSpec, StrategySpec
+from core.kinds import KINDS, Kind
 
-__all__ = [
-    "core_accelerators",
-    "core_checkpoint_ios",
-    "core_cluster_environments",
-    "core_precisions",
-    "core_strategies",
-    "hookimpl",
-    "hookspec",
-]
+__all__ = ["hookimpl", "hookspec"]
 
 hookspec = pluggy.HookspecMarker("core")
 hookimpl = pluggy.HookimplMarker("core")
 
 
-@hookspec
-def core_accelerators() -> Iterable[AcceleratorSpec]:  # type: ignore[empty-body]
-    """The accelerators this plugin provides: kinds of hardware."""
+def _hook(kind: Kind) -> Callable[[], Any]:
+    def hook() -> Any:
+        raise NotImplementedError
+
+    hook.__name__ = hook.__qualname__ = kind.hook
+    hook.__doc__ = f"Return the {kind.spec} of each {kind.title} that this plugin provides: {kind.description}."
+    return hookspec(hook)
 
 
-@hookspec
-def core_strategies() -> Iterable[StrategySpec]:  # type: ignore[empty-body]
-    """The strategies this plugin provides: ways of spreading a model over devices."""
-
-
-@hookspec
-def core_precisions() -> Iterable[PrecisionSpec]:  # type: ignore[empty-body]
-    """The precisions this plugin provides: dtype policies."""
-
-
-@hookspec
-def core_checkpoint_ios() -> Iterable[CheckpointIOSpec]:  # type: ignore[empty-body]
-    """The checkpoint IOs this plugin provides: ways of writing and reading a checkpoint's bytes."""
-
-
-@hookspec
-def core_cluster_environments() -> Iterable[ClusterEnvironmentSpec]:  # type: ignore[empty-body]
-    """The cluster environments this plugin provides: ways of knowing who this process is among the others."""
+globals().update({kind.hook: _hook(kind) for kind in KINDS.values()})

@@ -1,6 +1,7 @@
-"""The five kinds of backend: the one table that discovery, the registry and the listing share.
+"""The kinds of backend: the one table from which everything that enumerates them is derived.
 
-``python -m core.list`` reads it before anything else: it imports nothing, not even ``typing``.
+Registries, hooks, entry-point groups, listings, ``new-plugin``, requests and Plans read this table.
+``python -m core.list`` imports it before anything else, so it imports nothing, not even ``typing``.
 """
 
 from __future__ import annotations
@@ -11,36 +12,89 @@ __all__ = ["KINDS", "Kind"]
 class Kind:
     """One kind of backend."""
 
-    __slots__ = ("base", "group", "name", "spec")
+    __slots__ = ("base", "default", "description", "group", "name", "title", "variable")
 
-    def __init__(self, name: str, group: str, spec: str, base: str) -> None:
+    def __init__(
+        self, name: str, *, group: str, base: str, title: str, description: str, variable: str = "", default: str = ""
+    ) -> None:
         self.name = name
-        """How arguments and listings call it: ``accelerator``."""
+        """The argument of the front ends and the key in listings: ``accelerator``."""
         self.group = group
-        """The entry-point group of its backends: ``core.accelerators``. The hook is the same with an underscore."""
-        self.spec = spec
-        """The class in :mod:`core.specs` that describes one backend of this kind."""
+        """The entry-point group of its backends: ``core.accelerators``."""
         self.base = base
-        """``module:Class`` that a backend's target must derive from."""
+        """``module:Class``, the class from which every target of this kind derives."""
+        self.title = title
+        """The name in running text and, in capitals, in headings: ``accelerator``."""
+        self.description = description
+        """What a backend of this kind is, in a short phrase."""
+        self.variable = variable
+        """The environment variable that is read if the argument is ``"auto"``; empty if there is none."""
+        self.default = default
+        """The backend that ``"auto"`` means; empty if resolution chooses one by a rule of its own."""
 
     @property
     def hook(self) -> str:
-        """The hook in :mod:`core.hookspecs` that yields specs of this kind."""
+        """The hook that returns specs of this kind: ``core_accelerators``."""
         return self.group.replace(".", "_")
+
+    @property
+    def base_name(self) -> str:
+        """The name of the base class: ``Accelerator``."""
+        return self.base.partition(":")[2]
+
+    @property
+    def spec(self) -> str:
+        """The class in :mod:`core.specs` that describes one backend of this kind: ``AcceleratorSpec``."""
+        return f"{self.base_name}Spec"
+
+    @property
+    def registry(self) -> str:
+        """The registry in :mod:`core.registration`: ``AcceleratorRegistry``."""
+        return f"{self.base_name}Registry"
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind("accelerator", "core.accelerators", "AcceleratorSpec", "core.accelerators.base:Accelerator"),
-        Kind("strategy", "core.strategies", "StrategySpec", "core.strategies.base:Strategy"),
-        Kind("precision", "core.precisions", "PrecisionSpec", "core.precisions.base:Precision"),
-        Kind("checkpoint_io", "core.checkpoint_ios", "CheckpointIOSpec", "core.checkpoints.base:CheckpointIO"),
+        Kind(
+            "accelerator",
+            group="core.accelerators",
+            base="core.accelerators.base:Accelerator",
+            title="accelerator",
+            description="the hardware",
+            variable="CORE_ACCELERATOR",
+        ),
+        Kind(
+            "strategy",
+            group="core.strategies",
+            base="core.strategies.base:Strategy",
+            title="strategy",
+            description="how the model is spread over devices",
+            variable="CORE_STRATEGY",
+        ),
+        Kind(
+            "precision",
+            group="core.precisions",
+            base="core.precisions.base:Precision",
+            title="precision",
+            description="the dtype policy",
+            variable="CORE_PRECISION",
+            default="32-true",
+        ),
+        Kind(
+            "checkpoint_io",
+            group="core.checkpoint_ios",
+            base="core.checkpoints.base:CheckpointIO",
+            title="checkpoint IO",
+            description="how checkpoints are written and read",
+            default="torch",
+        ),
         Kind(
             "cluster_environment",
-            "core.cluster_environments",
-            "ClusterEnvironmentSpec",
-            "core.environments.base:ClusterEnvironment",
+            group="core.cluster_environments",
+            base="core.environments.base:ClusterEnvironment",
+            title="cluster environment",
+            description="what tells each process its rank and the world size",
         ),
     )
 }

@@ -1,10 +1,10 @@
-"""Names of a package that are imported when somebody first asks for one of them (PEP 562)."""
+"""Names of a package that are imported when they are first used (PEP 562)."""
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # type checkers take it for true; importing typing costs a listing a quarter of its time
+TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -13,11 +13,11 @@ __all__ = ["lazy_names"]
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """What a package assigns to its ``__getattr__`` and ``__dir__``, so that importing it imports none of ``homes``.
+    """The ``__getattr__`` and ``__dir__`` of a package that imports its names when they are first used.
 
     Args:
         package: The package's ``__name__``.
-        homes: Of each name the module that has it.
+        homes: For each name, the module that defines it.
     """
 
     def find(name: str) -> Any:

@@ -1,79 +1,86 @@
-"""Walking nested structures of tensors: batches, and what a module takes and returns."""
+"""Nested structures of tensors: batches, and the inputs and outputs of modules."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-__all__ = ["map_tensors"]
+__all__ = ["leaves", "map_tensors"]
+
+Others = Callable[[Any], Any] | None
 
 
-def map_tensors(fn: Callable[[Tensor], Any], data: Any) -> Any:
+def map_tensors(fn: Callable[[Tensor], Any], data: Any, others: Others = None) -> Any:
     """Apply ``fn`` to every tensor in ``data``.
 
-    Looks into mappings, lists, tuples, named tuples and dataclass instances, and keeps their types; any other object is
-    left alone. Nothing is changed in place.
+    It recurses into mappings, lists, tuples, named tuples and dataclass instances, and keeps their types. Nothing is
+    changed in place.
+
+    Args:
+        fn: What to call with each tensor.
+        data: A nested structure.
+        others: What to call with every other object in it; without, they are returned unchanged.
 
     Returns:
-        The structure with what ``fn`` returned; ``data`` itself, and every part of it, where ``fn`` returned the very
-        same tensors.
+        The structure with the results of ``fn``. Parts whose tensors ``fn`` returned unchanged are the same objects as
+        in ``data``.
     """
     kind = type(data)
     if kind is list or kind is tuple:
-        items = [fn(item) if type(item) is Tensor else map_tensors(fn, item) for item in data]
+        items = [fn(item) if type(item) is Tensor else map_tensors(fn, item, others) for item in data]
         for old, new in zip(data, items, strict=True):
             if old is not new:
                 return items if kind is list else tuple(items)
         return data
     if kind is dict:
-        changed = _changed_items(fn, data)
+        changed = _changed_items(fn, data, others)
         return {**data, **changed} if changed else data
     if isinstance(data, Tensor):
         return fn(data)
     if isinstance(data, Mapping):
-        return _map_mapping(fn, data)
+        return _map_mapping(fn, data, others)
     if isinstance(data, list):
-        return _map_list(fn, data)
+        return _map_list(fn, data, others)
     if isinstance(data, PackedSequence):
         return _map_packed(fn, data)
     if isinstance(data, tuple):
-        return _map_tuple(fn, data)
+        return _map_tuple(fn, data, others)
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
-        return _map_dataclass(fn, data)
-    return data
+        return _map_dataclass(fn, data, others)
+    return data if others is None else others(data)
 
 
-def _changed_items(fn: Callable[[Tensor], Any], data: Mapping[Any, Any]) -> dict[Any, Any]:
+def _changed_items(fn: Callable[[Tensor], Any], data: Mapping[Any, Any], others: Others) -> dict[Any, Any]:
     changed = {}
     for key, item in data.items():
-        new = fn(item) if type(item) is Tensor else map_tensors(fn, item)
+        new = fn(item) if type(item) is Tensor else map_tensors(fn, item, others)
         if new is not item:
             changed[key] = new
     return changed
 
 
-def _map_mapping(fn: Callable[[Tensor], Any], data: Mapping[Any, Any]) -> Any:
-    changed = _changed_items(fn, data)
+def _map_mapping(fn: Callable[[Tensor], Any], data: Mapping[Any, Any], others: Others) -> Any:
+    changed = _changed_items(fn, data, others)
     if not changed:
         return data
     if not isinstance(data, MutableMapping):
         constructor: Any = type(data)
         return constructor({**data, **changed})
-    # A copy keeps what the class holds beside its items, such as a default factory.
+    # A copy keeps what the class holds in addition to its items, such as a default factory.
     result = copy.copy(data)
     for key, item in changed.items():
         result[key] = item
     return result
 
 
-def _map_list(fn: Callable[[Tensor], Any], data: list[Any]) -> list[Any]:
+def _map_list(fn: Callable[[Tensor], Any], data: list[Any], others: Others) -> list[Any]:
     plain = list(data)
-    items = map_tensors(fn, plain)
+    items = map_tensors(fn, plain, others)
     if items is plain:
         return data
     result = copy.copy(data)
@@ -82,29 +89,56 @@ def _map_list(fn: Callable[[Tensor], Any], data: list[Any]) -> list[Any]:
 
 
 def _map_packed(fn: Callable[[Tensor], Any], data: PackedSequence) -> PackedSequence:
-    # Its batch sizes must stay as they are, on the CPU.
+    # Its batch sizes must stay unchanged on the CPU.
     plain = (data.data, data.sorted_indices, data.unsorted_indices)
     items = map_tensors(fn, plain)
     return data if items is plain else PackedSequence(items[0], data.batch_sizes, *items[1:])
 
 
-def _map_tuple(fn: Callable[[Tensor], Any], data: tuple[Any, ...]) -> Any:
+def _map_tuple(fn: Callable[[Tensor], Any], data: tuple[Any, ...], others: Others) -> Any:
     plain = tuple(data)
-    items = map_tensors(fn, plain)
+    items = map_tensors(fn, plain, others)
     if items is plain:
         return data
     constructor: Any = type(data)
     return constructor(*items) if hasattr(data, "_fields") else constructor(items)
 
 
-def _map_dataclass(fn: Callable[[Tensor], Any], data: Any) -> Any:
+def _map_dataclass(fn: Callable[[Tensor], Any], data: Any, others: Others) -> Any:
     changed = _changed_items(
-        fn, {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if hasattr(data, field.name)}
+        fn,
+        {field.name: getattr(data, field.name) for field in dataclasses.fields(data) if hasattr(data, field.name)},
+        others,
     )
     if not changed:
         return data
     result = copy.copy(data)
     for name, item in changed.items():
-        # Past __setattr__, which a frozen class forbids.
+        # Bypass __setattr__, which raises in a frozen class.
         object.__setattr__(result, name, item)
     return result
+
+
+def leaves(data: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in ``data`` into which :func:`map_tensors` does not recurse, each with its place.
+
+    Args:
+        data: A nested structure. A ``PackedSequence`` and an empty container count as one object.
+        place: How ``data`` itself is called; the places in it are ``data['key'][0].field``.
+    """
+    parts: list[tuple[str, Any]] = []
+    if isinstance(data, Tensor | PackedSequence):
+        pass
+    elif isinstance(data, Mapping):
+        parts = [(f"[{key!r}]", item) for key, item in data.items()]
+    elif isinstance(data, tuple) and (names := getattr(data, "_fields", None)) is not None:
+        parts = [(f".{name}", item) for name, item in zip(names, data, strict=True)]
+    elif isinstance(data, list | tuple):
+        parts = [(f"[{number}]", item) for number, item in enumerate(data)]
+    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
+        names = [field.name for field in dataclasses.fields(data) if hasattr(data, field.name)]
+        parts = [(f".{name}", getattr(data, name)) for name in names]
+    if not parts:
+        yield place, data
+    for step, item in parts:
+        yield from leaves(item, place + step)

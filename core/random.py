@@ -1,4 +1,4 @@
-"""Random number generators: seeding all of them, taking and restoring their state."""
+"""Random number generators: seeding them, and reading and restoring their state."""
 
 from __future__ import annotations
 
@@ -11,34 +11,63 @@ from typing import Any
 import torch
 
 from core.accelerators.base import Accelerator
+from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
+from core.runs import last_run
 
-__all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state"]
+__all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state", "set_seed"]
 
 logger = logging.getLogger(__name__)
 
 MAX_SEED = 2**32 - 1
-"""The largest seed that all generators take; numpy's is the smallest range."""
+"""The largest seed that all generators accept; numpy has the smallest range."""
 
 
 def seed_everything(seed: int) -> int:
-    """Seed Python's, numpy's (where it is installed) and torch's generators on every device.
+    """Seed the generators of Python, numpy (if installed) and torch, on every device.
 
     Args:
-        seed: From 0 to 2**32 - 1.
+        seed: An integer from 0 to 2**32 - 1.
+
+    Returns:
+        The seed.
 
     Raises:
-        ConfigurationError: It is no such number.
+        ConfigurationError: ``seed`` is not such an integer.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise ConfigurationError(f"seed={seed!r}: not a seed. Valid: a whole number from 0 to {MAX_SEED}.")
+        raise ConfigurationError(f"seed={seed!r} must be an integer from 0 to {MAX_SEED}.")
     random.seed(seed)
     if importlib.util.find_spec("numpy") is not None:
         import numpy as np
 
-        np.random.seed(seed)  # the global generator, which is the one that data sets use
+        np.random.seed(seed)  # the global generator, which data sets use
     torch.manual_seed(seed)
     return seed
+
+
+def set_seed(seed: int, device_specific: bool = False, deterministic: bool = False) -> int:
+    """Seed the generators of Python, numpy (if installed) and torch, as :func:`seed_everything`.
+
+    Args:
+        seed: An integer from 0 to 2**32 - 1.
+        device_specific: Whether each process gets another seed: ``seed`` plus the number of the process.
+        deterministic: Whether torch uses deterministic algorithms from now on, or raises where it has none.
+
+    Returns:
+        The seed of this process.
+
+    Raises:
+        ConfigurationError: ``seed`` is not such an integer.
+    """
+    own = seed_everything(seed)
+    if device_specific:
+        run = last_run()
+        rank = launched_ranks()[0] if run is None else run.process_index
+        own = seed_everything((seed + rank) % (MAX_SEED + 1))
+    if deterministic:
+        torch.use_deterministic_algorithms(True)
+    return own
 
 
 def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
@@ -47,21 +76,23 @@ def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, A
 
 
 def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Put every generator back into ``state``, as :func:`get_rng_state` gave it.
+    """Restore every generator to ``state``, which :func:`get_rng_state` returned.
 
-    The state of another type of device's generator is left out, with a warning in the log: it has another form.
+    The generator of another type of device has another format: its state is ignored, with a warning in the log.
     """
     set_host_rng_state(state)
     if state["device_type"] == device.type:
         accelerator.set_rng_state(state["device"], device)
     else:
         logger.warning(
-            "the generator of %s goes on as it is: the state is of a device of type %r", device, state["device_type"]
+            "the random number generator of %s was not restored: the state comes from a device of type %r",
+            device,
+            state["device_type"],
         )
 
 
 def get_host_rng_state() -> dict[str, Any]:
-    """The state of Python's, numpy's (where it is in use) and torch's host generator."""
+    """The state of the host's generators: Python's, torch's, and numpy's if it is imported."""
     state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
         name, keys, position, has_gauss, gauss = sys.modules["numpy"].random.get_state()
@@ -70,7 +101,7 @@ def get_host_rng_state() -> dict[str, Any]:
 
 
 def set_host_rng_state(state: dict[str, Any]) -> None:
-    """Put the host's generators back into ``state``, as :func:`get_host_rng_state` gave it."""
+    """Restore the host's generators to ``state``, which :func:`get_host_rng_state` returned."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])

@@ -6,7 +6,8 @@
 
     AcceleratorRegistry.register("xpu", XPUAccelerator, description="the simulated XPU")
 
-What is registered here is known by name to every front end created afterwards in this process.
+Every front end created afterwards in this process finds the backend by this name. There is one registry for each kind
+of backend: :data:`REGISTRIES` by kind, and ``AcceleratorRegistry``, ``StrategyRegistry``, … by name.
 """
 
 from __future__ import annotations
@@ -18,14 +19,7 @@ from typing import Any
 from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from core.kinds import KINDS
 
-__all__ = [
-    "AcceleratorRegistry",
-    "CheckpointIORegistry",
-    "ClusterEnvironmentRegistry",
-    "CodeRegistry",
-    "PrecisionRegistry",
-    "StrategyRegistry",
-]
+__all__ = ["REGISTRIES", "CodeRegistry"]
 
 
 class CodeRegistry:
@@ -50,25 +44,25 @@ class CodeRegistry:
         override: bool = False,
         **init_args: Any,
     ) -> Any:
-        """Make ``target`` known as ``name``.
+        """Register ``target`` under ``name``.
 
         Args:
-            name: The word it is asked for by.
+            name: The backend's name.
             target: The class, or ``"module:Class"``.
             description: One sentence for listings.
-            aliases: Further words for it.
-            priority: Order among candidates for ``auto`` and shared aliases; higher goes first.
-            override: Replace another class registered under this name before. One of an installed plugin stays: asking
-                for the name is then refused.
+            aliases: Further names for it.
+            priority: Order among candidates for ``"auto"`` and for shared aliases; the highest is tried first.
+            override: Replace a class that was registered under this name before. A backend of an installed plugin
+                cannot be replaced: selecting the name then raises an error.
             **init_args: Keyword arguments that ``target`` is called with.
 
         Returns:
             ``target``.
 
         Raises:
-            ConfigurationError: Another class holds the name, and ``override`` is false; or an argument is none that a
-                spec takes.
-            WrongTypeError: ``target`` is neither a class of this kind nor a ``"module:Class"`` string.
+            ConfigurationError: Another class is registered under ``name`` and ``override`` is false, or an argument is
+                not valid in a spec.
+            WrongTypeError: ``target`` is neither a subclass of the kind's base class nor a ``"module:Class"`` string.
         """
         from core import specs
 
@@ -76,8 +70,8 @@ class CodeRegistry:
         held = self._specs.get(name)
         if held is not None and not override and _identity(held.target) != _identity(target):
             raise ConfigurationError(
-                f"name={name!r}: the {self.kind} registry holds {_identity(held.target)} under this name, given "
-                f"{_identity(target)}. Valid: another name, or override=True."
+                f"name={name!r}: {KINDS[self.kind].registry} already has {_identity(held.target)} under this name, "
+                f"given {_identity(target)}. Choose another name, or set override=True to replace it."
             )
         try:
             self._specs[name] = getattr(specs, KINDS[self.kind].spec)(
@@ -98,20 +92,20 @@ class CodeRegistry:
         module, _, attribute = KINDS[self.kind].base.partition(":")
         if not isinstance(target, type) or not issubclass(target, getattr(importlib.import_module(module), attribute)):
             raise WrongTypeError(
-                f"target={target!r} for {self.kind} {name!r}: expected a class derived from core.{attribute}, or "
-                "'module:Class'."
+                f"target={target!r} of {KINDS[self.kind].title} {name!r} is not a subclass of core.{attribute}. Give "
+                "such a class, or a string 'module:Class'."
             )
 
     def remove(self, name: str) -> None:
-        """Forget ``name``.
+        """Remove ``name`` from the registry.
 
         Raises:
-            UnknownNameError: It was never registered.
+            UnknownNameError: ``name`` is not registered.
         """
         if name not in self._specs:
             raise UnknownNameError(
-                f"name={name!r}: not in the {self.kind} registry. Valid: {quoted(sorted(self._specs))}."
-                + nearest(name, self._specs)
+                f"name={name!r} is not in {KINDS[self.kind].registry}.{nearest(name, self._specs)} "
+                f"Registered: {quoted(sorted(self._specs), near=name)}."
             )
         del self._specs[name]
 
@@ -129,16 +123,15 @@ class CodeRegistry:
         return len(self._specs)
 
     def __repr__(self) -> str:
-        return f"<{self.kind} registry: {quoted(self)}>"
+        return f"<{KINDS[self.kind].registry}: {quoted(self)}>"
 
 
 def _identity(target: Any) -> str:
-    # By name, so that running a notebook cell twice replaces a class by its newer self.
+    # Compared by name, so that running a notebook cell again replaces the class it defined before.
     return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 
 
-AcceleratorRegistry = CodeRegistry("accelerator")
-StrategyRegistry = CodeRegistry("strategy")
-PrecisionRegistry = CodeRegistry("precision")
-CheckpointIORegistry = CodeRegistry("checkpoint_io")
-ClusterEnvironmentRegistry = CodeRegistry("cluster_environment")
+REGISTRIES: dict[str, CodeRegistry] = {name: CodeRegistry(name) for name in KINDS}
+"""The registry of each kind, by the key in :data:`core.kinds.KINDS`."""
+
+globals().update({kind.registry: REGISTRIES[name] for name, kind in KINDS.items()})

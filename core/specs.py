@@ -1,8 +1,8 @@
-"""Specs: the frozen, torch-free description of one backend that a plugin hands over.
+"""Specs: frozen, torch-free descriptions of backends, which plugins return from their hooks.
 
-A spec is data. Creating one imports no torch and touches no hardware; ``target`` and ``detect`` are strings of the
-form ``"package.module:attribute"``, imported only when the backend is used or probed. An in-process registration
-(:class:`core.AcceleratorRegistry`) may give the class itself as ``target``.
+A spec is data. Creating one neither imports torch nor accesses hardware; ``target`` and ``detect`` are strings of the
+form ``"package.module:attribute"``, imported only when the backend is used or probed. For an in-process registration
+(:class:`core.AcceleratorRegistry`) ``target`` can be the class itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _names(instance: Any, attribute: attrs.Attribute[tuple[str, ...]], value: tu
 def _integer(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, int) and not (value is None and attribute.default is None):
         raise ValueError(
-            f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected a whole number"
+            f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected an integer"
         )
 
 
@@ -60,7 +60,7 @@ def _target(instance: Any, attribute: attrs.Attribute[Any], value: object) -> No
 
 
 def _tuple(value: Any) -> Any:
-    # A bare string here is a classic slip: it would become a tuple of letters.
+    # A bare string would become a tuple of letters.
     return (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -74,7 +74,7 @@ def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class BackendSpec:
-    """What every kind of backend says of itself."""
+    """The fields of every kind of backend."""
 
     kind: ClassVar[str]
 
@@ -85,11 +85,11 @@ class BackendSpec:
     description: str = ""
     """One sentence for listings."""
     aliases: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_names)
-    """Further words for it. Several backends may claim one alias: the best present one by ``priority`` gets it."""
+    """Further names. Several backends can claim an alias: the available one with the highest ``priority`` gets it."""
     priority: int = attrs.field(default=50, validator=_integer)
-    """Order among candidates for ``auto`` and for a shared alias; higher goes first."""
+    """The order of candidates for ``auto`` and for a shared alias; the highest comes first."""
     init_args: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_mapping)
-    """Keyword arguments that ``target`` is called with, so that one class serves several names."""
+    """Keyword arguments that ``target`` is called with, so that one class can serve several names."""
 
 
 @attrs.frozen(kw_only=True)
@@ -99,17 +99,17 @@ class AcceleratorSpec(BackendSpec):
     kind: ClassVar[str] = "accelerator"
 
     detect: str | None = attrs.field(default=None, validator=_target)
-    """``"module:function"`` without arguments, torch-free and quick: how many devices are there (0 for none). An
-    exception means the hardware's state could not be read, and is recorded. Run outside this process, with a time
-    limit. Where absent, the class's own ``is_available`` and ``auto_device_count`` answer."""
+    """``"module:function"`` without arguments that returns the number of devices, quickly and without torch. An
+    exception means that the hardware's state could not be read, and is recorded. It runs in a separate process with a
+    time limit. Without it, the class's ``is_available`` and ``auto_device_count`` are used."""
     default_strategy: str | None = None
-    """Name of the strategy that ``strategy="auto"`` means for one process; ``None`` for what the class says."""
+    """The name of the strategy for ``strategy="auto"`` with one process; ``None`` for the class's default."""
     default_parallel_strategy: str | None = None
-    """Name of the strategy that ``strategy="auto"`` means for several processes; ``None`` for what the class says."""
-    serves: str | None = attrs.field(default=None, validator=_target)
-    """``"module:function"`` without arguments: further names this one backend can serve at this moment, best first.
-    Each is asked for like a name of its own; ``target`` is then called with ``name=`` that name. Names that an
-    installed backend owns are not offered to it."""
+    """The name of the strategy for ``strategy="auto"`` with several processes; ``None`` for the class's default."""
+    discover: str | None = attrs.field(default=None, validator=_target)
+    """``"module:function"`` without arguments that returns further names of this backend, best first. Each can be used
+    like any name; ``target`` is then called with ``name=`` that name. Names that an installed backend owns are
+    excluded."""
 
 
 @attrs.frozen(kw_only=True)
@@ -119,13 +119,13 @@ class StrategySpec(BackendSpec):
     kind: ClassVar[str] = "strategy"
 
     accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
-    """Names of the accelerators it serves, of those that its class serves; ``None`` for all of them."""
+    """Names of the supported accelerators, among those that its class supports; ``None`` for all of them."""
     min_processes: int = attrs.field(default=1, validator=_integer)
-    """The smallest world size it serves, if its class serves that."""
+    """The smallest supported world size, if its class supports it."""
     max_processes: int | None = attrs.field(default=None, validator=_integer)
-    """The largest world size it serves, if its class serves that; ``None`` for any."""
+    """The largest supported world size, if its class supports it; ``None`` for any."""
     precisions: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
-    """Names of the precisions it serves, of those that its class serves; ``None`` for all of them."""
+    """Names of the supported precisions, among those that its class supports; ``None`` for all of them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -149,5 +149,5 @@ class ClusterEnvironmentSpec(BackendSpec):
     kind: ClassVar[str] = "cluster_environment"
 
     detect: str | None = attrs.field(default=None, validator=_target)
-    """``"module:function"`` taking the environment variables as a mapping, torch-free: whether this process was
-    started by that cluster. Where absent, the class's own ``detect`` answers."""
+    """``"module:function"`` that takes the environment variables as a mapping and returns, without torch, whether the
+    cluster started this process. Without it, the class's ``detect`` is used."""

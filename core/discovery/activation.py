@@ -1,7 +1,7 @@
-"""Importing one plugin's hook module and asking its hooks, so that whatever it does becomes a record.
+"""Importing one plugin's hook module and calling its hooks, so that a broken plugin affects nothing else.
 
-Exceptions and ``SystemExit`` are caught; what the plugin prints is kept and not shown; what it changes in the
-environment variables is undone. Only what is meant for the whole process, as ``KeyboardInterrupt``, passes through.
+Exceptions and ``SystemExit`` are caught and recorded; printed output is kept, not shown; changes of environment
+variables are undone. Only what concerns the whole process, such as ``KeyboardInterrupt``, is raised.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ class Failure:
     """Why a plugin, or one of its backends, cannot be used."""
 
     reason: str
-    """On one line."""
+    """The reason, on one line."""
     cause: BaseException | None = attrs.field(default=None, eq=False)
-    """What was raised; ``None`` where core itself found the fault."""
+    """The exception; ``None`` if core itself found the fault."""
 
     @property
     def traceback(self) -> str:
-        """Where it was raised, as Python prints it."""
+        """The traceback of :attr:`cause`, as Python prints it; empty without one."""
         return "" if self.cause is None else trace(self.cause)
 
 
 @attrs.frozen
 class Activation:
-    """What one plugin module handed over. The keys are ``(kind, name)``."""
+    """The result of activating one plugin module. The keys are ``(kind, name)``."""
 
     specs: Mapping[tuple[str, str], Any]
     """The usable specs."""
     failures: Mapping[tuple[str, str], Failure]
-    """For each declared backend that is not among the specs, why; and each that was handed over undeclared."""
+    """Why each declared backend has no spec, and which backends were returned without being declared."""
     output: str
     """What the plugin printed."""
 
 
 def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
-    """Import ``module`` and ask its hooks.
+    """Import ``module`` and call its hooks.
 
     Args:
         module: The module that the entry points name.
-        declared: By kind, the names that the entry points give it.
+        declared: By kind, the names that its entry points declare.
     """
-    handed: dict[tuple[str, str], Any] = {}
+    usable: dict[tuple[str, str], Any] = {}
     failures: dict[tuple[str, str], Failure] = {}
     found: dict[str, Any]
     with _Watch() as watch:
@@ -70,20 +70,23 @@ def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
             names = declared.get(kind.name, set())
             if isinstance(callers, Failure):
                 found, faults = {}, dict.fromkeys(names, callers)
+            elif not callers[kind.name].get_hookimpls():
+                fault = Failure(f"{module} does not implement the hook {kind.hook}, which must return it")
+                found, faults = {}, dict.fromkeys(names, fault)
             else:
                 found, faults = _ask(kind, callers[kind.name], names, module)
-            if changes := watch.take_changes():
-                found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
-            handed |= {(kind.name, name): spec for name, spec in found.items()}
+                if changes := watch.take_changes():
+                    found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
+            usable |= {(kind.name, name): spec for name, spec in found.items()}
             failures |= {(kind.name, name): fault for name, fault in faults.items()}
     if watch.output:
         printed = " ".join(watch.output.split())[:200]
-        logger.warning("plugin module %s prints while it is activated: %s", module, printed)
-    return Activation(handed, failures, watch.output)
+        logger.warning("plugin module %s printed during its activation: %s", module, printed)
+    return Activation(usable, failures, watch.output)
 
 
 def _import(module: str, watch: _Watch) -> dict[str, pluggy.HookCaller] | Failure:
-    """The hooks of ``module`` by kind, or why there are none."""
+    """The hooks of ``module`` by kind, or the failure."""
     try:
         imported = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
@@ -97,15 +100,15 @@ def _import(module: str, watch: _Watch) -> dict[str, pluggy.HookCaller] | Failur
     try:
         return _hooks(imported)
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
-        return Failure(f"its hooks are refused: {describe(error)}", error)
+        return Failure(f"its hooks are not valid: {describe(error)}", error)
 
 
 _changes_by_import: dict[str, tuple[ModuleType, str]] = {}
-"""A module is executed once in a process, but every front end activates its plugin anew and is told the same."""
+"""By module: a module runs once in a process, but each front end activates its plugin again and gets this failure."""
 
 
 class _Watch:
-    """Keeps what is printed, and finds and undoes changes of the environment variables."""
+    """Keeps printed output, and undoes changes of the environment variables."""
 
     def __init__(self) -> None:
         self._printed = io.StringIO()
@@ -128,7 +131,7 @@ class _Watch:
         return self._printed.getvalue()
 
     def take_changes(self) -> str:
-        """Undo what was changed since the last call, and name it."""
+        """Undo the changes since the last call; returns the names of the variables."""
         before, now = self._environ, dict(os.environ)
         names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         for name in names:
@@ -140,9 +143,9 @@ class _Watch:
 
 
 class _Stream:
-    """Stands in for a standard stream: what is written is kept; once released it is the stream again.
+    """Replaces a standard stream and keeps what is written; after :meth:`release` it passes everything on.
 
-    A plugin may hold on to it, as ``logging.basicConfig`` does.
+    A plugin may keep a reference to it, as ``logging.basicConfig`` does.
     """
 
     def __init__(self, keep: io.StringIO, stream: Any) -> None:
@@ -167,48 +170,45 @@ def _hooks(module: ModuleType) -> dict[str, pluggy.HookCaller]:
     manager = pluggy.PluginManager("core")
     manager.add_hookspecs(hookspecs)
     manager.register(module)
-    manager.check_pending()  # a misspelt hook would hand over nothing and say nothing
+    manager.check_pending()  # a misspelt hook would be ignored silently
     return {kind.name: getattr(manager.hook, kind.hook) for kind in KINDS.values()}
 
 
 def _ask(
     kind: Kind, caller: pluggy.HookCaller, declared: set[str], module: str
 ) -> tuple[dict[str, Any], dict[str, Failure]]:
-    """The specs of one kind that are both declared and handed over; a failure for each name that is only one of it."""
-    if not caller.get_hookimpls():
-        fault = Failure(f"{module} does not implement the hook {kind.hook}, which would hand it over")
-        return {}, dict.fromkeys(declared, fault)
+    """The specs that are both declared and returned, and a failure for each name that is only one of the two."""
     expected = getattr(specs, kind.spec)
     try:
         answers = caller() or [None]  # pluggy leaves out None
         odd = [answer for answer in answers if isinstance(answer, str) or not isinstance(answer, Iterable)]
-        handed = [] if odd else [spec for answer in answers for spec in answer]
-        odd += [spec for spec in handed if not isinstance(spec, expected)]
+        returned = [] if odd else [spec for answer in answers for spec in answer]
+        odd += [spec for spec in returned if not isinstance(spec, expected)]
     except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
         fault = Failure(f"its {kind.hook} raises {describe(error)}", error)
         return {}, dict.fromkeys(declared, fault)
     if odd:
         given = "None" if odd[0] is None else f"an object of type {type(odd[0]).__name__}"
-        fault = Failure(f"its {kind.hook} hands over {given}. Valid: a list of {kind.spec} objects")
+        fault = Failure(f"its {kind.hook} returns {given}. Return a list of {kind.spec} objects")
         return {}, dict.fromkeys(declared, fault)
-    return _compare(kind, handed, declared, module)
+    return _compare(kind, returned, declared, module)
 
 
 def _compare(
-    kind: Kind, handed: list[Any], declared: set[str], module: str
+    kind: Kind, returned: list[Any], declared: set[str], module: str
 ) -> tuple[dict[str, Any], dict[str, Failure]]:
     found: dict[str, Any] = {}
     faults: dict[str, Failure] = {}
-    for spec in handed:
+    for spec in returned:
         if spec.name in found:
-            faults[spec.name] = Failure(f"its {kind.hook} hands over {spec.name!r} twice")
+            faults[spec.name] = Failure(f"its {kind.hook} returns {spec.name!r} twice")
         elif spec.name not in declared:
             faults[spec.name] = Failure(
-                f"its {kind.hook} hands over {spec.name!r}, which its metadata does not declare. Valid: "
+                f"its {kind.hook} returns {spec.name!r}, which its metadata does not declare. Add "
                 f'{spec.name} = "{module}" under [project.entry-points."{kind.group}"]'
             )
         found[spec.name] = spec
     names = ", ".join(repr(name) for name in sorted(found)) or "nothing"
     for name in declared - found.keys():
-        faults[name] = Failure(f"its metadata declares {name!r}, but its {kind.hook} hands over {names}")
+        faults[name] = Failure(f"its metadata declares {name!r}, but its {kind.hook} returns {names}")
     return {name: spec for name, spec in found.items() if name not in faults}, faults

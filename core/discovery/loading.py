@@ -20,7 +20,7 @@ def import_target(target: str) -> Any:
     """The object that ``"package.module:attribute"`` names.
 
     Raises:
-        BackendError: The module cannot be imported, or has no such attribute; the message and ``__cause__`` tell why.
+        BackendError: The module cannot be imported, or has no such attribute; ``__cause__`` has the reason.
     """
     module_name, _, path = target.partition(":")
     try:
@@ -39,14 +39,14 @@ def import_target(target: str) -> Any:
 
 
 def load(spec: BackendSpec, origin: str = "") -> type[Any]:
-    """The class that ``spec`` is about.
+    """The class that ``spec`` describes.
 
     Args:
         spec: The backend's description.
-        origin: Whose it is, for messages.
+        origin: The distribution that it comes from, for messages.
 
     Raises:
-        BackendError: The target cannot be imported, or is no class derived from its kind's base.
+        BackendError: The target cannot be imported, or is not a subclass of its kind's base class.
     """
     try:
         return load_target(spec)
@@ -56,7 +56,7 @@ def load(spec: BackendSpec, origin: str = "") -> type[Any]:
 
 
 def load_target(spec: BackendSpec) -> type[Any]:
-    """As :func:`load`, for where it is clear which backend is spoken of."""
+    """As :func:`load`, but errors do not name the backend."""
     target = spec.target
     if isinstance(target, str):
         try:
@@ -65,10 +65,10 @@ def load_target(spec: BackendSpec) -> type[Any]:
             raise BackendError(f"its target {error}") from error.__cause__
     base = import_target(KINDS[spec.kind].base)
     if not isinstance(target, type) or not issubclass(target, base):
-        given = f"no {base.__name__}" if isinstance(target, type) else f"of type {type(target).__name__}"
+        given = "" if isinstance(target, type) else f" but an object of type {type(target).__name__}"
         raise BackendError(
-            f"its target {target_name(spec.target)!r} is {given}. Valid: a class derived from "
-            f"{base.__module__}.{base.__qualname__}."
+            f"its target {target_name(spec.target)!r} is not a subclass of {base.__module__}.{base.__qualname__}"
+            f"{given}. Set target to such a class."
         )
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
@@ -77,12 +77,12 @@ def load_target(spec: BackendSpec) -> type[Any]:
 
 
 def target_name(target: Any) -> str:
-    """``"module:Class"`` of a spec's target, be it that string or the class."""
+    """``"module:Class"`` of a spec's target, which is this string or the class."""
     return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 
 
 def describe(error: BaseException) -> str:
-    """An exception on one line: its type and message, and those of what it was raised from."""
+    """An exception on one line: its type and message, and those of its ``__cause__``."""
     message = " ".join(str(error).split())
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return text if error.__cause__ is None else f"{text} (from {describe(error.__cause__)})"
@@ -96,9 +96,9 @@ def trace(error: BaseException) -> str:
     if cause is None:
         return ""
     frame = cause.__traceback__
-    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ON_THE_WAY):
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_FRAMES_OF_CORE):
         frame = frame.tb_next
     return "".join(traceback.format_exception(type(cause), cause, frame))
 
 
-_ON_THE_WAY = ("core.discovery", "importlib", "pluggy")
+_FRAMES_OF_CORE = ("core.discovery", "importlib", "pluggy")

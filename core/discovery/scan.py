@@ -1,9 +1,9 @@
-"""What is installed, read from metadata files alone: no plugin is imported, and nothing heavy.
+"""The installed backends, read from metadata files alone: no plugin is imported, and no large package.
 
-The answer is the one that ``importlib.metadata.entry_points()`` gives for the groups of :data:`core.kinds.KINDS`,
-with the same rule of an earlier entry of ``sys.path`` shadowing a later one, but in an order that does not depend on
-the file system, and with damaged metadata as a row instead of an exception. Path entries that are no directories and
-finders of other tools are served through ``importlib_metadata``.
+The result is that of ``importlib.metadata.entry_points()`` for the groups of :data:`core.kinds.KINDS`: an earlier entry
+of ``sys.path`` shadows a later one. But the order does not depend on the file system, and damaged metadata becomes a
+row instead of an exception. Path entries that are not directories, and finders of other tools, are read through
+``importlib_metadata``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from core.kinds import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
 __all__ = ["CORE", "Row", "normalized", "scan"]
 
 CORE = "torch-hal"
-"""The distribution that core itself is."""
+"""The name of this distribution."""
 
 _KIND_OF_GROUP = {kind.group: kind.name for kind in KINDS.values()}
 _ORDER_OF_KIND = {name: position for position, name in enumerate(KINDS)}
@@ -42,6 +42,7 @@ class Row:
         "name",
         "reason",
         "requires",
+        "seconds",
         "state",
         "version",
     )
@@ -64,83 +65,101 @@ class Row:
         self.name = name
         """The backend's name: the entry point's key."""
         self.distribution = distribution
-        """The distribution's name as it declares it; ``this process`` for what was registered in code."""
+        """The distribution's name as it declares it; ``this process`` for a backend that was registered in code."""
         self.version = version
         """The distribution's version."""
         self.module = module
         """The module that implements the hooks: the entry point's value."""
         self.requires = requires
-        """What the distribution requires of ``torch-hal``, as it declares it."""
+        """The distribution's requirements on ``torch-hal``, as it declares them."""
         self.location = location
-        """Where its metadata lies."""
+        """The folder of its metadata."""
         self.state = state
-        """``installed``, ``denied``, ``incompatible``, ``conflict`` or ``failed``; probed, ``available`` or
-        ``unavailable``."""
+        """``installed``, ``denied``, ``incompatible``, ``conflict`` or ``failed``; after probing, ``available``
+        or ``unavailable``."""
         self.reason = reason
-        """Why it is in that state."""
+        """Why it has this state."""
         self.aliases: tuple[str, ...] | None = None
-        """Further words for it; ``None`` as long as its plugin was not activated."""
+        """Its further names; ``None`` until its plugin is activated."""
         self.devices: int | None = None
-        """How many devices a probe found."""
+        """The number of devices that a probe found."""
+        self.seconds: float | None = None
+        """How long the probe took."""
         self.detail = ""
-        """The traceback of a failure, and what the plugin printed."""
+        """The traceback of a failure, and the plugin's printed output."""
 
     @property
     def origin(self) -> str:
-        """Distribution and version, as messages name them."""
+        """Distribution and version, as messages show them."""
         return f"{self.distribution} {self.version}".rstrip()
 
     @property
     def is_core(self) -> bool:
-        """Whether it is core's own."""
+        """Whether it is one of core's own backends."""
         return normalized(self.distribution) == CORE
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
-        return {slot: getattr(self, slot) for slot in sorted(self.__slots__)}
+        """All attributes as plain data."""
+        return {slot: getattr(self, slot) for slot in self.__slots__}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Row:
+        """The row with the attributes that :meth:`to_dict` returned; lists are taken for tuples, as JSON needs."""
+        row = cls(kind=facts["kind"], name=facts["name"], distribution=facts["distribution"])
+        row.update(facts)
+        return row
+
+    def update(self, facts: Mapping[str, Any]) -> None:
+        """Set the attributes in ``facts``; lists become tuples."""
+        for slot, value in facts.items():
+            setattr(self, slot, tuple(value) if isinstance(value, list) else value)
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} of {self.origin}: {self.state}>"
 
 
 def normalized(distribution: str) -> str:
-    """A distribution's name in the form in which two spellings of it are equal."""
+    """A distribution's normalized name: equal for equivalent spellings."""
     name = distribution.lower().replace("_", "-").replace(".", "-")
     while "--" in name:
         name = name.replace("--", "-")
     return name
 
 
-def scan(path: Sequence[str] | None = None) -> list[Row]:
+def scan(path: Sequence[str] | None = None, groups: Mapping[str, str] | None = None) -> list[Row]:
     """Every backend that installed metadata declares.
 
     Args:
-        path: Where to look; ``sys.path`` where nothing is given.
+        path: The folders to search; by default ``sys.path``.
+        groups: Further entry-point groups, with the ``kind`` of their rows. Their values may name an attribute.
 
     Returns:
-        Rows ordered by kind, name, distribution; those with unusable metadata in state ``failed``.
+        Rows ordered by kind, name, distribution; rows with unusable metadata have the state ``failed``.
     """
     path = sys.path if path is None else path
+    groups = {**_KIND_OF_GROUP, **(groups or {})}
     rows: list[Row] = []
     seen: set[str] = set()
     for finder in _finders():
         if finder is not None:
-            rows += _found_by(finder, path, seen)
+            rows += _found_by(finder, path, seen, groups)
             continue
         for root in path:
-            if isinstance(root, str):  # Python's import passes over anything else, too
-                rows += _in_directory(root, seen)
+            if isinstance(root, str):  # Python's import ignores anything else, too
+                rows += _in_directory(root, seen, groups)
     if CORE not in seen:
         rows += _source_tree()
-    rows.sort(key=lambda row: (_ORDER_OF_KIND[row.kind], row.name, row.distribution, row.module))
+    rows.sort(
+        key=lambda row: (_ORDER_OF_KIND.get(row.kind, len(KINDS)), row.kind, row.name, row.distribution, row.module)
+    )
     return rows
 
 
-# -- distributions, first found first: ``seen`` holds the names of those that an earlier place had --------------------
+# -- distributions; ``seen`` holds the names that were found at an earlier entry of the path -------------------------
 
 
 def _finders() -> list[Any]:
-    """Those of ``sys.meta_path`` that find distributions; ``None`` for the search along the path."""
+    """The finders of ``sys.meta_path`` that find distributions; ``None`` stands for the search along the path."""
     finders: list[Any] = []
     for finder in sys.meta_path:
         if hasattr(finder, "find_distributions"):
@@ -151,15 +170,15 @@ def _finders() -> list[Any]:
     return finders if None in finders else [*finders, None]
 
 
-def _in_directory(root: str, seen: set[str]) -> list[Row]:
+def _in_directory(root: str, seen: set[str], groups: Mapping[str, str]) -> list[Row]:
     try:
         children = os.listdir(root or ".")
     except NotADirectoryError:
-        return _found_by(None, [root], seen)
+        return _found_by(None, [root], seen, groups)
     except (OSError, ValueError):  # what Python cannot list, it cannot import from either
         return []
     if root.endswith(".egg"):
-        return _found_by(None, [root], seen)
+        return _found_by(None, [root], seen, groups)
     infos = [child for child in children if child.endswith((".dist-info", ".egg-info"))]
     infos.sort()
     rows: list[Row] = []
@@ -174,14 +193,15 @@ def _in_directory(root: str, seen: set[str]) -> list[Row]:
         seen.add(name)
         location = here[name] = prefix + child
         if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
-            rows += _declared(name, location, _file_reader(location))
+            rows += _declared(name, location, _file_reader(location), groups)
     return rows
 
 
 def _installed_twice(location: str, other: str, rows: list[Row]) -> None:
     for row in rows:
         if row.location == location:
-            row.state, row.reason = "failed", f"installed twice: {location} and {other}. Valid: install it anew"
+            row.state = "failed"
+            row.reason = f"installed twice: {location} and {other}. Uninstall it and install it again"
 
 
 def _file_reader(location: str) -> Callable[[str], bytes | None]:
@@ -198,8 +218,8 @@ def _file_reader(location: str) -> Callable[[str], bytes | None]:
     return read
 
 
-def _found_by(finder: Any, path: Sequence[str], seen: set[str]) -> list[Row]:
-    """What one finder of ``sys.meta_path`` finds; ``None`` is the standard one, which reads zip files too."""
+def _found_by(finder: Any, path: Sequence[str], seen: set[str], groups: Mapping[str, str]) -> list[Row]:
+    """The rows of one finder of ``sys.meta_path``; ``None`` is the standard finder, which also reads zip files."""
     import importlib_metadata
 
     rows: list[Row] = []
@@ -210,8 +230,8 @@ def _found_by(finder: Any, path: Sequence[str], seen: set[str]) -> list[Row]:
             name = normalized(_stem(location) or distribution.metadata["Name"])
             if name not in seen:
                 seen.add(name)
-                rows += _declared(name, location, _text_reader(distribution))
-    except Exception:  # another tool's finder may raise anything; what it cannot find is not installed
+                rows += _declared(name, location, _text_reader(distribution), groups)
+    except Exception:  # another tool's finder may raise anything; it is logged
         import logging
 
         logging.getLogger(__name__).warning("%r cannot list its distributions", finder, exc_info=True)
@@ -237,12 +257,12 @@ def _text_reader(distribution: Any) -> Callable[[str], bytes | None]:
 # -- one distribution's declarations ----------------------------------------------------------------------------------
 
 
-def _declared(name: str, location: str, read: Callable[[str], bytes | None]) -> list[Row]:
+def _declared(name: str, location: str, read: Callable[[str], bytes | None], groups: Mapping[str, str]) -> list[Row]:
     data = read("entry_points.txt")
     if data is None or b"[core." not in data:
         return []
     text, problem = _decoded(data, "entry_points.txt")
-    entries = list(_entries(text))
+    entries = list(_entries(text, groups))
     if not entries:
         return []
     distribution, version, requires, unreadable = _headers(read("METADATA") or read("PKG-INFO"))
@@ -276,27 +296,29 @@ def _decoded(data: bytes, file: str) -> tuple[str, str]:
         return data.decode(errors="backslashreplace"), problem
 
 
-def _entries(text: str) -> Iterator[tuple[str, str, str, str]]:
+def _entries(text: str, groups: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
     """``(kind, name, module, problem)`` for each entry point of our groups, in the syntax that importlib reads."""
     kind = None
     for line in map(str.strip, text.splitlines()):
         if not line or line.startswith("#"):
             continue
         if line.startswith("[") and line.endswith("]"):
-            kind = _KIND_OF_GROUP.get(line.strip("[]"))
+            kind = groups.get(line.strip("[]"))
         elif kind is not None:
             key, equals, module = (part.strip() for part in line.partition("="))
-            yield kind, key, module, _malformed(line, key, equals, module)
+            yield kind, key, module, _malformed(line, key, equals, module, kind not in KINDS)
 
 
-def _malformed(line: str, key: str, equals: str, module: str) -> str:
-    valid = "Valid: <name> = <package.module>"
+def _malformed(line: str, key: str, equals: str, module: str, takes_attribute: bool) -> str:
+    valid = f"Valid: <name> = <package.module{':attribute' if takes_attribute else ''}>"
+    if takes_attribute:
+        module = module.replace(":", ".", 1)
     if not equals:
         return f"entry_points.txt has the line {line!r}. {valid}"
     if not key or not key.isprintable():
         return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
     if not all(part.isidentifier() for part in module.split(".")):
-        return f"entry_points.txt gives {key!r} the value {module!r}, which is no module's name. {valid}"
+        return f"entry_points.txt gives {key!r} the value {module!r}, which is not a module name. {valid}"
     return ""
 
 
@@ -334,7 +356,7 @@ def _required(requirement: str) -> str:
 
 
 def _source_tree() -> list[Row]:
-    """Own rows of a core that runs from a source tree that is not installed: from its ``pyproject.toml``."""
+    """The rows of core's own backends, from ``pyproject.toml``, if core is not installed but a source tree."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     file = os.path.join(root, "pyproject.toml")
     data = _file_reader(root)("pyproject.toml")

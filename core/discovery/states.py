@@ -1,16 +1,16 @@
-"""The state of each backend that was found, as far as metadata and ``CORE_PLUGINS`` tell; nothing is imported.
+"""The state of each backend, according to metadata and ``CORE_PLUGINS``; nothing is imported.
 
-``CORE_PLUGINS`` holds words separated by commas. A word is a backend's name or a distribution's:
+``CORE_PLUGINS`` is a list of entries separated by commas, with names of backends or distributions:
 
 ==========================  ===============================================================================
-``acme``                    allows it; where any word allows, what no word allows is denied
+``acme``                    allows it, and denies everything that is not allowed
 ``-acme``                   denies it
-``acme@torch-hal-acme``     decides a conflict: of all that claim ``acme``, the one of that distribution is used.
-                            Beside allowing words it allows too
+``acme@torch-hal-acme``     resolves a conflict: the ``acme`` of that distribution is used; if other entries allow
+                            backends, it is also allowed
 ``-acme@torch-hal-acme``    denies that distribution's ``acme``
 ==========================  ===============================================================================
 
-core's own backends always stay.
+core's own backends are always allowed.
 """
 
 from __future__ import annotations
@@ -23,27 +23,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["VARIABLE", "Survey", "survey"]
+__all__ = ["LOGGERS", "VARIABLE", "Survey", "survey"]
 
 VARIABLE = "CORE_PLUGINS"
+LOGGERS = "core.loggers"
+"""The entry-point group of loggers: the key is the name, the value ``package.module:Class``."""
+LOGGER = "logger"
 
 
 class Survey:
-    """What is installed, and what may be used of it."""
+    """The installed backends, and which of them can be used."""
 
-    __slots__ = ("rows", "version", "warnings")
+    __slots__ = ("loggers", "rows", "version", "warnings")
 
-    def __init__(self, rows: list[Row], version: str, warnings: list[str]) -> None:
+    def __init__(self, rows: list[Row], version: str, warnings: list[str], loggers: Sequence[Row] = ()) -> None:
         self.rows = rows
-        """Every backend found, ordered by kind, name, distribution."""
+        """All backends, ordered by kind, name, distribution."""
         self.version = version
-        """core's own version; empty where no metadata tells it."""
+        """core's own version; empty if it has no metadata."""
         self.warnings = warnings
-        """Words of ``CORE_PLUGINS`` that have no effect, and the like."""
+        """Warnings, such as entries of ``CORE_PLUGINS`` that have no effect."""
+        self.loggers = loggers
+        """All loggers, which are no backends: they have no spec and no part in the Plan."""
 
 
-class _Word:
-    """One word of ``CORE_PLUGINS``."""
+class _Entry:
+    """One entry of ``CORE_PLUGINS``."""
 
     __slots__ = ("denies", "distribution", "name", "text")
 
@@ -53,8 +58,8 @@ class _Word:
         self.name, at, self.distribution = text.removeprefix("-").partition("@")
         if not self.name or self.name.startswith("-") or " " in text or (at and not self.distribution):
             raise ConfigurationError(
-                f"{VARIABLE}: the word {text!r} is malformed. Valid, separated by commas: <name> or <distribution> to "
-                f"allow only those, -<name> or -<distribution> to deny, <name>@<distribution> to decide a conflict."
+                f"{VARIABLE}: invalid entry {text!r}. Valid, separated by commas: <name> or <distribution> to allow "
+                "only those, -<name> or -<distribution> to deny, <name>@<distribution> to resolve a conflict."
             )
 
     def matches(self, row: Row) -> bool:
@@ -68,45 +73,47 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
 
     Args:
         environ: The environment variables; ``CORE_PLUGINS`` is read.
-        path: Where to look; ``sys.path`` where nothing is given.
+        path: The folders to search; by default ``sys.path``.
 
     Raises:
         ConfigurationError: ``CORE_PLUGINS`` is malformed.
     """
-    words = [_Word(word.strip()) for word in environ.get(VARIABLE, "").split(",") if word.strip()]
-    rows = scan(path)
+    entries = [_Entry(entry.strip()) for entry in environ.get(VARIABLE, "").split(",") if entry.strip()]
+    rows = scan(path, {LOGGERS: LOGGER})
     version = next((row.version for row in rows if row.is_core), "")
-    strangers = [row for row in rows if not row.is_core]
-    _deny(strangers, words)
-    _compare(strangers, version)
+    plugins = [row for row in rows if not row.is_core]
+    _deny(plugins, entries)
+    _compare(plugins, version)
     _find_conflicts(rows)
-    warnings = [text for word in words if (text := _without_effect(word, rows))]
+    warnings = [text for entry in entries if (text := _without_effect(entry, rows))]
     if not version:
-        warnings.append(
-            f"{CORE} itself is not installed, so none of its own backends is found. Valid: pip install {CORE}"
-        )
-    return Survey(rows, version, warnings)
+        warnings.append(f"{CORE} itself is not installed, so its own backends are missing. Run: pip install {CORE}")
+    return Survey(
+        [row for row in rows if row.kind != LOGGER], version, warnings, [row for row in rows if row.kind == LOGGER]
+    )
 
 
-def _deny(rows: list[Row], words: list[_Word]) -> None:
-    allowing = [word for word in words if not word.denies]
-    only_decide = all(word.distribution for word in allowing)
+def _deny(rows: list[Row], entries: list[_Entry]) -> None:
+    allowing = [entry for entry in entries if not entry.denies]
+    only_decide = all(entry.distribution for entry in allowing)
     for row in rows:
-        denial = next((f"{VARIABLE} has {word.text}" for word in words if word.denies and word.matches(row)), "")
-        if not denial and not only_decide and not any(word.matches(row) for word in allowing):
-            denial = f"{VARIABLE} allows only {', '.join(word.text for word in allowing)}"
+        denial = next((f"{VARIABLE} has {entry.text}" for entry in entries if entry.denies and entry.matches(row)), "")
+        if not denial and not only_decide and not any(entry.matches(row) for entry in allowing):
+            denial = f"{VARIABLE} allows only {', '.join(entry.text for entry in allowing)}"
         if not denial:
-            denial = next((f"{VARIABLE} has {word.text}" for word in allowing if _decides_against(word, row, rows)), "")
+            denial = next(
+                (f"{VARIABLE} has {entry.text}" for entry in allowing if _decides_against(entry, row, rows)), ""
+            )
         if denial:
             row.state, row.reason = "denied", denial
 
 
-def _decides_against(word: _Word, row: Row, rows: list[Row]) -> bool:
+def _decides_against(entry: _Entry, row: Row, rows: list[Row]) -> bool:
     return (
-        bool(word.distribution)
-        and word.name == row.name
-        and not word.matches(row)
-        and any(word.matches(other) and other.kind == row.kind for other in rows)
+        bool(entry.distribution)
+        and entry.name == row.name
+        and not entry.matches(row)
+        and any(entry.matches(other) and other.kind == row.kind for other in rows)
     )
 
 
@@ -122,7 +129,7 @@ def _compare(rows: list[Row], version: str) -> None:
 
 def _incompatible(requires: tuple[str, ...], version: str) -> str:
     if not version:
-        return f"needs {', '.join(requires)}; the version of this {CORE} is unknown, because it is not installed"
+        return f"needs {', '.join(requires)}; the version of {CORE} is unknown, because it is not installed"
     reasons = filter(None, (unmet(requirement, version) for requirement in requires))
     return next((f"{reason}; this is {CORE} {version}" for reason in reasons), "")
 
@@ -136,22 +143,22 @@ def _find_conflicts(rows: list[Row]) -> None:
         if len(claiming) < 2:
             continue
         if any(row.is_core for row in claiming):
-            reason = f"{name!r} is a name of {CORE}'s own and cannot be taken"
+            reason = f"{name!r} is reserved for {CORE}'s own backend"
         else:
             origins = " and ".join(row.origin for row in claiming)
-            decision = " or ".join(f"{VARIABLE}={name}@{row.distribution}" for row in claiming)
-            reason = f"{origins} claim {name!r}; none of them is used. To decide: {decision}"
+            settings = " or ".join(f"{VARIABLE}={name}@{row.distribution}" for row in claiming)
+            reason = f"{origins} claim {name!r}: ambiguous; set {settings}"
         for row in claiming:
             if not row.is_core:
                 row.state, row.reason = "conflict", reason
 
 
-def _without_effect(word: _Word, rows: list[Row]) -> str:
-    matching = [row for row in rows if word.matches(row)]
+def _without_effect(entry: _Entry, rows: list[Row]) -> str:
+    matching = [row for row in rows if entry.matches(row)]
     if not matching:
         known = {row.name for row in rows} | {row.distribution for row in rows}
-        near = nearest(word.text.removeprefix("-"), sorted(known))
-        return f"{VARIABLE}: {word.text!r} is the name of no installed backend or distribution.{near}"
-    if word.denies and all(row.is_core for row in matching):
-        return f"{VARIABLE}: {word.text!r} has no effect, because {CORE}'s own backends always stay."
+        near = nearest(entry.text.removeprefix("-"), sorted(known))
+        return f"{VARIABLE}: {entry.text!r} does not name an installed backend or distribution.{near}"
+    if entry.denies and all(row.is_core for row in matching):
+        return f"{VARIABLE}: {entry.text!r} has no effect, because {CORE}'s own backends are always allowed."
     return ""

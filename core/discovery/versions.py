@@ -1,7 +1,7 @@
-"""Whether a version meets what a distribution requires of it.
+"""Whether a version satisfies a distribution's requirement.
 
-Release numbers and plain comparisons are answered here, as ``packaging`` answers them; whatever has more to it
-(markers, extras, wildcards, pre-releases) is left to ``packaging``, whose import takes longer than a whole listing.
+Comparisons of release numbers are made here, with the results of ``packaging``. Everything else (markers, extras,
+wildcards, pre-releases) uses ``packaging``, whose import takes longer than a whole listing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ _OPERATORS = ("~=", "==", "!=", "<=", ">=", "<", ">")
 
 
 def unmet(requirement: str, version: str) -> str:
-    """Why ``version`` does not meet ``requirement``, or an empty string where it does.
+    """Why ``version`` does not satisfy ``requirement``; an empty string if it does.
 
     Args:
-        requirement: As in ``Requires-Dist``: ``torch-hal>=0.1,<1``.
-        version: The version of the distribution that it is about.
+        requirement: In the form of ``Requires-Dist``: ``torch-hal>=0.1,<1``.
+        version: The installed version of the required distribution.
     """
     met = _plainly_met(requirement, version)
     if met is None:
@@ -37,7 +37,7 @@ def _met(requirement: str, version: str) -> bool:
 
 
 def _plainly_met(requirement: str, version: str) -> bool | None:
-    """The answer where both are plain; ``None`` where they are not."""
+    """Whether it is satisfied; ``None`` if this needs ``packaging``."""
     specifiers = requirement.lstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.").strip()
     if specifiers.startswith("(") and specifiers.endswith(")"):
         specifiers = specifiers[1:-1].strip()

@@ -1,7 +1,7 @@
-"""What runs in the process that :mod:`core.discovery.probe` starts: it asks plugins, and may hang or die of it.
+"""Runs in the process that :mod:`core.discovery.probe` starts: queries plugins, which may hang or kill the process.
 
-Answers go line by line into a file, so that nothing a plugin prints can be taken for one, and none is lost with the
-process. Which job it died of is seen from the outside: it has no answer.
+Answers go line by line into a file, so that output of a plugin is never taken for an answer and no answer is lost with
+the process. The job that the process died of is the first without an answer.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_TORCH = -1
+
 
 def main(directory: str, task: Mapping[str, Any]) -> NoReturn:
-    """Do the task and leave, whatever threads a plugin may have left running."""
+    """Do the task and exit, whatever threads a plugin may have left running."""
     with (
         open(os.path.join(directory, "answers"), "w", encoding="utf-8") as answers,
         open(os.path.join(directory, "log"), "w", encoding="utf-8") as log,
     ):
         faulthandler.enable(log)
-        {"detect": _detect, "probe": _probe}[task["mode"]](task, _Answers(answers), log)
+        (_at_once if task.get("at_once") else _one_after_another)(task, _Answers(answers), log)
     os._exit(0)
 
 
@@ -53,12 +55,12 @@ class _Answers:
                 self._file.flush()
 
 
-# -- many quick questions at once -------------------------------------------------------------------------------------
+# -- many quick detect functions at once ------------------------------------------------------------------------------
 
 
-def _detect(task: Mapping[str, Any], answers: _Answers, log: TextIO) -> None:
+def _at_once(task: Mapping[str, Any], answers: _Answers, log: TextIO) -> None:
     limit = task["timeout"]
-    # A function that hangs without letting go of the interpreter's lock is not seen by any thread of ours.
+    # If a function hangs while it holds the interpreter's lock, no thread of this function can notice it.
     faulthandler.dump_traceback_later(limit + 1.0, exit=True, file=log)
     deadline = time.monotonic() + limit
     threads = {
@@ -83,7 +85,9 @@ def _detect_one(job: int, function: str, answers: _Answers) -> None:
 def _counted(function: str) -> int:
     answer = import_target(function)()
     if isinstance(answer, bool) or not hasattr(answer, "__index__") or operator.index(answer) < 0:
-        raise TypeError(f"{function} returns an object of type {type(answer).__name__}. Valid: a number of devices")
+        raise TypeError(
+            f"{function} returned {answer!r:.100} of type {type(answer).__name__}; it must return the number of devices"
+        )
     return operator.index(answer)
 
 
@@ -92,30 +96,24 @@ def _failure(error: BaseException) -> dict[str, str]:
     return {"error": text, "detail": trace(error)}
 
 
-# -- everything about each backend, one after another -----------------------------------------------------------------
+# -- jobs one after another -------------------------------------------------------------------------------------------
 
 
-def _probe(task: Mapping[str, Any], answers: _Answers, log: TextIO) -> None:
-    from core.discovery.registry import Registry
-
-    logging.getLogger("core.discovery").setLevel(logging.ERROR)  # what it warns of is what the answers say
-    registry = Registry.read(os.environ)
-    do: dict[str, Callable[[Registry, Mapping[str, Any]], dict[str, Any]]] = {
-        "torch": _import_torch,
-        "activate": _activate,
-        "backend": _backend,
-    }
-    for job in task["jobs"]:
-        os.ftruncate(1, os.lseek(1, 0, os.SEEK_SET))  # what earlier jobs printed explains nothing about this one
-        faulthandler.dump_traceback_later(job["timeout"], exit=True, file=log)
-        answer = do[job["do"]](registry, job)
-        answers.give(job["id"], **answer)
-        if job["do"] == "torch" and answer:
+def _one_after_another(task: Mapping[str, Any], answers: _Answers, log: TextIO) -> None:
+    if task.get("imports_torch"):
+        faulthandler.dump_traceback_later(task["torch_timeout"], exit=True, file=log)
+        failure = _import_torch()
+        answers.give(_TORCH, **failure)
+        if failure:
             return
+    jobs = _Jobs(task)
+    for job in task["jobs"]:
+        os.ftruncate(1, os.lseek(1, 0, os.SEEK_SET))  # output of earlier jobs says nothing about this one
+        faulthandler.dump_traceback_later(task["timeout"], exit=True, file=log)
+        answers.give(job["id"], **jobs.do(job))
 
 
-def _import_torch(registry: Registry, job: Mapping[str, Any]) -> dict[str, Any]:
-    del registry, job
+def _import_torch() -> dict[str, Any]:
     try:
         import torch  # noqa: F401
     except (Exception, SystemExit) as error:  # noqa: BLE001  what a vendor's package does to torch is the answer
@@ -123,27 +121,59 @@ def _import_torch(registry: Registry, job: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _activate(registry: Registry, job: Mapping[str, Any]) -> dict[str, Any]:
-    rows = _rows(registry, job)
-    for row in rows:
-        registry.spec(row)
-    return {"rows": [row.to_dict() for row in _rows(registry, job)]}
+class _Jobs:
+    """Does jobs; what it needs for the first of a kind is kept for the others."""
 
+    def __init__(self, task: Mapping[str, Any]) -> None:
+        self._rows = task.get("rows", [])
+        self._registry: Registry | None = None
 
-def _rows(registry: Registry, job: Mapping[str, Any]) -> list[Row]:
-    return [row for row in registry.rows() if (row.distribution, row.module) == (job["distribution"], job["module"])]
+    def do(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a job."""
+        do: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "detect": self._detect,
+            "activate": self._activate,
+            "backend": self._backend,
+        }
+        return do[job["do"]](job)
 
+    @property
+    def registry(self) -> Registry:
+        """The registry of what was scanned by the process that started this one."""
+        if self._registry is None:
+            from core.discovery.registry import Registry
+            from core.discovery.scan import Row
+            from core.discovery.states import Survey
 
-def _backend(registry: Registry, job: Mapping[str, Any]) -> dict[str, Any]:
-    row = next(row for row in _rows(registry, job) if (row.kind, row.name) == (job["kind"], job["name"]))
-    try:
-        spec = registry.spec(row)
-        if spec is not None:
-            _ASK.get(row.kind, _ask_nothing)(registry, spec, row)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
-        failure = _failure(error)
-        row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
-    return {"rows": [row.to_dict()]}
+            logging.getLogger("core.discovery").setLevel(logging.ERROR)  # its warnings are what the answers say
+            self._registry = Registry(Survey([Row.from_dict(facts) for facts in self._rows], "", []), {})
+        return self._registry
+
+    def _detect(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return {"count": _counted(job["detect"])}
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
+            return _failure(error)
+
+    def _activate(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        module = job["distribution"], job["module"]
+        for row in list(self.registry.rows_of(*module)):
+            self.registry.spec(row)
+        return {"rows": [row.to_dict() for row in self.registry.rows_of(*module)]}
+
+    def _backend(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        of_module = self.registry.rows_of(job["distribution"], job["module"])
+        row = next(row for row in of_module if (row.kind, row.name) == (job["kind"], job["name"]))
+        before = time.monotonic()
+        try:
+            spec = self.registry.spec(row)
+            if spec is not None:
+                _ASK.get(row.kind, _ask_nothing)(self.registry, spec, row)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
+            failure = _failure(error)
+            row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
+        row.seconds = round(time.monotonic() - before, 3)
+        return {"rows": [row.to_dict()]}
 
 
 def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:
@@ -155,15 +185,15 @@ def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:
 def _ask_accelerator(registry: Registry, spec: Any, row: Row) -> None:
     count = _counted(spec.detect) if spec.detect else None
     accelerator = load_target(spec)
-    if spec.serves:
+    if spec.discover:
         names = registry.served(spec)
-        row.reason = f"serves {', '.join(names)}" if names else "serves no device here"
+        row.reason = f"provides {', '.join(names)}" if names else "provides no device type here"
         count = sum(_count(accelerator(name=name, **spec.init_args)) for name in names)
     elif count is None:
         count = _count(accelerator(**spec.init_args))
     row.devices = count
     row.state = "available" if count else "unavailable"
-    row.reason = row.reason or ("" if count else "no device is there")
+    row.reason = row.reason or ("" if count else "no device found")
 
 
 def _count(accelerator: Any) -> int:
@@ -175,7 +205,7 @@ def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
     environment = load_target(spec)
     started = (import_target(spec.detect) if spec.detect else environment.detect)(dict(os.environ))
     row.state = "available" if started else "unavailable"
-    row.reason = "this process was started by it" if started else "this process was not started by it"
+    row.reason = "it started this process" if started else "it did not start this process"
 
 
 _ASK: dict[str, Callable[[Registry, Any, Row], None]] = {

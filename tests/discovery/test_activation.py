@@ -71,20 +71,20 @@ def test_hands_over_specs(body: str, plugin: Plugin) -> None:
         (HOOK + "return [acme(target2=1)]\n", "unexpected keyword argument 'target2'"),
         (HOOK + "return [acme(name=' ')]\n", "its core_accelerators raises ValueError: name=' ' of AcceleratorSpec"),
         (HOOK + "return [acme(detect='count')]\n", "expected 'package.module:attribute'"),
-        (HOOK + "pass\n", "its core_accelerators hands over None. Valid: a list of AcceleratorSpec objects"),
-        (HOOK + "return 'acme'\n", "hands over an object of type str"),
-        (HOOK + "return acme()\n", "hands over an object of type AcceleratorSpec"),
-        (HOOK + "return {'acme': acme()}\n", "hands over an object of type str"),
-        (HOOK + "return [StrategySpec(name='acme', target='a:B')]\n", "hands over an object of type StrategySpec"),
+        (HOOK + "pass\n", "its core_accelerators returns None. Return a list of AcceleratorSpec objects"),
+        (HOOK + "return 'acme'\n", "returns an object of type str"),
+        (HOOK + "return acme()\n", "returns an object of type AcceleratorSpec"),
+        (HOOK + "return {'acme': acme()}\n", "returns an object of type str"),
+        (HOOK + "return [StrategySpec(name='acme', target='a:B')]\n", "returns an object of type StrategySpec"),
         ("", "torch_hal_acme_test does not implement the hook core_accelerators"),
         ("def core_accelerators():\n    return [acme()]\n", "does not implement the hook core_accelerators"),
-        (HOOK.replace("core_a", "core_akk") + "return [acme()]\n", "its hooks are refused: PluginValidationError"),
-        (HOOK.replace("()", "(registry)") + "return [acme()]\n", "its hooks are refused: PluginValidationError"),
-        (HOOK + "return []\n", "its metadata declares 'acme', but its core_accelerators hands over nothing"),
-        (HOOK + "return [acme(), acme()]\n", "hands over 'acme' twice"),
+        (HOOK.replace("core_a", "core_akk") + "return [acme()]\n", "its hooks are not valid: PluginValidationError"),
+        (HOOK.replace("()", "(registry)") + "return [acme()]\n", "its hooks are not valid: PluginValidationError"),
+        (HOOK + "return []\n", "its metadata declares 'acme', but its core_accelerators returns nothing"),
+        (HOOK + "return [acme(), acme()]\n", "returns 'acme' twice"),
         (
             HOOK + "return [acme(name='acne')]\n",
-            "its metadata declares 'acme', but its core_accelerators hands over 'acne'",
+            "its metadata declares 'acme', but its core_accelerators returns 'acne'",
         ),
     ],
 )
@@ -132,7 +132,7 @@ def test_prints_are_kept(plugin: Plugin, capfd: pytest.CaptureFixture[str], capl
     assert capfd.readouterr() == ("", "")
     assert activation.output == "welcome\ntoallhook\n"
     assert activation.failures == {}
-    assert "prints while it is activated: welcome toallhook" in caplog.text
+    assert "printed during its activation: welcome toallhook" in caplog.text
 
 
 def test_stream_that_a_plugin_keeps_works_afterwards(plugin: Plugin, capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,14 +94,23 @@ def test_nothing_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("fails", "RuntimeError: driver 1.0 is too old"),
         ("exits", "SystemExit: no licence"),
-        ("text", "TypeError: acme_detect:text returns an object of type str. Valid: a number of devices"),
-        ("boolean", "TypeError: acme_detect:boolean returns an object of type bool. Valid: a number of devices"),
-        ("negative", "TypeError: acme_detect:negative returns an object of type int. Valid: a number of devices"),
+        (
+            "text",
+            "TypeError: acme_detect:text returned '4' of type str; it must return the number of devices",
+        ),
+        (
+            "boolean",
+            "TypeError: acme_detect:boolean returned True of type bool; it must return the number of devices",
+        ),
+        (
+            "negative",
+            "TypeError: acme_detect:negative returned -1 of type int; it must return the number of devices",
+        ),
         (
             "absent",
             "'acme_detect:absent' does not exist: AttributeError: module 'acme_detect' has no attribute 'absent'.",
         ),
-        ("quits", "ended its process with exit code 3"),
+        ("quits", "ended with exit code 3"),
         ("crashes", "killed by SIGSEGV"),
     ],
 )
@@ -127,7 +136,7 @@ def test_several_culprits(ask: Detect) -> None:
     results = ask("crashes", "hangs", "quits", "one", "fails", timeout=3.0)
     assert results["crashes"].error == "killed by SIGSEGV"
     assert results["hangs"].error == "timed out after 3 s"
-    assert results["quits"].error == "ended its process with exit code 3"
+    assert results["quits"].error == "ended with exit code 3"
     assert results["one"].count == 1
     assert results["fails"].error == "RuntimeError: driver 1.0 is too old"
 
@@ -189,5 +198,5 @@ def test_process_that_cannot_be_started(ask: Detect, tmp_path: Path, monkeypatch
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     results = ask("one", "two")
-    assert all("the process that asks plugins cannot be started" in str(result.error) for result in results.values())
+    assert all("the process that queries plugins cannot be started" in str(result.error) for result in results.values())
     assert os.listdir(temporary) == []

@@ -120,8 +120,23 @@ def test_unknown_word_names_the_nearest(site: Path) -> None:
     with pytest.raises(UnknownNameError) as caught:
         Registry.read({}).find("accelerator", "sim-a", argument="CORE_ACCELERATOR")
     assert "CORE_ACCELERATOR='sim-a'" in str(caught.value)
-    assert "Valid: 'cpu', 'sim_a', 'sim_b', 'sim_c', 'torch', or as an alias 'gpu'" in str(caught.value)
+    assert "Valid: 'cpu', 'sim_a', 'sim_b', 'sim_c', 'torch', or an alias: 'gpu'" in str(caught.value)
     assert "Did you mean 'sim_a'" in str(caught.value)
+
+
+def test_unknown_name_among_a_thousand(site: Path, in_code: registration.CodeRegistry) -> None:
+    """The error lists the ten most similar names of many, how many others there are, and the command for all."""
+    for number in range(1_000):
+        in_code.register(f"acme{number}", "torch_hal_sim_a.targets:SimAccelerator")
+    with pytest.raises(UnknownNameError) as caught:
+        Registry.read({}).find("accelerator", "acme_77")
+    message = str(caught.value)
+    valid = message.partition("Valid: ")[2].partition(" and ")[0].split(", ")
+    assert len(valid) == len({*valid}) == 10
+    assert valid[0] == "'acme77'"
+    assert "and 995 more (all of them: torch-hal list)" in message
+    assert "Did you mean 'acme77'" in message
+    assert len(message) < 500
 
 
 def test_denied_name(site: Path) -> None:
@@ -184,12 +199,30 @@ def test_broken_plugin_harms_no_other(site: Path, caplog: pytest.LogCaptureFixtu
     assert names(registry, "gpu") == ["sim_b", "sim_a", "sim_c"]
     assert [row.reason for row in registry.failures("accelerator")] == ["SystemExit: 1"]
     assert "torch-hal-broken 1.2 is broken: SystemExit: 1" in caplog.text
-    with pytest.raises(UnknownNameError, match=r"Broken, and so not asked for aliases: torch-hal-broken 1.2"):
+    with pytest.raises(UnknownNameError, match=r"because broken: 'torch-hal-broken 1.2'"):
         registry.find("accelerator", "br")
 
 
+@pytest.mark.parametrize(
+    "raising", ["raise OSError({text!r})", "{plugin}\n    raise OSError({text!r})"], ids=["import", "hook"]
+)
+def test_long_error_is_cut_in_the_log(site: Path, caplog: pytest.LogCaptureFixture, raising: str) -> None:
+    """An error of 150,000 characters is logged short, with the command for all of it; its row keeps the whole."""
+    text = "no driver " + 150_000 * "x"
+    hook = PLUGIN.partition("    return")[0].rstrip()
+    add_plugin(site, "long", code=raising.format(text=text, plugin=hook))
+    registry = Registry.read({})
+    registry.specs("accelerator")
+    (message,) = (record.getMessage() for record in caplog.records if "torch-hal-long" in record.getMessage())
+    assert "no driver xxx" in message
+    assert "python -m core.list --probe --verbose" in message
+    assert len(message) < 400
+    (row,) = registry.failures("accelerator")
+    assert text in row.reason
+
+
 def test_undeclared_name_says_what_is_missing(site: Path) -> None:
-    """A name that a plugin hands over without declaring it is refused with what it has to declare."""
+    """A name that a plugin returns without declaring it raises an error with what it has to declare."""
     code = PLUGIN.format(name="other", target="a:B", alias="x", priority=1)
     add_plugin(site, "sim_d", code=code)
     with pytest.raises(BackendError, match="its metadata does not declare"):
@@ -207,7 +240,7 @@ def test_registries_are_independent(site: Path) -> None:
 def test_misspelt_setting_is_told(site: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A word of CORE_PLUGINS that nobody answers to is logged; a malformed one is refused."""
     Registry.read({"CORE_PLUGINS": "-sim_z"})
-    assert "'-sim_z' is the name of no installed backend or distribution" in caplog.text
+    assert "'-sim_z' does not name an installed backend or distribution" in caplog.text
     with pytest.raises(ConfigurationError, match="CORE_PLUGINS"):
         Registry.read({"CORE_PLUGINS": "sim_a@"})
 
@@ -231,7 +264,7 @@ class InCode(Accelerator):
 @pytest.fixture
 def in_code() -> Iterator[registration.CodeRegistry]:
     """The registry of accelerators, with what a test adds taken out again."""
-    registry = registration.AcceleratorRegistry
+    registry = registration.REGISTRIES["accelerator"]
     before = set(registry)
     yield registry
     for name in set(registry) - before:
@@ -299,8 +332,8 @@ def test_registered_name_replaces_an_unusable_one(site: Path, in_code: registrat
             "'nowhere.at_all:Thing' cannot be imported: ModuleNotFoundError: No module named 'nowhere'",
         ),
         ("torch_hal_sim_a.targets:SimAcelerator", "has no attribute 'SimAcelerator'. Did you mean 'SimAccelerator'"),
-        ("torch_hal_sim_a.targets:Stranger", "is no Accelerator. Valid: a class derived from core.accelerators"),
-        ("torch_hal_sim_a.targets:function", "is of type function. Valid: a class derived from core.accelerators"),
+        ("torch_hal_sim_a.targets:Stranger", "Stranger' is not a subclass of core.accelerators"),
+        ("torch_hal_sim_a.targets:function", "but an object of type function"),
         ("torch_hal_sim_a.targets:Unfinished", "does not define auto_device_count, get_parallel_devices"),
         ("torch_hal_sim_a.exits:Thing", "cannot be imported: SystemExit: 7"),
     ],

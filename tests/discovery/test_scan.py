@@ -184,8 +184,8 @@ ENTRY_POINTS = b"[core.accelerators]\nacme = torch_hal_acme.plugin\n"
         (b"[core.accelerators]\n= torch_hal_acme.plugin\n", METADATA, "declares the empty name ''"),
         (b"[core.accelerators]\na\x07c = torch_hal_acme.plugin\n", METADATA, "declares the unprintable name 'a\\x07c'"),
         (b"[core.accelerators]\nacme\n", METADATA, "has the line 'acme'. Valid: <name> = <package.module>"),
-        (b"[core.accelerators]\nacme =\n", METADATA, "gives 'acme' the value '', which is no module's name"),
-        (b"[core.accelerators]\nacme = a:b\n", METADATA, "gives 'acme' the value 'a:b', which is no module's name"),
+        (b"[core.accelerators]\nacme =\n", METADATA, "gives 'acme' the value '', which is not a module name"),
+        (b"[core.accelerators]\nacme = a:b\n", METADATA, "gives 'acme' the value 'a:b', which is not a module name"),
         (ENTRY_POINTS + b"acme = other\n", METADATA, "declares 'acme' twice"),
     ],
 )

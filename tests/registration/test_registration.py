@@ -23,6 +23,7 @@ from core.checkpoints import TorchCheckpointIO
 from core.discovery.registry import Registry
 from core.environments import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, UnknownNameError, WrongTypeError
+from core.kinds import KINDS
 from core.precisions import FullPrecision
 from core.registration import CodeRegistry
 from core.strategies import DDPStrategy, SingleDeviceStrategy
@@ -54,7 +55,7 @@ def test_registering_a_class(kind: str, registry: CodeRegistry, cls: type[Any], 
     assert "mine" in registry
     assert list(registry) == ["mine"]
     assert len(registry) == 1
-    assert repr(registry) == f"<{kind} registry: 'mine'>"
+    assert repr(registry) == f"<{KINDS[kind].registry}: 'mine'>"
     spec = found(kind, "mine")
     assert (spec.target, spec.description, spec.aliases) == (cls, "one sentence", ("m", "my"))
     assert found(kind, "my") is spec
@@ -66,7 +67,7 @@ def test_registering_a_class(kind: str, registry: CodeRegistry, cls: type[Any], 
 def test_registering_the_wrong_thing(kind: str, registry: CodeRegistry, cls: type[Any], other: type[Any]) -> None:
     """An object, a class of another kind or a function is refused on the line that registers it."""
     for target in (other, object, lambda: None, None, 3):
-        with pytest.raises(WrongTypeError, match=rf"for {kind} 'mine': expected a class derived from core\.") as caught:
+        with pytest.raises(WrongTypeError, match=r"'mine' is not a subclass of core\.") as caught:
             registry.register("mine", target)
         assert repr(target) in str(caught.value)
     assert "mine" not in registry
@@ -74,7 +75,7 @@ def test_registering_the_wrong_thing(kind: str, registry: CodeRegistry, cls: typ
 
 def test_registering_an_object() -> None:
     """An instance is given to a front end, not registered: the error says what is."""
-    with pytest.raises(WrongTypeError, match=r"expected a class derived from core\.Accelerator, or 'module:Class'"):
+    with pytest.raises(WrongTypeError, match=r"is not a subclass of core\.Accelerator\. Give such a class, or a"):
         AcceleratorRegistry.register("mine", CPUAccelerator())
 
 
@@ -160,12 +161,12 @@ def test_another_class_under_a_name_that_is_held() -> None:
 def test_removing() -> None:
     """What was removed is unknown; what never was registered is an error with the nearest name."""
     StrategyRegistry.register("mine", SingleDeviceStrategy)
-    with pytest.raises(UnknownNameError, match=r"name='mime'.*Valid: 'mine'\..*Did you mean 'mine'"):
+    with pytest.raises(UnknownNameError, match=r"name='mime'.*Did you mean 'mine'\? Registered: 'mine'\."):
         StrategyRegistry.remove("mime")
     StrategyRegistry.remove("mine")
     with pytest.raises(UnknownNameError, match="strategy='mine'"):
         plan_of(strategy="mine")
-    with pytest.raises(UnknownNameError, match=r"Valid: none\."):
+    with pytest.raises(UnknownNameError, match=r"Registered: none\."):
         StrategyRegistry.remove("mine")
 
 

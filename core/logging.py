@@ -1,0 +1,93 @@
+"""Messages of a script of several processes: by default each is logged once, by process 0.
+
+A logger is made at the top of a module, often before there is a Runtime. So it finds out which process this is when a
+message is logged: from the last Runtime that was not torn down (:mod:`core.runs`), otherwise from the variables that a
+launcher has set.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+from core.environments.ranks import launched_ranks
+from core.errors import ConfigurationError
+from core.runs import last_run
+
+__all__ = ["MultiProcessAdapter", "get_logger"]
+
+
+class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose methods take two more arguments.
+
+    * ``main_process_only``: whether only process 0 logs; true by default.
+    * ``in_order``: whether processes log one after another, if ``main_process_only=False``; every process calls it.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log ``msg`` in process 0, or in all processes; see the class.
+
+        Raises:
+            ConfigurationError: ``in_order`` with several processes, before there is a Runtime.
+        """
+        main_process_only = kwargs.pop("main_process_only", True)
+        in_order = kwargs.pop("in_order", False)
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
+        run = last_run()
+        rank, world_size = (run.process_index, run.num_processes) if run is not None else launched_ranks()
+        if main_process_only:
+            if rank == 0:
+                super().log(level, msg, *args, **kwargs)
+        elif not in_order or world_size == 1:
+            super().log(level, msg, *args, **kwargs)
+        elif run is None:
+            raise ConfigurationError(
+                "in_order=True: the processes wait for each other, which needs a Runtime. Create it before, or omit "
+                "in_order."
+            )
+        else:
+            for turn in range(world_size):
+                if turn == rank:
+                    super().log(level, msg, *args, **kwargs)
+                run.barrier()
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the adapter's ``extra`` to that of the call."""
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+    def warning_once(self, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a warning, unless this logger has logged the same one before."""
+        key = (str(msg), *map(str, args), kwargs.get("main_process_only", True))
+        if key not in self._warned:
+            self._warned.add(key)
+            self.warning(msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__(logger, {})
+        self._warned: set[tuple[object, ...]] = set()
+
+
+def get_logger(name: str, log_level: str | int | None = None) -> MultiProcessAdapter:
+    """The logger ``name``, whose messages only process 0 logs unless ``main_process_only=False``.
+
+    It may be made and used before there is a Runtime.
+
+    Args:
+        name: As for :func:`logging.getLogger`; usually ``__name__``.
+        log_level: The level of this logger and of the root logger, such as ``"INFO"``; unchanged unless given.
+
+    Raises:
+        ConfigurationError: There is no such level.
+    """
+    logger = logging.getLogger(name)
+    if log_level is not None:
+        level = log_level.upper() if isinstance(log_level, str) else log_level
+        try:
+            logger.setLevel(level)
+        except ValueError as error:
+            names = ", ".join(map(repr, logging.getLevelNamesMapping()))
+            raise ConfigurationError(f"log_level={log_level!r}: there is no such level. Valid: {names}.") from error
+        logging.getLogger().setLevel(level)
+    return MultiProcessAdapter(logger)
