@@ -1,31 +1,43 @@
 """torch-hal: install a package, and its hardware works by name in any PyTorch training script.
 
-Every public name is imported when it is first asked for; ``import core`` alone imports no torch.
+Every public name is imported when it is first used; ``import core`` alone imports no torch. ``torch_hal`` is a second
+import name of this package.
 """
 
 from __future__ import annotations
 
+from core.kinds import KINDS
 from core.lazy import lazy_names
 
-TYPE_CHECKING = False  # type checkers take it for true; importing typing costs a listing a quarter of its time
+TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
     from core.accelerators import Accelerator
     from core.checkpoints import CheckpointIO
+    from core.data import skip_first_batches
     from core.environments import ClusterEnvironment
     from core.errors import CoreError
+    from core.logging import get_logger
     from core.plan import Plan, Request, resolve
     from core.precisions import Precision
-    from core.random import seed_everything
-    from core.registration import (
-        AcceleratorRegistry,
-        CheckpointIORegistry,
-        ClusterEnvironmentRegistry,
-        PrecisionRegistry,
-        StrategyRegistry,
-    )
-    from core.runtime import Runtime
+    from core.random import seed_everything, set_seed
+    from core.registration import CodeRegistry
+    from core.runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
+    from core.runtime.batch_size import find_executable_batch_size
+    from core.runtime.handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs
+    from core.runtime.local_sgd import LocalSGD
+    from core.runtime.notebook import notebook_launcher
+    from core.runtime.peft_models import is_peft_model
+    from core.runtime.without_runtime import DistributedType, broadcast_object_list, gather, gather_object
     from core.strategies import Strategy
-    from core.trainer import Callback, Module, Trainer
+    from core.trainer import Callback, DataModule, Module, Trainer
+
+    AcceleratorRegistry: CodeRegistry
+    CheckpointIORegistry: CodeRegistry
+    ClusterEnvironmentRegistry: CodeRegistry
+    PrecisionRegistry: CodeRegistry
+    StrategyRegistry: CodeRegistry
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Accelerator",
@@ -36,40 +48,66 @@ __all__ = [
     "ClusterEnvironment",
     "ClusterEnvironmentRegistry",
     "CoreError",
+    "DistributedDataParallelKwargs",
+    "DistributedType",
+    "DataModule",
+    "GradientAccumulationPlugin",
+    "InitProcessGroupKwargs",
+    "LocalSGD",
     "Module",
     "Plan",
     "Precision",
     "PrecisionRegistry",
+    "ProjectConfiguration",
     "Request",
     "Runtime",
     "Strategy",
     "StrategyRegistry",
     "Trainer",
+    "__version__",
+    "broadcast_object_list",
+    "find_executable_batch_size",
+    "gather",
+    "gather_object",
+    "get_logger",
+    "is_peft_model",
+    "notebook_launcher",
+    "release_memory",
     "resolve",
     "seed_everything",
+    "set_seed",
+    "skip_first_batches",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Accelerator": "core.accelerators",
-        "AcceleratorRegistry": "core.registration",
+        **{kind.base_name: kind.base.partition(":")[0] for kind in KINDS.values()},
+        **{kind.registry: "core.registration" for kind in KINDS.values()},
         "Callback": "core.trainer",
-        "CheckpointIO": "core.checkpoints",
-        "CheckpointIORegistry": "core.registration",
-        "ClusterEnvironment": "core.environments",
-        "ClusterEnvironmentRegistry": "core.registration",
         "CoreError": "core.errors",
+        **dict.fromkeys(
+            ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"
+        ),
+        "DistributedDataParallelKwargs": "core.runtime.handlers",
+        "DataModule": "core.trainer",
+        "GradientAccumulationPlugin": "core.runtime",
+        "InitProcessGroupKwargs": "core.runtime.handlers",
+        "LocalSGD": "core.runtime.local_sgd",
         "Module": "core.trainer",
         "Plan": "core.plan",
-        "Precision": "core.precisions",
-        "PrecisionRegistry": "core.registration",
+        "ProjectConfiguration": "core.runtime",
         "Request": "core.plan",
         "Runtime": "core.runtime",
-        "Strategy": "core.strategies",
-        "StrategyRegistry": "core.registration",
         "Trainer": "core.trainer",
+        "find_executable_batch_size": "core.runtime.batch_size",
+        "get_logger": "core.logging",
+        "is_peft_model": "core.runtime.peft_models",
+        "notebook_launcher": "core.runtime.notebook",
+        "release_memory": "core.runtime",
         "resolve": "core.plan",
         "seed_everything": "core.random",
+        "set_seed": "core.random",
+        "skip_first_batches": "core.data",
     },
 )

@@ -1,6 +1,7 @@
-"""``python -m core.consolidate DIR [FILE]``: one file of a checkpoint's directory, every tensor in it whole.
+"""``torch-hal consolidate DIR [FILE]``, also ``python -m core.consolidate``: a checkpoint directory as one file.
 
-Any number of processes may have written the directory; none needs to run. ``torch.load(FILE)`` reads the file.
+Every tensor in the file is whole. Any number of processes may have written the directory; none needs to run.
+``torch.load(FILE)`` reads the file.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ __all__ = ["consolidate", "main"]
 
 
 def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] | None = None) -> str:
-    """Write the checkpoint in ``directory`` as one file, committed or not written at all.
+    """Write the checkpoint in ``directory`` as one file. The file is complete or does not exist.
 
     Args:
         directory: A checkpoint that the CheckpointIO ``sharded`` or ``torch`` wrote.
-        file: Where to; beside the directory, under its name with ``.pt``, unless given.
+        file: The file to write; the directory's path with ``.pt`` appended by default.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        CheckpointError: The checkpoint is absent, uncommitted or damaged, or ``file`` is there or cannot be written.
+        CheckpointError: The checkpoint is missing, uncommitted or damaged, or ``file`` already exists or cannot be
+            written.
     """
     import torch
 
@@ -34,21 +36,28 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
 
     target = os.fspath(file) if file is not None else f"{os.path.normpath(os.fspath(directory))}.pt"
     if os.path.lexists(target):
-        raise CheckpointError(f"file={target!r}: it is there already. Valid: a path where nothing is.")
+        raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
     checkpoint = ShardedCheckpointIO().load_checkpoint(directory)
     with committed_file(target) as staged:
         torch.save(checkpoint, staged)
     return target
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file and name it; 0, or 2 with the error where it cannot be written."""
-    parser = argparse.ArgumentParser(prog="python -m core.consolidate", description=__doc__)
-    parser.add_argument("directory", metavar="DIR", help="the checkpoint's directory")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="where to (default: DIR.pt)")
-    words = parser.parse_args(arguments)
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.consolidate") -> int:
+    """Write the file and print its path; returns the exit code: 0, or 2 if the file cannot be written.
+
+    Args:
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program, description="Write a checkpoint directory as one file, which torch.load reads."
+    )
+    parser.add_argument("directory", metavar="DIR", help="the checkpoint directory")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: DIR.pt)")
+    options = parser.parse_args(arguments)
     try:
-        target = consolidate(words.directory, words.file)
+        target = consolidate(options.directory, options.file)
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

@@ -1,6 +1,6 @@
-"""``python -m core.list``: the installed backends, and the state of each.
+"""``torch-hal list``, also ``python -m core.list``: the installed backends and the state of each.
 
-Without ``--probe`` and ``--verbose`` only installed metadata is read, and next to nothing is imported.
+Without ``--probe`` and ``--verbose`` it reads only installed metadata and imports next to nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 
 from core.discovery.states import survey
-from core.errors import CoreError, quoted
+from core.errors import CoreError, nearest, quoted
 from core.kinds import KINDS
 
 TYPE_CHECKING = False
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 USAGE = """\
-usage: python -m core.list [--kind KIND] [--probe] [--timeout S] [--verbose]
-                           [--json] [--strict]
+usage: {program} [--kind KIND] [--probe] [--timeout S]
+                 [--verbose] [--json] [--strict]
 
-The installed backends by kind, and the state of each.
+Show the installed backends by kind, and the state of each.
 
-  --kind KIND    only this kind; may be given several times
-  --probe        import every backend and ask the hardware, in a process of its
-                 own: available (n devices), unavailable, failed
-  --timeout S    seconds for each step of --probe and --verbose (default 10)
-  --verbose      why each backend is in its state; imports the plugins' light
-                 modules in a process of its own, and shows tracebacks
-  --json         for machines
+  --kind KIND    show only this kind; can be repeated
+  --probe        import every backend and query its hardware, in a separate
+                 process: available (n devices), unavailable or failed
+  --timeout S    time limit of --probe and --verbose for each plugin and each
+                 backend, in seconds (default: 10)
+  --verbose      explain the state of each backend: import the plugins' hook
+                 modules in a separate process, and show tracebacks
+  --json         print JSON
   --strict       exit with 1 if a backend is failed, incompatible or in conflict
-  --help         this text
+  --help         show this text
 
 {kinds}
 
@@ -48,7 +49,7 @@ _SWITCHES = ("--probe", "--verbose", "--json", "--strict", "--help")
 
 
 class _Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     __slots__ = ("kinds", "switches", "timeout")
 
@@ -59,26 +60,35 @@ class _Options:
 
 
 class _UsageError(Exception):
-    """A command line that cannot be understood."""
+    """An invalid command line."""
 
 
-def main(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Print the listing; returns the exit code.
+def main(
+    arguments: Sequence[str] | None = None,
+    program: str = "python -m core.list",
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Print the listing; returns the exit code: 0, 1 with ``--strict``, or 2 for an invalid command line or setting.
 
     Args:
-        arguments: The command line, without the program's name.
-        environ: The environment variables.
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+        environ: The environment variables; this process's own by default.
     """
+    environ = os.environ if environ is None else environ
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack characters of a name
     try:
-        options = _parse(arguments)
+        options = _parse(sys.argv[1:] if arguments is None else arguments)
         if "--help" in options.switches:
-            sys.stdout.write(USAGE.format(kinds="\n".join(_wrapped(f"KIND is one of {', '.join(KINDS)}.", ""))))
+            kinds = "\n".join(_wrapped(f"KIND is one of {', '.join(KINDS)}.", ""))
+            sys.stdout.write(USAGE.format(program=program, kinds=kinds))
             return 0
         found = survey(environ)
         if options.switches & {"--probe", "--verbose"}:
             _probe(found, environ, options)
     except (_UsageError, CoreError) as error:
-        sys.stderr.write(f"core.list: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return 2
     rows = [row for row in found.rows if not options.kinds or row.kind in options.kinds]
     sys.stdout.write(
@@ -102,13 +112,14 @@ def _parse(arguments: Sequence[str]) -> _Options:
         elif option in _SWITCHES and not equals:
             options.switches.add(option)
         else:
-            raise _UsageError(f"{argument!r} is no option. Valid: {', '.join(('--kind', '--timeout', *_SWITCHES))}.")
+            valid = ("--kind", "--timeout", *_SWITCHES)
+            raise _UsageError(f"unknown option {argument!r}.{nearest(option, valid)} Valid: {', '.join(valid)}.")
     return options
 
 
 def _kind(text: str) -> str:
     if text not in KINDS:
-        raise _UsageError(f"--kind {text!r} is no kind of backend. Valid: {quoted(KINDS)}.")
+        raise _UsageError(f"--kind {text!r} is not a kind of backend.{nearest(text, KINDS)} Valid: {quoted(KINDS)}.")
     return text
 
 
@@ -118,7 +129,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0.0 < seconds < 86400.0:
-        raise _UsageError(f"--timeout {text!r} is no number of seconds. Valid: more than 0, less than a day.")
+        raise _UsageError(f"--timeout {text!r} is not a number of seconds. Give more than 0 and less than 86400.")
     return seconds
 
 
@@ -141,7 +152,7 @@ def _text(found: Survey, rows: list[Row], verbose: bool) -> str:
         "\n".join(_table(kind, of_kind, verbose)) for kind in KINDS if (of_kind := [r for r in rows if r.kind == kind])
     ]
     if not rows:
-        tables.append("nothing is installed")
+        tables.append("No backend is installed.")
     if found.warnings:
         tables.append("\n".join(line for text in found.warnings for line in _wrapped(f"warning: {text}", "")))
     return "\n\n".join(tables) + "\n"
@@ -149,7 +160,7 @@ def _text(found: Survey, rows: list[Row], verbose: bool) -> str:
 
 def _table(kind: str, rows: list[Row], verbose: bool) -> Iterator[str]:
     with_aliases = any(row.aliases for row in rows)
-    titles = [kind.upper().replace("_", " "), *(["ALIASES"] if with_aliases else []), "DISTRIBUTION", "STATE"]
+    titles = [KINDS[kind].title.upper(), *(["ALIASES"] if with_aliases else []), "DISTRIBUTION", "STATE"]
     cells = [_cells(row, with_aliases) for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     widths[0] = max(4, min(widths[0], _WIDTH - sum(width + 2 for width in widths[1:])))
@@ -179,8 +190,10 @@ def _explanation(row: Row) -> Iterator[str]:
     if row.reason:
         yield from _wrapped(row.reason)
     elif row.state == "installed":
-        yield from _wrapped("its plugin's module was imported and handed it over; no hardware was asked (--probe)")
-    yield from _wrapped(f"declared in {row.location}" + (f" as {row.module}" if row.module else ""))
+        yield from _wrapped("its plugin provides it; the hardware was not queried (see --probe)")
+    yield from _wrapped(f"declared in {row.location}" + (f", hook module {row.module}" if row.module else ""))
+    if row.seconds is not None:
+        yield from _wrapped(f"probed in {row.seconds:.3f} s")
     if row.requires:
         yield from _wrapped(f"requires {', '.join(row.requires)}")
     for line in row.detail.rstrip().splitlines():
@@ -189,16 +202,15 @@ def _explanation(row: Row) -> Iterator[str]:
 
 def _wrapped(text: str, indent: str = "    ") -> Iterator[str]:
     line = ""
-    for word in text.split():
-        if line and len(indent) + len(line) + 1 + len(word) > _WIDTH:
+    for part in text.split():
+        if line and len(indent) + len(line) + 1 + len(part) > _WIDTH:
             yield indent + line
-            line = word
+            line = part
         else:
-            line = f"{line} {word}" if line else word
+            line = f"{line} {part}" if line else part
     if line:
         yield indent + line
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(main(sys.argv[1:], os.environ))
+    sys.exit(main())

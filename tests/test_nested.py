@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from core.nested import map_tensors
+from core.nested import leaves, map_tensors
 
 Pair = namedtuple("Pair", "left right")
 
@@ -107,3 +107,32 @@ def test_batch_sizes_of_a_packed_sequence_stay() -> None:
 def test_other_objects_are_left_alone(data: Any) -> None:
     """They come back themselves, classes and strings included."""
     assert map_tensors(torch.neg, data) is data
+
+
+def test_leaves_have_their_places() -> None:
+    """In the order in which ``map_tensors`` visits them; empty containers and packed sequences are leaves."""
+    packed = pack_sequence([torch.ones(2)])
+    data = {"a": [1, (torch.ones(1), [])], 0: Pair("x", Frozen(packed)), "m": UserDict(k=2)}
+    found = list(leaves(data, "data"))
+    assert [place for place, _ in found] == [
+        *("data['a'][0]", "data['a'][1][0]", "data['a'][1][1]"),
+        *("data[0].left", "data[0].right.x", "data[0].right.label", "data['m']['k']"),
+    ]
+    visited: list[Any] = []
+
+    def visit(leaf: Any) -> Any:
+        visited.append(leaf)
+        return leaf
+
+    map_tensors(visit, data, visit)
+    kept = [leaf for _, leaf in found if leaf is not packed and leaf != []]
+    assert [id(leaf) for leaf in kept] == [id(leaf) for leaf in visited if leaf is not packed.data]
+
+
+def test_others_are_mapped_too() -> None:
+    """With a second function, in a new structure of the same types."""
+    data = {"a": [torch.ones(1), 2], "b": (None, 3)}
+    mapped = map_tensors(lambda tensor: tensor + 1, data, lambda other: other and 10 * other)
+    assert mapped["a"][0].item() == 2
+    assert (mapped["a"][1], mapped["b"]) == (20, (None, 30))
+    assert data["b"] == (None, 3)

@@ -1,0 +1,66 @@
+"""``python -m core``, installed as the command ``torch-hal``: one verb for each thing that can be done from a shell.
+
+Each verb is a module of this package with a function ``main``, so ``torch-hal new-plugin`` and
+``python -m core.new_plugin`` are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from core.errors import nearest, quoted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["VERBS", "main"]
+
+VERBS = {
+    "list": ("core.list", "show the installed backends and the state of each"),
+    "explain": ("core.explain", "show what would run for given arguments, and why"),
+    "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
+    "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),
+}
+"""For each verb: the module whose function ``main(arguments, program)`` runs it, and what it does."""
+
+_USAGE = """\
+usage: {program} VERB [ARGUMENT ...]
+
+{verbs}
+
+{program} VERB --help shows the arguments of VERB.
+{program} --version shows the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a verb; returns its exit code.
+
+    Args:
+        arguments: The command line, without the program's name; this process's own by default.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    program = "python -m core" if os.path.basename(sys.argv[0]) == "__main__.py" else "torch-hal"
+    verb, *rest = arguments or ["--help"]
+    if verb in ("--help", "-h"):
+        lines = (f"  {name:<{max(map(len, VERBS))}}  {purpose}" for name, (_, purpose) in VERBS.items())
+        sys.stdout.write(_USAGE.format(program=program, verbs="\n".join(lines)))
+        return 0
+    if verb == "--version":
+        from core import __version__
+
+        sys.stdout.write(f"torch-hal {__version__}\n")
+        return 0
+    if verb not in VERBS:
+        sys.stderr.write(f"{program}: unknown verb {verb!r}.{nearest(verb, VERBS)} Valid: {quoted(VERBS)}.\n")
+        return 2
+    import importlib
+
+    code: int = importlib.import_module(VERBS[verb][0]).main(rest, f"{program} {verb}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
