@@ -1,4 +1,4 @@
-"""``python -m core.new_plugin``: a complete package for a backend of one's own, to be filled in.
+"""``torch-hal new-plugin``, also ``python -m core.new_plugin``: write the package of a new backend.
 
 Importing this package imports no torch.
 """

@@ -1,4 +1,4 @@
-"""The command line: ``python -m core.new_plugin acme --kind accelerator``."""
+"""The command line: ``torch-hal new-plugin acme --kind accelerator``."""
 
 from __future__ import annotations
 
@@ -14,33 +14,45 @@ from core.new_plugin.package import write_package
 __all__ = ["main"]
 
 _NEXT = """\
-{folder}: a package that provides {kind} {name!r}. Next:
+{folder}: a package that provides the {title} {name!r}. Next:
 
   cd {folder}
   pip install --editable '.[test]'
-  python -m core.list --kind {kind}
+  torch-hal list --kind {kind}
   pytest
   grep -rn 'FILL IN' src
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the package; 0, or 2 with the error where the words give none."""
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.new_plugin") -> int:
+    """Write the package; returns the exit code: 0, or 2 if it cannot be written.
+
+    Args:
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m core.new_plugin", description="Write a package that provides a backend of your own."
+        prog=program,
+        description="Write the package of a new backend. It can be installed and passes its tests as it is; the places "
+        "to edit are marked with 'FILL IN'.",
     )
-    parser.add_argument("name", help="the backend's name, as users will write it, such as acme")
-    parser.add_argument("--kind", choices=KINDS, default="accelerator", help="default: accelerator")
+    parser.add_argument("name", help="the backend's name as users write it, such as acme")
     parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="where to write it; a new folder (default: torch-hal-NAME)"
+        "--kind",
+        choices=KINDS,
+        default="accelerator",
+        metavar="KIND",
+        help=f"{', '.join(KINDS)} (default: %(default)s)",
     )
-    words = parser.parse_args(arguments)
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="the folder to create (default: torch-hal-NAME)")
+    options = parser.parse_args(arguments)
     try:
-        folder = write_package(words.name, words.kind, words.directory)
+        folder = write_package(options.name, options.kind, options.directory)
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2
-    sys.stdout.write(_NEXT.format(folder=folder, kind=words.kind, name=words.name))
+    title = KINDS[options.kind].title
+    sys.stdout.write(_NEXT.format(folder=folder, title=title, kind=options.kind, name=options.name))
     return 0
 
 

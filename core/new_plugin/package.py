@@ -10,21 +10,13 @@ from pathlib import Path
 from string import Template
 
 from core.discovery.registry import Registry
-from core.errors import ConfigurationError, quoted
+from core.errors import ConfigurationError, nearest, quoted
 from core.kinds import KINDS
 
 __all__ = ["write_package"]
 
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 _LONGEST_NAME = 30
-_SUFFIXES = {
-    "accelerator": "Accelerator",
-    "strategy": "Strategy",
-    "precision": "Precision",
-    "checkpoint_io": "CheckpointIO",
-    "cluster_environment": "Environment",
-}
-"""By kind, how the class's name ends."""
 _TEMPLATES = "templates"
 _TEMPLATE_SUFFIX = ".txt"
 
@@ -32,38 +24,40 @@ _TEMPLATE_SUFFIX = ".txt"
 def write_package(name: str, kind: str = "accelerator", directory: Path | None = None) -> Path:
     """Write the package ``torch-hal-<name>``, which provides the backend ``name``.
 
-    Freshly written it can be installed, is listed, and passes what the conformance kit asks without hardware. What is
-    to be filled in is marked by ``FILL IN``.
+    The new package can be installed, is listed, and passes the part of the conformance kit that needs no hardware. The
+    places to edit are marked with ``FILL IN``.
 
     Args:
         name: The backend's name: lower-case letters and digits, in parts joined by ``-`` or ``_``.
         kind: A key of :data:`core.kinds.KINDS`.
-        directory: Where to write it; ``torch-hal-<name>`` in the working directory unless given.
+        directory: The folder to create; ``torch-hal-<name>`` in the working directory by default.
 
     Returns:
         The folder.
 
     Raises:
-        ConfigurationError: The name or kind is none, the name is torch-hal's own, or the folder is there already or
-            cannot be written.
+        ConfigurationError: The name or the kind is not valid, torch-hal has a backend of that name, or the folder
+            already exists or cannot be written.
     """
     if kind not in KINDS:
-        raise ConfigurationError(f"kind={kind!r}: no kind of backend. Valid: {quoted(KINDS)}.")
+        raise ConfigurationError(
+            f"kind={kind!r} is not a kind of backend.{nearest(kind, KINDS)} Valid: {quoted(KINDS)}."
+        )
     _check_name(name, kind)
-    words = _words(name, kind)
-    folder = Path(words["distribution"]) if directory is None else directory
+    variables = _variables(name, kind)
+    folder = Path(variables["distribution"]) if directory is None else directory
     try:
         folder.mkdir(parents=True)
         for part in ("common", kind):
             for path, text in _templates(files(__package__) / _TEMPLATES / part):
-                target = folder / Template(path).substitute(words)
+                target = folder / Template(path).substitute(variables)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_text(Template(text).substitute(words), encoding="utf-8")
+                target.write_text(Template(text).substitute(variables), encoding="utf-8")
     except FileExistsError:
-        raise ConfigurationError(f"directory={str(folder)!r}: it is there already. Valid: a new folder.") from None
+        raise ConfigurationError(f"directory={str(folder)!r} already exists. Choose a new folder.") from None
     except OSError as error:
         raise ConfigurationError(
-            f"directory={str(folder)!r}: cannot be written: {error}. Valid: a folder that can be made."
+            f"directory={str(folder)!r} cannot be written: {error}. Choose a folder that can be created."
         ) from error
     return folder
 
@@ -71,25 +65,26 @@ def write_package(name: str, kind: str = "accelerator", directory: Path | None =
 def _check_name(name: str, kind: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name == "auto":
         raise ConfigurationError(
-            f"name={name!r}: no name for a backend. Valid: lower-case letters and digits, beginning with a letter, in "
-            f"parts joined by '-' or '_', at most {_LONGEST_NAME} in all, other than 'auto'."
+            f"name={name!r} is not a valid name. Use lower-case letters and digits, starting with a letter, in parts "
+            f"joined by '-' or '_', at most {_LONGEST_NAME} characters, and not 'auto'."
         )
     own = [row.name for row in Registry.read({}).rows(kind) if row.distribution == "torch-hal"]
     if name in own:
         raise ConfigurationError(
-            f"name={name!r}: torch-hal's own {kind}, which keeps its name. Valid: any name but {quoted(own)}."
+            f"name={name!r}: torch-hal has a {KINDS[kind].title} of this name, which a plugin cannot replace. Choose a "
+            f"name other than {quoted(own)}."
         )
 
 
-def _words(name: str, kind: str) -> dict[str, str]:
-    """What stands for what in templates."""
+def _variables(name: str, kind: str) -> dict[str, str]:
+    """The variables of the templates."""
     parts = re.split("[-_]", name)
     entry = KINDS[kind]
-    suite = f"{entry.base.partition(':')[2]}Suite"
+    suite = f"{entry.base_name}Suite"
     return {
         "name": name,
         "kind": kind,
-        "words": kind.replace("_", " "),
+        "kind_title": entry.title,
         "group": entry.group,
         "hook": entry.hook,
         "spec": entry.spec,
@@ -99,16 +94,16 @@ def _words(name: str, kind: str) -> dict[str, str]:
         "package": "_".join(["torch_hal", *parts]),
         "variable": "_".join(parts).upper(),
         "title": "".join(part.capitalize() for part in parts),
-        "cls": "".join(part.capitalize() for part in parts) + _SUFFIXES[kind],
+        "cls": "".join(part.capitalize() for part in parts) + entry.base_name.removeprefix("Cluster"),
     }
 
 
 def _templates(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """The path of each file of the package, still a template, and its text."""
+    """The path and the text of each file of the package, both with variables."""
     for item in folder.iterdir():
         if item.is_dir():
             yield from _templates(item, f"{prefix}{item.name}/")
         elif item.name.endswith(_TEMPLATE_SUFFIX):
-            # Their own suffix keeps Python's tools from taking them for code of core.
+            # The suffix keeps Python's tools from reading templates as modules of core.
             path = f"{prefix}{item.name.removesuffix(_TEMPLATE_SUFFIX)}"
             yield path.replace("PACKAGE", "$package"), item.read_text("utf-8")

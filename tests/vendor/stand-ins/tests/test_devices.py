@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+
 from .conftest import RunCode
 
+refused_by_cuda = pytest.mark.skipif(
+    torch.version.cuda is not None, reason="by declaration: torch's CUDA build refuses simulated HPU and MPS devices"
+)
 
+
+@refused_by_cuda
 def test_gaudi(run_code: RunCode) -> None:
     """The simulated devices are torch's ``hpu``; calls of the library are recorded in their order."""
     code = """

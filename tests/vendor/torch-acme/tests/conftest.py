@@ -12,6 +12,12 @@ import pytest
 
 os.environ["ACME_DEVICES"] = "2"  # before torch is imported, which loads the backend
 
+import torch
+
+refused_by_cuda = pytest.mark.skipif(
+    torch.version.cuda is not None, reason="by declaration: torch's CUDA build refuses simulated HPU and MPS devices"
+)
+
 SCRIPTS = Path(__file__).parent / "scripts"
 
 RunScript = Callable[..., str]

@@ -55,8 +55,10 @@ def losses_by_hand(
     net: nn.Module, autocast: torch.dtype | None = None, rank: int = 0, processes: int = 1
 ) -> list[float]:
     """The losses of a plain loop on the CPU over this process's share of the items."""
-    inputs, labels = data().tensors
-    inputs, labels = inputs[rank::processes], labels[rank::processes]
+    # A global batch is a batch for each process, by rank.
+    inputs, labels = (
+        items.reshape(-1, processes, BATCH, *items.shape[1:])[:, rank].flatten(0, 1) for items in data().tensors
+    )
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu", enabled=autocast is torch.float16)
     losses = []
