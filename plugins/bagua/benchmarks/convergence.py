@@ -67,8 +67,8 @@ def train(name: str, processes: int, epochs: int, lr: float) -> dict[str, float]
             hits = (model(inputs[test_set]).argmax(1) == targets[test_set]).float().mean()
         spread = [runtime.reduce(p.detach(), "max") - runtime.reduce(p.detach(), "min") for p in net.parameters()]
         return {
-            "loss": runtime.reduce(loss).item(),
-            "accuracy": runtime.reduce(hits).item(),
+            "loss": runtime.reduce(loss, "mean").item(),
+            "accuracy": runtime.reduce(hits, "mean").item(),
             "spread": max(float(part.max()) for part in spread),
         }
 

@@ -45,7 +45,7 @@ def test_an_error_ends_all(tmp_path: Path) -> None:
     outs = run_group(tmp_path, "background.py", "error", processes=2, expect=1)
     assert time.monotonic() - begin < 60
     assert "ArithmeticError: of this rank's own" in outs[1]
-    assert "could not average its weights with the others" in outs[0]
+    assert "could not average its weights with the other processes" in outs[0]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 
 from core import Runtime
 from core.errors import CheckpointError
+from core.strategies import unwrap_optimizer
 
 from .groups import run_group
 
@@ -44,7 +45,7 @@ def test_another_number_of_processes_is_refused() -> None:
     """What two processes need cannot be given to one; the message says how many wrote it."""
     with Runtime(accelerator="cpu", devices=1, strategy="bagua_decentralized") as runtime:
         parts = _prepared(runtime)
-        optimizer = parts["optimizer"].optimizer
+        optimizer = unwrap_optimizer(parts["optimizer"])
         state = runtime.strategy.optimizer_state(optimizer)
         state["bagua"]["processes"] *= 2
         with pytest.raises(CheckpointError, match=r"written by 2 process\(es\).*this run has 1"):
@@ -55,7 +56,7 @@ def test_weights_that_come_after_a_step_are_new() -> None:
     """Up to the next step, a process's own weights in the optimizer's state go before those that all begin with."""
     with Runtime(accelerator="cpu", devices=1, strategy="bagua_decentralized") as runtime:
         parts, strategy = _prepared(runtime), runtime.strategy
-        model, optimizer = parts["model"], parts["optimizer"].optimizer
+        model, optimizer = parts["model"], unwrap_optimizer(parts["optimizer"])
         own, saved = model.weight.detach().clone(), strategy.optimizer_state(optimizer)
         zeros = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
         strategy.load_optimizer_state(optimizer, saved)

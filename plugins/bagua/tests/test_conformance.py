@@ -44,7 +44,7 @@ SPECS = [
 def test_it_passes_the_kit(name: str, least: int, tmp_path: Path) -> None:
     """All that is not declared otherwise works, on one process and on two; nothing is expected to fail."""
     options = [] if name.startswith("bagua") else ["--tiers=T3"]  # of a class, the rest is the same by any name
-    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, least=least)
+    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, min_passed=least)
 
 
 @pytest.mark.slow

@@ -69,11 +69,11 @@ def test_defaults_are_the_originals() -> None:
         (
             {"algorithm": "low_precision_decentralized", "communication_interval": 0},
             ConfigurationError,
-            ["communication_interval=0", "at least 1"],
+            ["communication_interval=0", ">= 1"],
         ),
-        ({"algorithm": "async", "sync_interval_ms": 0.5}, WrongTypeError, ["sync_interval_ms=0.5", "whole number"]),
+        ({"algorithm": "async", "sync_interval_ms": 0.5}, WrongTypeError, ["sync_interval_ms=0.5", "integer"]),
         ({"algorithm": "async", "warmup_steps": True}, WrongTypeError, ["warmup_steps=True"]),
-        ({"bucket_cap_mb": 0}, ConfigurationError, ["bucket_cap_mb=0", "above 0"]),
+        ({"bucket_cap_mb": 0}, ConfigurationError, ["bucket_cap_mb=0", "positive"]),
         ({"bucket_cap_mb": "10"}, WrongTypeError, ["bucket_cap_mb='10'"]),
         ({"start_method": "thread"}, ConfigurationError, ["start_method='thread'", "'spawn'"]),
     ],
@@ -92,7 +92,7 @@ def test_refusals(words: dict[str, Any], error: type[CoreError], says: list[str]
 )
 def test_optimizer_refusals(words: dict[str, Any], says: str) -> None:
     """QAdamOptimizer names what is out of range."""
-    with pytest.raises(ConfigurationError, match=r"expected|Valid") as caught:
+    with pytest.raises(ConfigurationError, match=r"expected|Valid|must be") as caught:
         QAdamOptimizer([torch.zeros(1, requires_grad=True)], **words)
     assert says in str(caught.value)
 
@@ -109,7 +109,7 @@ def test_names() -> None:
 @pytest.mark.parametrize("name", ["decentralized", "low_precision_decentralized", "async", "qadam"])
 def test_scaled_losses_are_refused(name: str) -> None:
     """Where not every gradient is averaged, a precision that scales the loss is refused by name."""
-    with pytest.raises(ConfigurationError, match=r"does not serve precision '16-mixed'.*'bf16-mixed'"):
+    with pytest.raises(ConfigurationError, match=r"does not support precision '16-mixed'.*'bf16-mixed'"):
         Runtime(accelerator="cpu", devices=2, strategy=f"bagua_{name}", precision="16-mixed")
 
 
@@ -134,7 +134,7 @@ def test_optimizers_that_do_not_fit() -> None:
         with pytest.raises(ConfigurationError, match=r"optimizer SGD.*QAdamOptimizer"):
             runtime.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
         runtime.prepare(QAdamOptimizer(net.parameters()))
-        with pytest.raises(ConfigurationError, match="second optimizer"):
+        with pytest.raises(ConfigurationError, match="a second one"):
             runtime.prepare(QAdamOptimizer(net.parameters()))
     with Runtime(accelerator="cpu", devices=1, strategy="bagua_decentralized") as runtime:
         _, optimizer = runtime.prepare(net, torch.optim.SGD([net.weight], lr=0.1))
@@ -165,5 +165,5 @@ def test_qadam_refuses_a_second_averaging() -> None:
             optimizer.step()
             optimizer.zero_grad()
         backward()
-        with pytest.raises(RuntimeError, match="second backward pass"):
+        with pytest.raises(RuntimeError, match="backward was called twice"):
             backward()

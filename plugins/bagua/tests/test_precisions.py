@@ -29,7 +29,7 @@ def test_trains_or_is_refused(ranks: list[Any], name: str, precision: str) -> No
     one, other = (rank[name, precision] for rank in ranks)
     served = ALGORITHM_CLASSES[ALGORITHMS[name][0]].precisions
     if served is not None and precision not in served:
-        assert f"does not serve precision {precision!r}" in one["refused"]
+        assert f"does not support precision {precision!r}" in one["refused"]
         return
     assert one["losses"][-1] < one["losses"][0] * 0.9
     if name in EQUAL_RANKS:

@@ -1,7 +1,7 @@
-"""Something done around each forward pass of a module.
+"""Functions that are called around each forward pass of a module.
 
-Any hook of torch's would send all calls of the module through torch's long way of calling one: 8 to 10 µs a call with
-two processes, where this takes 2.
+With any of torch's hooks, all calls of the module would take torch's slow path: 8 to 10 µs per call with two processes,
+where this takes 2.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ __all__ = ["call_around_forward"]
 def call_around_forward(
     module: nn.Module, before: Callable[[], None], after: Callable[[], None] | None
 ) -> Callable[[], None]:
-    """Have ``before`` and ``after`` called around each forward pass of ``module``, also one that raises.
+    """Call ``before`` and ``after`` around each forward pass of ``module``, also if it raises.
 
     Copies of the module, deep or pickled, call neither.
 
     Args:
-        module: Gets a ``forward`` of its own.
-        before: Called at first; torch's compiler does not look into it.
-        after: Called at last, if it is given.
+        module: Its ``forward`` is replaced on the instance.
+        before: Called first; torch's compiler does not trace it.
+        after: Called last, unless it is ``None``.
 
     Returns:
-        What ends it, also where somebody has put a ``forward`` of their own around this one.
+        A function that stops the calls, even if ``forward`` was wrapped again in the meantime.
     """
     watched: nn.Module | None = module
-    replaced = vars(module).get("forward")  # where somebody has given this one instance a forward of its own
+    replaced = vars(module).get("forward")  # set if this instance already has its own forward
     bound = module.forward
     if isinstance(bound, MethodType) and bound.__self__ is module:
         plain: Callable[..., Any] = bound.__func__

@@ -1,4 +1,4 @@
-"""The thread that averages weights over all processes beside the training."""
+"""The thread that averages weights over all processes during training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class Wish(Enum):
-    """What a process would have its averager do."""
+    """What a process requests of its averager."""
 
     RUN = "run"
     PAUSE = "pause"
@@ -34,19 +34,20 @@ class Wish(Enum):
 
 
 class Averager:
-    """Averages weights over all processes, in rounds that all their averagers go through together.
+    """Averages weights over all processes, in rounds that the averagers of all processes run together.
 
-    A round begins with each saying what its process wishes. If one wishes to leave, all end; if one wishes a pause,
-    or has averaged less than an interval ago, nothing else happens in this round; else the weights are averaged. So no
-    averager is ever left alone in a collective, whatever the training threads do and however many steps they take.
+    At the start of a round each averager states its process's wish. If one wishes to leave, all end. If one wishes a
+    pause, or its last averaging was less than an interval ago, the round ends there. Otherwise the weights are
+    averaged. So no averager ever waits alone in a collective, whatever the training threads do and however many steps
+    they take.
 
     Args:
         buckets: The weights.
-        peers: All processes, in a group that nobody else uses.
-        gate: What keeps training steps and changes of weights apart.
-        order: Of this process's device.
-        interval_seconds: The least time from one averaging to the next.
-        await_step: Returns once the device has done the training thread's last step.
+        peers: All processes, in a group for this thread only.
+        gate: Keeps training steps and changes of weights apart.
+        order: The order of work on this process's device.
+        interval_seconds: The minimum time between two averagings.
+        await_step: Returns once the device has finished the training thread's last step.
     """
 
     def __init__(
@@ -64,27 +65,27 @@ class Averager:
         self._wish = Wish.PAUSE
         self._said = threading.Condition()
         self._told: Wish | None = None
-        """What was last said in a round that is over."""
+        """The wish that was last stated in a finished round; ``None`` while a new wish is pending."""
         self._error: BaseException | None = None
         self._is_over = self._is_abandoned = False
         self._hurry = threading.Event()
         self.averagings = 0
-        """How often the weights were averaged."""
+        """The number of averagings so far."""
         self._thread = threading.Thread(target=self._run, name="bagua-averager", daemon=True)
 
     def start(self) -> None:
-        """Begin with the rounds, in a pause; every process does so at the same point of its script."""
+        """Start the rounds, paused; every process must call this at the same point of its script."""
         self._thread.start()
 
     def run(self) -> None:
-        """Wish to average; it begins once every process does."""
+        """Request averaging; it begins once every process has requested it."""
         self._wish = Wish.RUN
 
     def pause(self) -> None:
-        """Wish a pause, and wait until all know: the weights are averaged no more until every process wishes it.
+        """Request a pause, and wait until all know of it: no averaging until every process requests it again.
 
         Raises:
-            BackendError: A process is gone.
+            BackendError: A process has ended.
         """
         self._say(Wish.PAUSE)
         with self._said:
@@ -92,7 +93,7 @@ class Averager:
         self.check()
 
     def leave(self, failed: bool) -> None:
-        """Wish to leave, and wait until all have ended; not if this process has failed.
+        """Request to leave, and wait until all averagers have ended; if this process has failed, do not wait.
 
         Raises:
             BackendError: The averaging had failed before.
@@ -109,14 +110,14 @@ class Averager:
         self.check()
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything has.
+        """Raise the error that ended the thread, if there is one.
 
         Raises:
             BackendError: The weights could not be averaged.
         """
         if self._error is not None:
             raise BackendError(
-                f"algorithm='async': rank {self._peers.rank} could not average its weights with the others: "
+                f"algorithm='async': rank {self._peers.rank} could not average its weights with the other processes: "
                 f"{self._error}"
             ) from self._error
 
@@ -129,7 +130,7 @@ class Averager:
         try:
             self._order.enter_thread()
             self._rounds()
-        except Exception as error:  # noqa: BLE001  whatever it is, check() raises it in the training thread
+        except Exception as error:  # noqa: BLE001  check() raises it in the training thread
             self._error = error
         finally:
             with self._said:
@@ -160,7 +161,7 @@ class Averager:
 
     @torch.no_grad()
     def average(self) -> None:
-        """``w += sum / n - copy``, the copy being what was summed: steps taken in the meantime keep their effect."""
+        """``w += sum / n - copy``, where ``copy`` is this process's part of the sum: steps taken meanwhile are kept."""
         with self._gate.between_steps():
             self._await_step()
             copies = [bucket.read().clone() for bucket in self._buckets]

@@ -1,4 +1,4 @@
-"""Parameters laid one after another in flat buffers, for collectives to take many at once."""
+"""Flat buffers that hold many parameters, so that one collective can exchange them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MIB = 1024 * 1024
 
 
 class WeightBucket:
-    """Some parameters of one dtype and device, and a buffer of their length.
+    """Parameters of one dtype and device, and a flat buffer of their total length.
 
     Args:
-        parameters: At least one.
+        parameters: At least one parameter.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self.parameters: list[Tensor] = list(parameters)
         first = self.parameters[0]
         self.buffer = torch.empty(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
-        """The flat buffer; what is in it is up to whoever uses the bucket."""
+        """The flat buffer; its contents are up to the caller."""
         parts = torch.split(self.buffer, [p.numel() for p in self.parameters])
         self._views = [part.view(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
@@ -45,11 +45,11 @@ class WeightBucket:
 
 
 def weight_buckets(parameters: Iterable[nn.Parameter], cap_mb: float) -> list[WeightBucket]:
-    """The parameters that are trained, the last first, in buckets of one dtype that hold at most ``cap_mb`` MiB.
+    """Group the trainable parameters, the last one first, into buckets of one dtype with at most ``cap_mb`` MiB each.
 
     Args:
-        parameters: Of one module, on one device.
-        cap_mb: A parameter that is larger has a bucket of its own.
+        parameters: The parameters of one module, on one device.
+        cap_mb: A larger parameter gets its own bucket.
     """
     open_buckets: dict[torch.dtype, list[nn.Parameter]] = {}
     closed: list[list[nn.Parameter]] = []

@@ -1,4 +1,4 @@
-"""The processes among which an algorithm runs: all of them, or one of each machine."""
+"""The processes that run an algorithm: all of them, or one of each machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Communicator", "Layout", "Peers", "all_reduce", "all_to_all", "swap"
 
 @attrs.frozen
 class Layout:
-    """How the processes of a run lie on its machines; ranks count through the machines."""
+    """How the processes of a run are distributed over machines; ranks are consecutive within each machine."""
 
     rank: int
     world_size: int
@@ -22,44 +22,44 @@ class Layout:
 
     @property
     def num_nodes(self) -> int:
-        """How many machines there are."""
+        """The number of machines."""
         return self.world_size // self.local_world_size
 
     def parties(self, hierarchical: bool) -> int:
-        """How many processes run the algorithm among themselves."""
+        """The number of processes that run the algorithm."""
         return self.num_nodes if hierarchical else self.world_size
 
 
 @attrs.frozen
 class Peers:
-    """A process group that this process is in."""
+    """A process group that this process belongs to."""
 
     group: dist.ProcessGroup
     rank: int
-    """This process's number in it."""
+    """This process's rank in the group."""
     size: int
 
     def global_rank(self, rank: int) -> int:
-        """The number among all processes of number ``rank`` in this group."""
+        """The global rank of group rank ``rank``."""
         return dist.get_global_rank(self.group, rank)
 
 
 class Communicator:
-    """This process's place among those that run an algorithm.
+    """The process groups in which this process runs an algorithm.
 
-    The groups are its own: threads that use them never meet other collectives of the run. Every process creates one at
-    the same point, since creating a group is a collective itself.
+    Each communicator creates its own groups, so its collectives are never mixed up with others of the run. Every
+    process must create one at the same point, since creating a group is itself a collective.
 
     Args:
-        layout: How the processes lie on the machines.
-        hierarchical: Whether the algorithm runs among the first processes of each machine, which take in their
-            machine's mean before and hand on the outcome after.
+        layout: How the processes are distributed over machines.
+        hierarchical: Whether the algorithm runs between the first processes of the machines, which first receive their
+            machine's mean and finally broadcast the result to it.
     """
 
     def __init__(self, layout: Layout, hierarchical: bool) -> None:
         self.layout = layout
         self.peers: Peers | None = None
-        """Those that run the algorithm; ``None`` if this process is not among them."""
+        """The processes that run the algorithm; ``None`` if this process is not one of them."""
         self._node: Peers | None = None
         local = layout.local_world_size
         if not hierarchical or local == 1:
@@ -70,12 +70,12 @@ class Communicator:
         self.peers = _join(range(0, layout.world_size, local), layout.rank)
 
     def among_peers(self, values: Tensor, operation: Callable[[Tensor, Peers], None], *, average: bool = True) -> None:
-        """Combine ``values`` in place: over this machine, by ``operation`` over the peers, and back.
+        """Combine ``values`` in place: reduce within this machine, run ``operation`` over the peers, and broadcast.
 
         Args:
-            values: Flat and contiguous, of one length everywhere.
-            operation: Called where there are several peers, in those; changes its first argument in place.
-            average: Whether machines take part with the mean of their processes or with the sum.
+            values: Flat and contiguous, with the same length in all processes.
+            operation: Called in the peers if there are at least two; changes its first argument in place.
+            average: Whether each machine contributes the mean or the sum of its processes.
         """
         self.collect(values, average)
         if self.has_peers:
@@ -85,18 +85,18 @@ class Communicator:
 
     @property
     def has_peers(self) -> bool:
-        """Whether this process has any to run the algorithm with."""
+        """Whether this process runs the algorithm with at least one other process."""
         return self.peers is not None and self.peers.size > 1
 
     def collect(self, values: Tensor, average: bool) -> None:
-        """Combine ``values`` over this machine; only the process that runs the algorithm has the outcome."""
+        """Reduce ``values`` over this machine; only the process that runs the algorithm receives the result."""
         if self._node is not None:
             if average:
                 values.div_(self._node.size)
             dist.reduce(values, self._node.global_rank(0), group=self._node.group)
 
     def hand_out(self, values: Tensor) -> None:
-        """Give ``values`` of the process that runs the algorithm to all of its machine."""
+        """Broadcast ``values`` from the process that runs the algorithm to all processes of its machine."""
         if self._node is not None:
             dist.broadcast(values, self._node.global_rank(0), group=self._node.group)
 
@@ -109,10 +109,10 @@ def all_reduce(values: Tensor, peers: Peers, average: bool) -> None:
 
 
 def swap(sent: Tensor, to: int, received: Tensor, source: int, peers: Peers) -> None:
-    """Send ``sent`` to peer number ``to``, and take ``received`` from peer number ``source``.
+    """Send ``sent`` to the peer of rank ``to``, and receive ``received`` from the peer of rank ``source``.
 
-    Where all peers do so at once, each sending and taking one message, no link is shared by two: on a slow network that
-    is half as fast again as sending to all at once.
+    If all peers do this at once, each sends and receives one message, and no two messages share a link. On a slow
+    network this is half as fast again as sending to all peers at once.
     """
     operations = [
         dist.P2POp(dist.irecv, received, peers.global_rank(source), peers.group),
@@ -123,7 +123,7 @@ def swap(sent: Tensor, to: int, received: Tensor, source: int, peers: Peers) -> 
 
 
 def all_to_all(sent: Tensor, peers: Peers) -> Tensor:
-    """Row ``r`` of ``sent`` goes to peer number ``r``; returns what came, row ``r`` from peer number ``r``."""
+    """Send row ``r`` of ``sent`` to peer ``r``; row ``r`` of the result comes from peer ``r``."""
     rank, size = peers.rank, peers.size
     received = torch.empty_like(sent)
     received[rank] = sent[rank]

@@ -1,4 +1,4 @@
-"""Who may touch a module's weights: the thread that trains, or the one that averages; never both."""
+"""Mutual exclusion of the training thread and the averaging thread on a module's weights."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["StepGate"]
 
 
 class StepGate:
-    """Keeps a training step and a change of the weights by another thread apart.
+    """Ensures that no other thread changes the weights during a training step.
 
-    A step is everything from the first forward pass until the optimizer has applied the gradients. Were the gate open
-    between backward and the optimizer's step, an update could be lost: both threads read a weight, and the later to
-    write undoes the other's. The other thread goes first where both wait, since between two steps the gate is open for
-    an instant only; it holds the gate no longer than a copy of the weights takes, and waits for no process within.
+    A step lasts from the first forward pass until the optimizer has applied the gradients. If the gate were open
+    between backward and the optimizer's step, an update could be lost: both threads read a weight, and the later write
+    overwrites the earlier one. If both threads wait, the other thread goes first, since the gate is open only for an
+    instant between two steps. It holds the gate only while it copies the weights, and waits for no process meanwhile.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class StepGate:
         self._guests = 0
 
     def enter_step(self) -> None:
-        """The training thread begins a step, or goes on with it."""
+        """Called by the training thread when it begins or continues a step."""
         with self._changed:
             if not self._in_step:
                 self._changed.wait_for(lambda: self._guests == 0)
@@ -36,14 +36,14 @@ class StepGate:
         return self._in_step
 
     def leave_step(self) -> None:
-        """The training thread has ended its step."""
+        """Called by the training thread when its step has ended."""
         with self._changed:
             self._in_step = False
             self._changed.notify_all()
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
-        """Of the other thread: a context in which no step is under way, and none begins."""
+        """For the averaging thread: a context in which no step runs or begins."""
         with self._changed:
             self._guests += 1
             try:

@@ -17,24 +17,24 @@ __all__ = ["QAdamOptimizer"]
 
 
 class QAdamOptimizer(Optimizer):
-    """Adam whose second moment stays as it is after a warm-up, so that the momentum can be sent in few bits.
+    """Adam whose second moment stays constant after a warm-up, so that the momentum can be sent in few bits.
 
     For ``k`` up to ``warmup_steps``, with the averaged gradient ``g``::
 
         m = b1 m + (1 - b1) g;   v = b2 v + (1 - b2) g²
 
-    After it ``v`` stays. Under the algorithm ``qadam`` the gradients' place then holds the momentum, averaged over all
-    processes; elsewhere it is ``m = b1 m + (1 - b1) g``. Every step is::
+    After the warm-up ``v`` stays constant. Under the algorithm ``qadam``, ``grad`` then holds the momentum ``m``,
+    averaged over all processes; elsewhere ``m = b1 m + (1 - b1) g``. Every step is::
 
         p -= lr / (1 - b1^k) * m / (sqrt(v) / sqrt(1 - b2^k) + eps)
 
     Args:
-        params: Parameters, or groups of them.
-        lr: The step size.
-        warmup_steps: Steps of plain Adam at the beginning; at least 1, for there to be a second moment.
-        betas: Of momentum and second moment.
+        params: Parameters or parameter groups.
+        lr: The learning rate.
+        warmup_steps: The number of plain Adam steps at the start; at least 1, which the second moment needs.
+        betas: The decay rates of the momentum and the second moment.
         eps: Added to the denominator.
-        weight_decay: As an L2 penalty: ``weight_decay * p`` is added to the gradient.
+        weight_decay: An L2 penalty: ``weight_decay * p`` is added to the gradient.
 
     Raises:
         ConfigurationError: A value is out of its range.
@@ -56,14 +56,14 @@ class QAdamOptimizer(Optimizer):
             raise ConfigurationError(f"betas={betas!r}: expected two numbers from 0 to below 1.")
         self.warmup_steps = whole_number("warmup_steps", warmup_steps, 1)
         self.receives_momentum = False
-        """Whether, after the warm-up, the gradients' place holds the averaged momentum; the algorithm sets it."""
+        """Whether ``grad`` holds the averaged momentum after the warm-up; the algorithm sets this."""
         super().__init__(
             params, {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "steps": 0}
         )
 
     @property
     def steps(self) -> int:
-        """Steps taken so far."""
+        """The number of steps so far."""
         steps: int = self.param_groups[0]["steps"]
         return steps
 
@@ -81,7 +81,7 @@ class QAdamOptimizer(Optimizer):
 
     @torch.no_grad()
     def advance_momentum(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Replace ``gradient`` by the momentum that it leads to; what is kept of the momentum stays as it is."""
+        """Replace ``gradient`` by the momentum that results from it; the stored momentum does not change."""
         if group["weight_decay"]:
             gradient.add_(parameter, alpha=group["weight_decay"])
         beta = group["betas"][0]

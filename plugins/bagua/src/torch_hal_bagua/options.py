@@ -1,4 +1,4 @@
-"""Checks of algorithms' options; every message names the option, what was given and what is valid."""
+"""Checks of algorithms' options."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any
 
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 
-__all__ = ["boolean", "whole_number", "word"]
+__all__ = ["boolean", "choice", "whole_number"]
 
 
 def boolean(name: str, value: Any) -> bool:
-    """``value``, if it is ``True`` or ``False``.
+    """Return ``value`` if it is ``True`` or ``False``.
 
     Raises:
-        WrongTypeError: It is something else.
+        WrongTypeError: It is not a bool.
     """
     if not isinstance(value, bool):
-        raise WrongTypeError(f"{name}={value!r}: expected True or False.")
+        raise WrongTypeError(f"{name}={value!r} must be True or False.")
     return value
 
 
 def whole_number(name: str, value: Any, low: int) -> int:
-    """``value``, if it is a whole number of at least ``low``.
+    """Return ``value`` if it is an integer >= ``low``.
 
     Raises:
-        WrongTypeError: It is no whole number.
-        ConfigurationError: It is smaller.
+        WrongTypeError: It is not an integer.
+        ConfigurationError: It is smaller than ``low``.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongTypeError(f"{name}={value!r}: expected a whole number of at least {low}.")
+        raise WrongTypeError(f"{name}={value!r}: must be an integer >= {low}.")
     if value < low:
-        raise ConfigurationError(f"{name}={value}: too small. Valid: a whole number of at least {low}.")
+        raise ConfigurationError(f"{name}={value}: must be an integer >= {low}.")
     return value
 
 
-def word(name: str, value: Any, valid: Sequence[str]) -> str:
-    """``value``, if it is one of ``valid``.
+def choice(name: str, value: Any, valid: Sequence[str]) -> str:
+    """Return ``value`` if it is one of ``valid``.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: It is not one of ``valid``.
     """
     if value not in valid:
         raise ConfigurationError(f"{name}={value!r}: unknown. Valid: {quoted(valid)}.{nearest(str(value), valid)}")

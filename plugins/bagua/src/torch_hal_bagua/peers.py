@@ -1,4 +1,4 @@
-"""Whom a process exchanges with, by number; pure functions."""
+"""The ranks that a process exchanges with; pure functions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ __all__ = ["ring_neighbours", "shift_one_peer"]
 
 
 def shift_one_peer(rank: int, size: int, exchanges: int) -> int:
-    """Whom ``rank`` is paired with after so many exchanges; each of the first half meets all of the second in turn.
+    """The peer of ``rank`` after ``exchanges`` exchanges; each rank of the first half meets all of the second in turn.
 
     Args:
-        rank: From 0.
-        size: An even number of processes.
-        exchanges: How many there were before.
+        rank: Starts at 0.
+        size: The number of processes, which is even.
+        exchanges: The number of exchanges so far.
     """
     half = size // 2
     if rank < half:
@@ -20,5 +20,5 @@ def shift_one_peer(rank: int, size: int, exchanges: int) -> int:
 
 
 def ring_neighbours(rank: int, size: int) -> tuple[int, int]:
-    """The left and the right neighbour of ``rank``; of two processes both are the other one."""
+    """The left and the right neighbour of ``rank``; with two processes, both are the other process."""
     return (rank - 1) % size, (rank + 1) % size

@@ -1,14 +1,14 @@
-"""MinMaxUInt8: rows of numbers as bytes, each row on a scale of its own.
+"""MinMaxUInt8: encodes rows of floating point values as bytes, with a separate scale for each row.
 
-Of a row ``x``, in float32::
+For a row ``x``, in float32::
 
     scale = 255 / (max(x) - min(x) + 1e-7)
     upper = rint(max(x) * scale);  lower = upper - 255
     q     = clamp(rint(x * scale), lower, upper) - lower
     x'    = (q + lower) / scale
 
-``rint`` rounds halves to the even neighbour. A message is a row's ``min`` and ``max`` as two float32 and then its bytes
-``q``, so that one collective carries both. What is not finite makes the whole row not finite again.
+``rint`` rounds halves to the even neighbour. A message contains a row's ``min`` and ``max`` as two float32 values and
+then its bytes ``q``, so that one collective sends both. If a value is not finite, the whole decoded row is not finite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPSILON = 1e-7
 
 
 def quantize(rows: Tensor) -> Tensor:
-    """The messages for ``rows``.
+    """Encode ``rows`` as messages.
 
     Args:
         rows: Shape ``(n, k)``, ``k`` at least 1, of a floating point dtype.
@@ -35,17 +35,17 @@ def quantize(rows: Tensor) -> Tensor:
     low, high = values.amin(dim=1, keepdim=True), values.amax(dim=1, keepdim=True)
     scale, lower, upper = _scale_and_limits(low, high)
     levels = torch.mul(values, scale).round_()
-    torch.maximum(levels, lower, out=levels)  # on the CPU, aminmax and clamp take many times as long
+    torch.maximum(levels, lower, out=levels)  # on the CPU, aminmax and clamp are many times slower
     torch.minimum(levels, upper, out=levels).sub_(lower)
     header = torch.cat([low, high], dim=1).view(torch.uint8)
     return torch.cat([header, levels.to(torch.uint8)], dim=1)
 
 
 def dequantize(messages: Tensor) -> Tensor:
-    """The rows that ``messages`` stand for.
+    """Decode the rows of ``messages``.
 
     Args:
-        messages: As :func:`quantize` returns them.
+        messages: The result of :func:`quantize`.
 
     Returns:
         Shape ``(n, k)``, float32.

@@ -1,4 +1,4 @@
-"""What each process needs to go on exactly, where weights differ from one to the other."""
+"""The state of each process, for an exact resume if weights differ between processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch_hal_bagua.algorithms.base import Replica
 __all__ = ["STATE_KEY", "gather_states", "process_state", "restore_replica"]
 
 STATE_KEY = "bagua"
-"""Under what an optimizer's state has it."""
+"""The key in an optimizer's state."""
 
 
 def process_state(optimizer_state: Mapping[str, Any] | None, replicas: Sequence[Replica]) -> dict[str, Any]:
-    """This process's optimizer state, modules and what the algorithm keeps of them."""
+    """This process's optimizer state, its modules' states and the algorithm's state of each module."""
     return {"optimizer": optimizer_state, "replicas": [_replica_state(replica) for replica in replicas]}
 
 
@@ -29,7 +29,7 @@ def _replica_state(replica: Replica) -> dict[str, Any]:
 
 
 def gather_states(own: dict[str, Any]) -> list[Any]:
-    """The states of all processes by rank, their tensors on the CPU, in rank 0; elsewhere an empty list."""
+    """In rank 0, the states of all processes by rank, with tensors on the CPU; in other processes an empty list."""
     is_rank_0 = dist.get_rank() == 0
     gathered: list[Any] = [None] * dist.get_world_size()
     on_host = map_tensors(lambda tensor: tensor.detach().cpu(), own)
@@ -38,7 +38,7 @@ def gather_states(own: dict[str, Any]) -> list[Any]:
 
 
 def restore_replica(replica: Replica, state: Mapping[str, Any]) -> None:
-    """Take back one of the replicas in what :func:`process_state` gave."""
+    """Load the state of one replica from the result of :func:`process_state`."""
     with replica.hold():
         replica.module.load_state_dict(state["module"])
         replica.load_state_dict(state["algorithm"])

@@ -6,25 +6,18 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
-from core.environments.base import ClusterEnvironment
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.precisions.base import Precision
-from core.strategies import DDPStrategy
-from torch_hal_bagua.algorithms import create_algorithm
+from core.strategies import DDPStrategy, ProcessGroupParts
+from torch_hal_bagua.algorithms import OPTIONS, create_algorithm
 from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica, WeightAlgorithm
 from torch_hal_bagua.around import call_around_forward
 from torch_hal_bagua.communication import Communicator, Layout
@@ -44,68 +37,42 @@ _WRAPPER_ARGUMENTS = frozenset(inspect.signature(DistributedDataParallel).parame
 
 
 class BaguaStrategy(DDPStrategy):
-    """Data parallel training in which the replicas are kept in step by one of Bagua's algorithms.
+    """Data parallel training in which one of Bagua's algorithms exchanges gradients or weights.
 
     Source: Gan et al., BAGUA: Scaling up Distributed Learning with System Relaxations, PVLDB 15(4), 2022.
 
     Args:
         algorithm: ``"gradient_allreduce"``, ``"bytegrad"``, ``"decentralized"``, ``"low_precision_decentralized"``,
             ``"async"`` or ``"qadam"``.
-        accelerator: As in :class:`core.strategies.DDPStrategy`.
-        cluster_environment: As there.
-        checkpoint_io: As there.
-        precision_plugin: As there.
-        bucket_cap_mb: MiB of gradients or weights that are sent at once.
-        process_group_backend: As there.
-        timeout: As there.
-        start_method: As there.
-        **options: Those of the algorithm; where it works on gradients, also those of ``DistributedDataParallel``.
+        bucket_cap_mb: The size in MiB of the buckets of gradients or weights that are sent at once.
+        **others: Options of the algorithm, arguments of :class:`core.strategies.ProcessGroupStrategy`, and those
+            of ``DistributedDataParallel`` if the algorithm works on gradients.
 
     Raises:
-        ConfigurationError: An algorithm, option or value is unknown or out of its range.
-        WrongTypeError: A value is of the wrong type.
+        ConfigurationError: An algorithm or argument is unknown, or a value is out of its range.
+        WrongTypeError: A value has the wrong type.
     """
 
-    def __init__(
-        self,
-        algorithm: str = "gradient_allreduce",
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
-        *,
-        bucket_cap_mb: float = 10,
-        process_group_backend: str | None = None,
-        timeout: timedelta = timedelta(minutes=30),
-        start_method: str = "script",
-        **options: Any,
-    ) -> None:
-        self.algorithm, wrapper_arguments = create_algorithm(algorithm, options, _WRAPPER_ARGUMENTS)
+    extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = OPTIONS
+
+    def __init__(self, algorithm: str = "gradient_allreduce", *, bucket_cap_mb: float = 10, **others: Any) -> None:
+        parts = {name: others.pop(name) for name in ProcessGroupParts.__annotations__ if name in others}
+        self.algorithm, wrapper_arguments = create_algorithm(algorithm, others, _WRAPPER_ARGUMENTS)
         self.bucket_cap_mb = _size("bucket_cap_mb", bucket_cap_mb)
-        super().__init__(
-            accelerator,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            start_method=start_method,
-            bucket_cap_mb=bucket_cap_mb,
-            **wrapper_arguments,
-        )
+        super().__init__(bucket_cap_mb=bucket_cap_mb, **parts, **wrapper_arguments)
         self.precisions = self.algorithm.precisions  # each algorithm has its own
-        self.trains_as_one = not isinstance(self.algorithm, WeightAlgorithm)
+        self.keeps_replicas_equal = not isinstance(self.algorithm, WeightAlgorithm)
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
         self._replicas_of: dict[Optimizer, list[Replica]] = {}
         self._watched = ExitStack()
         self._restored: dict[Replica, dict[str, Any]] = {}
-        """What was read back since the last step of training."""
+        """The states that were loaded since the last training step."""
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class; a number of processes or machines that the algorithm cannot run on is refused."""
+        """As in the base class; refuses a number of processes or machines that the algorithm does not support."""
         super().connect(**parts)
         self.algorithm.check(self._layout())
 
@@ -114,10 +81,9 @@ class BaguaStrategy(DDPStrategy):
         return Layout(environment.global_rank, environment.world_size, environment.local_world_size)
 
     def setup_environment(self) -> None:
-        """As in the base class, and the algorithm's own process groups and thread."""
+        """As in the base class; also create the algorithm's process groups and threads."""
         super().setup_environment()
-        if self._group is not None:
-            self._group.end_at_leave(self._end)
+        self.end_at_leave(self._end)
         layout = self._layout()
         communicators = [Communicator(layout, self.algorithm.hierarchical) for _ in range(1 + self.algorithm.threads)]
         self._threads = CommunicationThreads(self.root_device, communicators[1:])
@@ -126,7 +92,7 @@ class BaguaStrategy(DDPStrategy):
         )
 
     def teardown(self, failed: bool = False) -> None:
-        """End the algorithm's threads, by agreement with the other processes, and leave; see the base class."""
+        """End the algorithm's threads, in agreement with the other processes, then as in the base class."""
         try:
             self._end(failed)
         finally:
@@ -141,7 +107,7 @@ class BaguaStrategy(DDPStrategy):
         finally:
             self._replicas.clear()
             for replicas in self._replicas_of.values():
-                replicas.clear()  # prepared optimizers hold them, and step plainly from now on
+                replicas.clear()  # prepared optimizers hold them, and take plain steps from now on
             self._replicas_of.clear()
             self._restored.clear()
             threads, self._threads = self._threads, None
@@ -152,20 +118,20 @@ class BaguaStrategy(DDPStrategy):
     # -- modules, optimizers and the step ------------------------------------------------------------------------
 
     def configure_ddp(self) -> None:
-        """Wrap the module where the algorithm works on gradients, and follow its weights where it works on those."""
+        """Wrap the module if the algorithm works on gradients; track its weights if it works on weights."""
         module = self.model
         if module in self._replicas:
             return
         if self.algorithm.wraps_module:
             if self.algorithm.reduces_itself:
                 wrapped = FixedBuckets(module, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
-                # A lambda: torch reads annotations of hooks and refuses those that are strings.
+                # A lambda: torch checks the annotations of hooks, and refuses strings.
                 wrapped.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
                 self.model = wrapped
             else:
                 super().configure_ddp()
         else:
-            _broadcast_from_rank_0(module)
+            self.broadcast_module(module)
         replica = self.algorithm.replica(module, self.model)
         if replica is not None:
             self._replicas[module] = replica
@@ -174,14 +140,14 @@ class BaguaStrategy(DDPStrategy):
         assert self._threads is not None
         ready = GradientBucket(bucket)
         reduced = self._threads.submit(partial(self.algorithm.reduce, ready), ready.values)
-        # Raised in a callback, an error reaches the backward pass; set on the future itself, it would be a value there.
+        # An error raised in a callback reaches the backward pass; one set on the future itself would be a value there.
         return reduced.then(lambda done: done.value())
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """As in the base class, with rank 0's state in every process.
 
         Raises:
-            ConfigurationError: The algorithm cannot work with one of them.
+            ConfigurationError: The algorithm does not support one of the optimizers.
         """
         ready = super().setup_optimizers(optimizers)
         self.algorithm.take_optimizers(ready)
@@ -204,50 +170,50 @@ class BaguaStrategy(DDPStrategy):
                 replica.start()
             elif owner is not optimizer:
                 raise ConfigurationError(
-                    f"algorithm={self.algorithm.name!r}: two optimizers share a module, whose weights are exchanged "
-                    "once a step. Valid: one optimizer for each module, with parameter groups where need be."
+                    f"algorithm={self.algorithm.name!r}: two optimizers share a module, but its weights are exchanged "
+                    "once per step. Use one optimizer for each module, with several parameter groups."
                 )
 
     def _call_around_forward(self, replica: Replica) -> None:
-        if replica.acts_in("before_forward") or replica.acts_in("after_forward"):
-            after = replica.after_forward if replica.acts_in("after_forward") else None
+        if replica.overrides("before_forward") or replica.overrides("after_forward"):
+            after = replica.after_forward if replica.overrides("after_forward") else None
             self._watched.callback(call_around_forward(replica.module, replica.before_forward, after))
 
-    def steps_plainly(self) -> bool:
-        """As in the base class; not where the algorithm acts around the step."""
-        return not self._replicas and not self.precision.acts_in("optimizer_step")
+    def uses_native_step(self) -> bool:
+        """As in the base class; ``False`` if the algorithm acts before or after the step."""
+        return not self._replicas and not self.precision.overrides("optimizer_step")
 
-    def bound_optimizer_step(self, optimizer: Optimizer) -> Callable[[], Any]:
-        """As in the base class, with what the algorithm does before and after."""
-        if not self._replicas_of.get(optimizer) or self.precision.acts_in("optimizer_step"):
-            return super().bound_optimizer_step(optimizer)
-        return self._full_step(optimizer)
+    def make_optimizer_step(self, optimizer: Optimizer) -> Callable[..., Any]:
+        """As in the base class, with the algorithm's actions before and after the step."""
+        if not self._replicas_of.get(optimizer) or self.precision.overrides("optimizer_step"):
+            return super().make_optimizer_step(optimizer)
+        # optimizer.step is looked up at each step: a scheduler may replace it.
+        return self._full_step(optimizer, lambda: optimizer.step())
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class, with what the algorithm does before and after.
+        """As in the base class, with the algorithm's actions before and after the step.
 
         Raises:
             ConfigurationError: A closure is given, and weights would change between its calls.
         """
-        apply = partial(super().optimizer_step, optimizer, closure)
         if not self._replicas_of.get(optimizer):
-            return apply()
-        if closure is not None:
-            raise ConfigurationError(
-                f"algorithm={self.algorithm.name!r} with an optimizer closure: weights are exchanged once a step, and "
-                "a closure may run several times. Valid: an optimizer that takes none."
-            )
-        return self._full_step(optimizer)(apply)
+            return super().optimizer_step(optimizer, closure)
+        return self._full_step(optimizer, partial(super().optimizer_step, optimizer))(closure)
 
-    def _full_step(self, optimizer: Optimizer) -> Callable[..., Any]:
-        """One function for the whole step, by ``optimizer`` itself unless it is given what applies the gradients."""
+    def _full_step(self, optimizer: Optimizer, apply: Callable[[], Any]) -> Callable[..., Any]:
+        """``step(closure=None)``: ``apply``, which applies the gradients, and the algorithm's actions around it."""
         replicas, restored = self._replicas_of[optimizer], self._restored
 
-        def step(apply: Callable[[], Any] | None = None) -> Any:
+        def step(closure: Callable[[], Any] | None = None) -> Any:
+            if closure is not None:
+                raise ConfigurationError(
+                    f"algorithm={self.algorithm.name!r}: step was given a closure, which may run several times, but "
+                    "weights are exchanged once a step. Call step() without it."
+                )
             restored.clear()
             for replica in replicas:
                 replica.before_step()
-            result = optimizer.step() if apply is None else apply()
+            result = apply()
             for replica in replicas:
                 replica.after_step()
             return result
@@ -257,7 +223,7 @@ class BaguaStrategy(DDPStrategy):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As in the base class: rank 0's weights, where those of the processes differ."""
+        """As in the base class: rank 0's weights, if those of the processes differ."""
         replica = self._replica_with(module)
         if replica is None:
             return super().module_state(module)
@@ -265,7 +231,7 @@ class BaguaStrategy(DDPStrategy):
             return {name: _copied(value) for name, value in super().module_state(module).items()}
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """As in the base class; the processes begin alike, unless :meth:`load_optimizer_state` tells them apart."""
+        """As in the base class; all processes get the same weights, unless :meth:`load_optimizer_state` has others."""
         replica = self._replica_with(module)
         if replica is None:
             super().load_module_state(module, state)
@@ -277,26 +243,26 @@ class BaguaStrategy(DDPStrategy):
             restore_replica(replica, self._restored[replica])
 
     def _replica_with(self, module: nn.Module) -> Replica | None:
-        """The replica that ``module`` is, or is a part of."""
+        """The replica of ``module``, or of the module that it is a submodule of."""
         for replica in self._replicas.values():
             if any(part is module for part in replica.module.modules()):
                 return replica
         return None
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As in the base class; where the processes' weights differ, with what each of them needs to go on."""
+        """As in the base class; if the processes' weights differ, with the state of every process."""
         state = super().optimizer_state(optimizer)
         replicas = self._replicas_of.get(optimizer, [])
         if not replicas:
             return state
-        own = process_state(None if self.is_global_zero else state, replicas)  # rank 0's is there already
+        own = process_state(None if self.is_global_zero else state, replicas)  # rank 0's is in ``state``
         return {**state, STATE_KEY: {"algorithm": self.algorithm.name, "processes": gather_states(own)}}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """As in the base class; a state of another algorithm or strategy makes all processes begin alike.
+        """As in the base class; from a state of another algorithm or strategy all processes start with equal weights.
 
         Raises:
-            CheckpointError: It was written by another number of processes.
+            CheckpointError: Another number of processes wrote the state.
         """
         plain = {key: value for key, value in state.items() if key != STATE_KEY}
         saved: Mapping[str, Any] | None = state.get(STATE_KEY)
@@ -310,8 +276,8 @@ class BaguaStrategy(DDPStrategy):
             return
         if len(saved["processes"]) != self.world_size:
             raise CheckpointError(
-                f"state of algorithm {self.algorithm.name!r}: written by {len(saved['processes'])} process(es), each "
-                f"with weights of its own, and this run has {self.world_size}. Valid: the same number."
+                f"the state of algorithm {self.algorithm.name!r} was written by {len(saved['processes'])} process(es) "
+                f"with different weights, but this run has {self.world_size}. Use the same number of processes."
             )
         own = saved["processes"][self.global_rank]
         super().load_optimizer_state(optimizer, own["optimizer"] or plain)
@@ -320,19 +286,13 @@ class BaguaStrategy(DDPStrategy):
             self._restored[replica] = state_of_replica
 
 
-def _broadcast_from_rank_0(module: nn.Module) -> None:
-    with torch.no_grad():
-        for tensor in [*module.parameters(), *module.buffers()]:
-            dist.broadcast(tensor, 0)
-
-
 def _copied(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 def _size(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"{name}={value!r}: expected a number of MiB above 0.")
+        raise WrongTypeError(f"{name}={value!r}: must be a positive number of MiB.")
     if not 0 < value < math.inf:
-        raise ConfigurationError(f"{name}={value!r}: expected a number of MiB above 0.")
+        raise ConfigurationError(f"{name}={value!r}: must be a positive, finite number of MiB.")
     return value

@@ -1,4 +1,4 @@
-"""Order between what threads put on one device's streams; nothing where the device has none."""
+"""Order between the work that threads put on one device's streams; does nothing on a device without streams."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["DeviceOrder"]
 
 
 class DeviceOrder:
-    """Lets a thread wait until a device has done what another thread asked of it.
+    """Lets a thread wait until the device has finished the work of another thread.
 
     Args:
         device: The process's device.
@@ -20,7 +20,7 @@ class DeviceOrder:
         self._has_streams = device.type != "cpu" and current is not None and current.type == device.type
 
     def mark(self) -> torch.Event | None:
-        """A mark behind all that this thread has asked of the device so far."""
+        """Record an event after all work that this thread has put on the device so far."""
         if not self._has_streams:
             return None
         event = torch.Event(self.device)
@@ -29,16 +29,16 @@ class DeviceOrder:
 
     @staticmethod
     def wait(mark: torch.Event | None) -> None:
-        """Hold this thread until the device has come to ``mark``."""
+        """Block this thread until the device has reached ``mark``."""
         if mark is not None:
             mark.synchronize()
 
     def finish(self) -> None:
-        """Hold this thread until the device has done what this thread has asked of it."""
+        """Block this thread until the device has finished this thread's work."""
         self.wait(self.mark())
 
     def enter_thread(self) -> None:
-        """In a new thread: work on the device beside the other threads, on a stream of this thread's own."""
+        """In a new thread: use a separate stream of the device, in parallel with other threads."""
         if self._has_streams:
             torch.accelerator.set_device_index(self.device)
             torch.accelerator.set_stream(torch.Stream(self.device))

@@ -1,4 +1,4 @@
-"""Threads that carry out communication in the order it was asked for, beside the thread that trains."""
+"""Threads that run communication in the order of the requests, in parallel with the training thread."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _Entry = tuple[_Task, "torch.Event | None", Tensor, "Future[Tensor]"]
 
 
 class CommunicationThreads:
-    """Carry out tasks in turn; which thread takes one, and after what others, is the same in all processes.
+    """Run tasks on threads in turn; every process assigns the same tasks to the same threads in the same order.
 
-    An algorithm of several collectives runs as one task. As callbacks of asynchronous collectives, they could come in
-    another order in each process, and meet those of another task. While one thread computes or waits for a peer that is
-    late, another's messages are under way.
+    An algorithm with several collectives runs as one task. As callbacks of asynchronous collectives, its steps could
+    run in a different order in each process and match the collectives of another task. While one thread computes or
+    waits for a slow peer, another can send its messages.
 
     Args:
         device: This process's device.
-        communicators: One for each thread.
+        communicators: One per thread.
     """
 
     def __init__(self, device: torch.device, communicators: Sequence[Communicator]) -> None:
@@ -39,19 +39,19 @@ class CommunicationThreads:
         self._turn = cycle(self._threads)
 
     def submit(self, task: Callable[[Communicator], None], values: Tensor) -> Future[Tensor]:
-        """Have ``task`` carried out, which changes ``values`` in place.
+        """Submit ``task``, which changes ``values`` in place.
 
         Args:
-            task: Takes the communicator that is the thread's own.
-            values: What it changes.
+            task: Called with the thread's communicator.
+            values: The tensor that ``task`` changes.
 
         Returns:
-            Of ``values``; its ``wait`` raises what ``task`` raised.
+            A future of ``values``; its ``wait`` raises what ``task`` raised.
         """
         return next(self._turn).submit(task, values)
 
     def close(self, failed: bool) -> None:
-        """End the threads, after what was submitted; where this process has failed, without waiting for it."""
+        """End the threads after the submitted tasks; if this process has failed, do not wait for them."""
         for thread in self._threads:
             thread.close(failed)
 
@@ -84,7 +84,7 @@ class _Thread:
                 with torch.no_grad():
                     task(self._communicator)
                 self._order.finish()
-            except Exception as error:  # noqa: BLE001  whatever it is, it is raised in the thread that waits
+            except Exception as error:  # noqa: BLE001  raised again in the thread that waits
                 future.set_exception(error)  # type: ignore[arg-type]  # annotated as what results are
             else:
                 future.set_result(values)

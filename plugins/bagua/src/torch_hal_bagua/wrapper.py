@@ -11,21 +11,21 @@ __all__ = ["FixedBuckets"]
 
 
 class FixedBuckets(DistributedDataParallel):
-    """Gradients lie in the buckets the last parameter's first, from the first step on.
+    """DistributedDataParallel whose buckets begin with the last parameter's gradient, from the first step on.
 
-    By itself DistributedDataParallel begins with one layout, and after the first step takes another, in the order in
-    which gradients came. Where numbers in a bucket share a scale, a run that goes on from a checkpoint would then not
-    come to the same bits as one that was never interrupted.
+    By default, DistributedDataParallel starts with one layout and changes it after the first step to the order in
+    which gradients became ready. If the values of a bucket share a scale, a resumed run would then not end with the
+    same bits as an uninterrupted one.
 
     Args:
         module: As in the base class.
-        **arguments: As there.
+        **arguments: As in the base class.
     """
 
     def __init__(self, module: nn.Module, **arguments: Any) -> None:
-        self._is_reversed = not arguments.get("find_unused_parameters", False)  # with it, buckets stay as they are
+        self._is_reversed = not arguments.get("find_unused_parameters", False)  # with it, DDP never rebuilds buckets
         super().__init__(module, **arguments)
-        # As if gradients had come in the order of the parameters below, once and for all.
+        # Rebuild once, as if gradients had become ready in the order of the parameters below.
         self.reducer._push_all_rebuilt_params()
         self.reducer._rebuild_buckets()
 

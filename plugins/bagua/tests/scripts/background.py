@@ -110,7 +110,7 @@ def abort() -> None:
         runtime.barrier()
         time.sleep(0.1)
         assert (model.weight.item(), replica._averager.averagings) == (own, averagings)
-        mean = runtime.reduce(model.weight.detach()).item()
+        mean = runtime.reduce(model.weight.detach(), "mean").item()
         algorithm.resume()
         _until(lambda: replica._averager.averagings > averagings)
         if RANK == 0:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from core.testing import BackendUnderTest, StrategySuite, skip_by_declaration, tier
-from core.testing.suites.several import Runs
-from core.testing.suites.strategy import Declared
+from core.testing.suites.multi_process import Runs
+from core.testing.suites.strategy import Declaration
 
 WHY = "processes average when the others come to it, so that no two runs of several are alike: see README.md"
 
@@ -37,7 +37,7 @@ class TestAsync(StrategySuite):
 
     @tier("T3", needs=("collectives",), tried=False)
     def test_processes_that_were_started_already(
-        self, several: Runs, declared: Declared, tolerances: Mapping[str, float]
+        self, multi_device: Runs, declared: Declaration, tolerances: Mapping[str, float]
     ) -> None:
         """As in the base class, whatever the losses."""
-        super().test_processes_that_were_started_already(several, declared, {**tolerances, "32-true": math.inf})
+        super().test_processes_that_were_started_already(multi_device, declared, {**tolerances, "32-true": math.inf})

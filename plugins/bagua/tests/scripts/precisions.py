@@ -48,7 +48,7 @@ def train(name: str, precision: str) -> dict[str, Any]:
             if step == 7 and precision == "16-mixed":  # not finite in one process, and so left out in both
                 assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
             else:
-                losses.append(runtime.reduce(loss.detach()).item())
+                losses.append(runtime.reduce(loss.detach(), "mean").item())
         return {"losses": losses, "weights": [p.detach().clone() for p in net.parameters()]}
 
 

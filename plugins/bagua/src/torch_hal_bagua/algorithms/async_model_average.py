@@ -15,7 +15,7 @@ from torch_hal_bagua.averager import Averager
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator
 from torch_hal_bagua.gate import StepGate
-from torch_hal_bagua.options import whole_number, word
+from torch_hal_bagua.options import choice, whole_number
 from torch_hal_bagua.streams import DeviceOrder
 
 __all__ = ["AsyncModelAverage"]
@@ -24,25 +24,25 @@ PEER_SELECTION_MODES = ("all",)
 
 
 class AsyncModelAverage(WeightAlgorithm):
-    """Each process trains on its own, while a thread averages the weights over all from time to time.
+    """Each process trains independently, while a thread periodically averages the weights over all processes.
 
     Args:
-        peer_selection_mode: ``"all"``: over all processes.
-        sync_interval_ms: The least time from one averaging to the next.
-        warmup_steps: Steps at the beginning in which gradients are averaged instead, as under DistributedDataParallel.
+        peer_selection_mode: ``"all"``: average over all processes.
+        sync_interval_ms: The minimum time between two averagings.
+        warmup_steps: The number of first steps that average gradients instead, as DistributedDataParallel does.
     """
 
     name = "async"
 
     def __init__(self, peer_selection_mode: str = "all", sync_interval_ms: int = 500, warmup_steps: int = 0) -> None:
-        self.peer_selection_mode = word("peer_selection_mode", peer_selection_mode, PEER_SELECTION_MODES)
+        self.peer_selection_mode = choice("peer_selection_mode", peer_selection_mode, PEER_SELECTION_MODES)
         self.sync_interval_ms = whole_number("sync_interval_ms", sync_interval_ms, 1)
         self.warmup_steps = whole_number("warmup_steps", warmup_steps, 0)
         self._replicas: list[_AsyncReplica] = []
 
     @property
     def wraps_module(self) -> bool:
-        """Only for a warm-up."""
+        """Only during the warm-up."""
         return self.warmup_steps > 0
 
     def replica(self, module: nn.Module, wrapped: nn.Module) -> Replica:
@@ -52,21 +52,21 @@ class AsyncModelAverage(WeightAlgorithm):
         return replica
 
     def disconnect(self) -> None:
-        """Let go of the run."""
+        """Release the run."""
         super().disconnect()
         self._replicas.clear()
 
     def abort(self) -> None:
-        """Stop averaging in all processes; returns once no weight is changed any more. One process is enough.
+        """Stop averaging in all processes; one process has to call it. Returns when no weight changes any more.
 
         Raises:
-            BackendError: A process is gone.
+            BackendError: A process has ended.
         """
         for replica in self._replicas:
             replica.abort()
 
     def resume(self) -> None:
-        """Average again, once every process that called :meth:`abort` has called this."""
+        """Resume averaging when every process that called :meth:`abort` has called this."""
         for replica in self._replicas:
             replica.resume()
 
@@ -80,12 +80,12 @@ class _AsyncReplica(Replica):
         self._steps = 0
         self._is_aborted = False
         self._is_reading = False
-        """Whether the gate was entered for no more than to read the weights."""
+        """Whether the gate was entered only to read the weights."""
         self._gate = StepGate()
         self._order = DeviceOrder(connection.device)
         self._mark: torch.Event | None = None
         self._unsynchronised = ExitStack()
-        # A group of its own: two modules' averagers run beside each other.
+        # A separate group, since the averagers of two modules run in parallel.
         peers = Communicator(connection.layout, hierarchical=False).peers
         assert peers is not None
         buckets = weight_buckets(module.parameters(), connection.bucket_cap_mb)
@@ -101,7 +101,7 @@ class _AsyncReplica(Replica):
             self._enter_step()
 
     def before_step(self) -> None:
-        if not self._gate.is_in_step:  # gradients are there of which no forward pass of the whole module is the source
+        if not self._gate.is_in_step:  # gradients that no forward pass of the whole module has computed
             self._enter_step()
 
     def _enter_step(self) -> None:
@@ -125,11 +125,11 @@ class _AsyncReplica(Replica):
         self._gate.leave_step()
 
     def _await_step(self) -> None:
-        """Of the averager: wait until the device has done the training thread's last step."""
+        """Called by the averager: wait until the device has finished the training thread's last step."""
         self._order.wait(self._mark)
 
     def _end_warmup(self) -> None:
-        """Gradients stay as they are from now on; DistributedDataParallel only passes calls on."""
+        """Stop reducing gradients; DistributedDataParallel only forwards calls from now on."""
         if isinstance(self._wrapped, DistributedDataParallel):
             self._unsynchronised.enter_context(self._wrapped.no_sync())
 
@@ -152,7 +152,7 @@ class _AsyncReplica(Replica):
             self._end_reading()
 
     def _begin_reading(self) -> None:
-        if not self._gate.is_in_step:  # within a step nobody else changes the weights anyway
+        if not self._gate.is_in_step:  # during a step no other thread changes the weights
             self._gate.enter_step()
             self._is_reading = True
 

@@ -1,4 +1,4 @@
-"""What an algorithm is: how the replicas of a module in all processes are kept in step."""
+"""The base class of algorithms, which synchronize the replicas of a module in all processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torch_hal_bagua.threads import CommunicationThreads
 __all__ = ["UNSCALED_PRECISIONS", "Algorithm", "Connection", "GradientBucket", "Replica", "WeightAlgorithm"]
 
 UNSCALED_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
-"""The precisions of an algorithm that does not average every gradient: with a scaled loss each process would leave out
-steps of its own, and come to a scale of its own."""
+"""The precisions of algorithms that do not average every gradient: with loss scaling, each process would skip different
+steps and have a different scale."""
 
 
 @attrs.frozen
 class Connection:
-    """What an algorithm has in a process that takes part in a run."""
+    """What an algorithm uses in one process of a run."""
 
     device: torch.device
     layout: Layout
@@ -36,10 +36,10 @@ class Connection:
 
 
 class GradientBucket:
-    """Gradients that are ready, one after another in ``values``.
+    """Gradients that are ready, flattened in ``values``.
 
     Args:
-        bucket: As DistributedDataParallel hands it to a communication hook, where it is valid no longer than the call.
+        bucket: The argument of a communication hook of DistributedDataParallel, valid only during the call.
     """
 
     def __init__(self, bucket: GradBucket) -> None:
@@ -50,114 +50,114 @@ class GradientBucket:
 
 
 class Replica:
-    """A module in this process, whose weights an algorithm brings together with those in the others.
+    """A module in this process whose weights an algorithm combines with those of other processes.
 
     Args:
-        module: The user's own.
+        module: The user's module.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
 
-    def acts_in(self, hook: str) -> bool:
-        """Whether the method of that name, called around each forward pass, does anything."""
+    def overrides(self, hook: str) -> bool:
+        """Whether the subclass overrides the named method, which is called around each forward pass."""
         return getattr(type(self), hook) is not getattr(Replica, hook)
 
     def start(self) -> None:
-        """Called once in every process, when there is an optimizer for the module."""
+        """Called once in every process when the module has an optimizer."""
 
     def before_forward(self) -> None:
-        """Called before each forward pass, with gradients or without."""
+        """Called before each forward pass, with or without gradients."""
 
     def after_forward(self) -> None:
-        """Called after each forward pass, also one that raised."""
+        """Called after each forward pass, also if it raised."""
 
     def before_step(self) -> None:
-        """Called when the gradients are there, before the optimizer applies them."""
+        """Called after backward, before the optimizer applies the gradients."""
 
     def after_step(self) -> None:
         """Called after the optimizer's step."""
 
     def hold(self) -> AbstractContextManager[Any]:
-        """A context in which nobody but the training thread changes the weights."""
+        """Return a context in which only the training thread changes the weights."""
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
-        """What this process needs, beside the weights, to go on exactly."""
+        """Return what this process needs, besides the weights, to resume exactly."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what :meth:`state_dict` gave; the weights are back already."""
+        """Load the result of :meth:`state_dict`, after the weights."""
 
     def restart(self) -> None:
-        """Begin anew from the weights, which are the same in every process."""
+        """Restart from the weights, which are the same in every process."""
 
     def close(self, failed: bool) -> None:
-        """End what runs beside the training thread; where this process has failed, without waiting for the others."""
+        """Stop background threads; if this process has failed, without waiting for the others."""
 
 
 class Algorithm(ABC):
-    """One of Bagua's algorithms with its options. Attributes of that name are the options."""
+    """One of Bagua's algorithms; its options are attributes of the same name."""
 
     name: ClassVar[str]
-    """The word it is asked for by."""
+    """The algorithm's name."""
     precisions: ClassVar[tuple[str, ...] | None] = None
     """As in :class:`core.Strategy`."""
     threads: ClassVar[int] = 2
-    """How many buckets may be under way at once: one's messages fill the pauses in which another is worked out."""
+    """The number of buckets in flight: one communicates while another is computed."""
     hierarchical: bool = False
-    """Whether it runs among one process of each machine."""
+    """Whether it runs between one process of each machine."""
 
     _connection: Connection | None = None
 
     @property
     def wraps_module(self) -> bool:
-        """Whether the module goes into DistributedDataParallel, for its gradients to be reduced."""
+        """Whether the module is wrapped in DistributedDataParallel to reduce its gradients."""
         return True
 
     @property
     def reduces_itself(self) -> bool:
-        """Whether gradients are reduced by :meth:`reduce` rather than by DistributedDataParallel's own means."""
+        """Whether :meth:`reduce` reduces gradients instead of DistributedDataParallel's default."""
         return False
 
     def check(self, layout: Layout) -> None:
-        """Refuse a number of processes or machines that the algorithm cannot run on.
+        """Check that the algorithm supports the numbers of processes and machines.
 
         Raises:
-            ConfigurationError: As said.
+            ConfigurationError: The algorithm does not support the layout.
         """
         del layout
 
     def connect(self, connection: Connection) -> None:
-        """Take part in a run."""
+        """Connect to a run."""
         self._connection = connection
 
     @property
     def connection(self) -> Connection:
         """What :meth:`connect` was given."""
-        assert self._connection is not None, "the algorithm takes part in no run"
+        assert self._connection is not None, "the algorithm is not connected to a run"
         return self._connection
 
     def disconnect(self) -> None:
-        """Let go of the run's process groups."""
+        """Release the run's process groups."""
         self._connection = None
 
     def reduce(self, bucket: GradientBucket, communicator: Communicator) -> None:
         """Combine ``bucket.values`` over all processes, in place; runs on a communication thread."""
-        raise NotImplementedError  # of algorithms that say so in reduces_itself
+        raise NotImplementedError  # only called if reduces_itself
 
     def replica(self, module: nn.Module, wrapped: nn.Module) -> Replica | None:
-        """What keeps the weights of ``module`` in step; ``None`` where reducing gradients does.
+        """The object that synchronizes the weights of ``module``; ``None`` if reducing gradients is enough.
 
         Args:
-            module: The user's own, on its device.
+            module: The user's module, on its device.
             wrapped: The same in DistributedDataParallel, if :attr:`wraps_module`.
         """
         del module, wrapped
         return None
 
     def take_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
-        """Called with the user's optimizers as they are set up.
+        """Called with the user's optimizers when they are prepared.
 
         Raises:
             ConfigurationError: The algorithm cannot work with one of them.
@@ -166,7 +166,7 @@ class Algorithm(ABC):
 
 
 class WeightAlgorithm(Algorithm):
-    """An algorithm that brings weights together instead of gradients."""
+    """An algorithm that combines weights instead of gradients."""
 
     precisions = UNSCALED_PRECISIONS
 

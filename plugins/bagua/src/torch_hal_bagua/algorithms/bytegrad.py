@@ -18,7 +18,7 @@ __all__ = ["ByteGrad", "compressed_all_reduce"]
 
 
 class ByteGrad(Algorithm):
-    """Gradients averaged over all processes, on the way as bytes; every process ends with the same bits.
+    """Averages gradients over all processes and sends them in 8 bits. All processes end with the same bits.
 
     Args:
         hierarchical: Average within each machine in full precision first, then over one process of each in bytes.
@@ -33,7 +33,7 @@ class ByteGrad(Algorithm):
 
     @property
     def reduces_itself(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def reduce(self, bucket: GradientBucket, communicator: Communicator) -> None:
@@ -43,13 +43,13 @@ class ByteGrad(Algorithm):
 
 
 def compressed_all_reduce(values: Tensor, peers: Peers, average: bool) -> None:
-    """Replace ``values`` by the mean or the sum over ``peers``, each of whom works out one part and sends it to all.
+    """Replace ``values`` by the mean or the sum over ``peers``; each peer computes one part and sends it to all.
 
-    Of ``k`` numbers each peer sends about ``2k`` bytes, where an allreduce of float32 sends ``8k``.
+    For ``k`` values each peer sends about ``2k`` bytes, where an allreduce of float32 sends ``8k``.
 
     Args:
         values: Flat; changed in place.
-        peers: Two or more.
+        peers: At least two.
         average: Whether to average or to sum.
     """
     size = peers.size

@@ -14,7 +14,7 @@ from core.errors import ConfigurationError
 from torch_hal_bagua.algorithms.base import Connection, Replica, WeightAlgorithm
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator, Layout, Peers, all_reduce, swap
-from torch_hal_bagua.options import boolean, whole_number, word
+from torch_hal_bagua.options import boolean, choice, whole_number
 from torch_hal_bagua.peers import shift_one_peer
 
 __all__ = ["Decentralized"]
@@ -23,12 +23,12 @@ PEER_SELECTION_MODES = ("all", "shift_one")
 
 
 class Decentralized(WeightAlgorithm):
-    """While the gradient at the weights is computed, the weights are averaged; the step is then taken from the average.
+    """Weights are averaged while their gradient is computed; the step is then applied to the average.
 
     Args:
         hierarchical: Average within each machine first, then over one process of each.
-        peer_selection_mode: ``"all"`` averages over all; ``"shift_one"`` over two, which are others each time.
-        communication_interval: Steps from one exchange to the next.
+        peer_selection_mode: ``"all"`` averages over all processes; ``"shift_one"`` over pairs that change each time.
+        communication_interval: The number of steps between two exchanges.
     """
 
     name = "decentralized"
@@ -37,16 +37,16 @@ class Decentralized(WeightAlgorithm):
         self, hierarchical: bool = True, peer_selection_mode: str = "all", communication_interval: int = 1
     ) -> None:
         self.hierarchical = boolean("hierarchical", hierarchical)
-        self.peer_selection_mode = word("peer_selection_mode", peer_selection_mode, PEER_SELECTION_MODES)
+        self.peer_selection_mode = choice("peer_selection_mode", peer_selection_mode, PEER_SELECTION_MODES)
         self.communication_interval = whole_number("communication_interval", communication_interval, 1)
 
     def check(self, layout: Layout) -> None:
-        """``shift_one`` pairs all who take part, so that their number must be even."""
+        """``shift_one`` needs an even number of participants, to pair them."""
         parties = layout.parties(self.hierarchical)
         if self.peer_selection_mode == "shift_one" and parties % 2 and parties > 1:
             what = "machines (hierarchical=True)" if self.hierarchical else "processes"
             raise ConfigurationError(
-                f"peer_selection_mode='shift_one': {parties} {what} cannot all be paired. Valid: an even number, or "
+                f"peer_selection_mode='shift_one': {parties} {what} cannot be paired. Use an even number, or set "
                 "peer_selection_mode='all'."
             )
 
@@ -66,7 +66,7 @@ class _DecentralizedReplica(Replica):
         self._is_paired, self._interval = is_paired, interval
         self._steps = self._exchanges = 0
         self._averages: list[Future[Tensor]] = []
-        """Of the buckets, while an exchange is under way."""
+        """A future for each bucket while an exchange is running."""
 
     def before_forward(self) -> None:
         if torch.is_grad_enabled():

@@ -12,7 +12,7 @@ __all__ = ["GradientAllReduce"]
 
 
 class GradientAllReduce(Algorithm):
-    """Gradients averaged over all processes: DistributedDataParallel's own way, bit for bit, unless an option differs.
+    """Gradients averaged over all processes: with default options the same as DistributedDataParallel, bit for bit.
 
     Args:
         hierarchical: Reduce within each machine first, then over one process of each.
@@ -27,7 +27,7 @@ class GradientAllReduce(Algorithm):
 
     @property
     def reduces_itself(self) -> bool:
-        """Only where an option asks for more than DistributedDataParallel does."""
+        """True if an option needs more than DistributedDataParallel does."""
         return self.hierarchical or not self.average
 
     def reduce(self, bucket: GradientBucket, communicator: Communicator) -> None:

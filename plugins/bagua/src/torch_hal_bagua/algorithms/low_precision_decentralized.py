@@ -22,15 +22,15 @@ __all__ = ["LowPrecisionDecentralized"]
 
 
 class LowPrecisionDecentralized(WeightAlgorithm):
-    """After each step, every process tells its two neighbours in a ring, in bytes, how its weights have changed.
+    """After each step, every process sends the change of its weights, in bytes, to its two neighbours in a ring.
 
     Args:
         hierarchical: Average within each machine in full precision first; one process of each is in the ring.
-        communication_interval: Steps from one exchange to the next.
+        communication_interval: The number of steps between two exchanges.
     """
 
     name = "low_precision_decentralized"
-    threads = 1  # its messages follow each other without a pause, and two at once would share links
+    threads = 1  # its messages already use the links all the time, and two at once would share them
 
     def __init__(self, hierarchical: bool = True, communication_interval: int = 1) -> None:
         self.hierarchical = boolean("hierarchical", hierarchical)
@@ -43,13 +43,13 @@ class LowPrecisionDecentralized(WeightAlgorithm):
 
 
 class _Known:
-    """What is known of one bucket: its weights ``W`` as the neighbours think them, and theirs, ``L`` and ``R``.
+    """The known weights of one bucket: its own as the neighbours know them, ``W``, and theirs, ``L`` and ``R``.
 
-    With ``x`` the weights after a step, an exchange is::
+    If ``x`` are the weights after a step, an exchange is::
 
         Q = MinMaxUInt8(x + L/3 + R/3 - 5W/3);  W += Q;  L += Q of the left;  R += Q of the right;  x = W
 
-    They are in float32 at least: the neighbours hold the very same numbers, whatever the weights' dtype.
+    They have at least float32 precision, so that the neighbours hold exactly the same values for every weight dtype.
     """
 
     def __init__(self, own: Tensor, left: Tensor, right: Tensor) -> None:
@@ -57,18 +57,18 @@ class _Known:
 
     @classmethod
     def equal(cls, weights: Tensor) -> _Known:
-        """Where ``weights`` are those of all three."""
+        """Start with the same ``weights`` for all three."""
         wide = weights.to(torch.promote_types(weights.dtype, torch.float32))
         return cls(wide.clone(), wide.clone(), wide.clone())
 
     def message(self, weights: Tensor) -> Tensor:
-        """What the neighbours are told, shape ``(1, bytes)``."""
+        """The message to the neighbours, shape ``(1, bytes)``."""
         change = weights.to(self.own.dtype, copy=True)
         change.add_(self.left, alpha=1 / 3).add_(self.right, alpha=1 / 3).sub_(self.own, alpha=5 / 3)
         return quantize(change.view(1, -1))
 
     def advance(self, changes: Tensor) -> None:
-        """Take in the changes of own, left and right, one a row."""
+        """Add the changes of own, left and right, one per row."""
         for known, change in zip((self.own, self.left, self.right), changes, strict=True):
             known.add_(change)
 
@@ -84,11 +84,11 @@ class _RingReplica(Replica):
         self._interval = interval
         self._steps = 0
         self._known: list[_Known] = []
-        """Of each bucket, if this process is in the ring; empty before the first step."""
+        """One per bucket if this process is in the ring; empty before the first step."""
 
     def before_step(self) -> None:
         if self._communicator.has_peers and not self._known:
-            # Not trained yet, the weights are the same in every process.
+            # Before training, the weights are the same in every process.
             self._known = [_Known.equal(bucket.read()) for bucket in self._buckets]
 
     def restart(self) -> None:
@@ -97,7 +97,7 @@ class _RingReplica(Replica):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Exchange; it cannot run beside the next step's forward pass, which takes the outcome."""
+        """Exchange; it cannot overlap with the next step's forward pass, which needs the result."""
         is_due = self._steps % self._interval == 0
         self._steps += 1
         if is_due:
@@ -107,7 +107,7 @@ class _RingReplica(Replica):
                 bucket.write()
 
     def _send(self, weights: Tensor, index: int) -> Future[Tensor] | None:
-        """Begin to tell the neighbours what has changed; what is told next is worked out meanwhile."""
+        """Start sending the change to the neighbours; the next bucket's message is computed meanwhile."""
         self._communicator.collect(weights, average=True)
         if not self._known:
             return None
@@ -116,7 +116,7 @@ class _RingReplica(Replica):
         return self._threads.submit(partial(_exchange, messages), messages)
 
     def _take(self, weights: Tensor, messages: Future[Tensor] | None, index: int) -> None:
-        """What the bucket's exchange comes to, into ``weights``."""
+        """Write the result of the bucket's exchange to ``weights``."""
         if messages is not None:
             self._known[index].advance(dequantize(messages.wait()))
             weights.copy_(self._known[index].own)
@@ -134,7 +134,7 @@ class _RingReplica(Replica):
 
 
 def _exchange(messages: Tensor, communicator: Communicator) -> None:
-    """Send row 0 to both neighbours; rows 1 and 2 become the left one's and the right one's."""
+    """Send row 0 to both neighbours; rows 1 and 2 receive the left and the right neighbour's."""
     peers = communicator.peers
     assert peers is not None
     left, right = ring_neighbours(peers.rank, peers.size)

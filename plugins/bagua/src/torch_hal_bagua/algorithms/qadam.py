@@ -20,10 +20,10 @@ __all__ = ["QAdam"]
 
 
 class QAdam(Algorithm):
-    """Gradients averaged while :class:`QAdamOptimizer` warms up; after that its momentum, on the way as bytes.
+    """Averages gradients while :class:`QAdamOptimizer` warms up; after that its momentum, sent as bytes.
 
-    After the warm-up the gradients' place holds the averaged momentum when backward is done: gradient clipping limits
-    what the step takes of it, not what is kept.
+    After the warm-up, ``grad`` holds the averaged momentum at the end of backward: gradient clipping limits the
+    momentum that the step uses, not the stored one.
 
     Args:
         hierarchical: Average within each machine in full precision first, then over one process of each in bytes.
@@ -31,20 +31,20 @@ class QAdam(Algorithm):
 
     name = "qadam"
     precisions = tuple(name for name in UNSCALED_PRECISIONS if name != "16-true")
-    """A momentum is of several steps, whose losses need not have had one scale; and the squares of gradients are too
-    small for float16."""
+    """The momentum contains gradients of several steps, whose losses may have had different scales; and squares of
+    gradients underflow in float16."""
 
     def __init__(self, hierarchical: bool = True) -> None:
         self.hierarchical = boolean("hierarchical", hierarchical)
         self._optimizer: QAdamOptimizer | None = None
         self._groups: dict[Tensor, dict[str, Any]] = {}
-        """By parameter: the optimizer's group that it is in."""
+        """The parameter group of each parameter."""
         self._advanced: dict[Tensor, int] = {}
-        """By parameter: after how many steps its momentum was last averaged."""
+        """The step at which each parameter's momentum was last averaged."""
 
     @property
     def reduces_itself(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def take_optimizers(self, optimizers: Sequence[Optimizer]) -> None:
@@ -52,20 +52,20 @@ class QAdam(Algorithm):
         for optimizer in optimizers:
             if not isinstance(optimizer, QAdamOptimizer):
                 raise ConfigurationError(
-                    f"algorithm='qadam' with optimizer {type(optimizer).__name__}: its momentum cannot be averaged. "
-                    "Valid: torch_hal_bagua.QAdamOptimizer."
+                    f"algorithm='qadam' does not support optimizer {type(optimizer).__name__}, whose momentum cannot "
+                    "be averaged. Use torch_hal_bagua.QAdamOptimizer."
                 )
             if self._optimizer not in (None, optimizer):
                 raise ConfigurationError(
-                    "algorithm='qadam' with a second optimizer: one warm-up decides what is sent. Valid: one "
-                    "QAdamOptimizer, with parameter groups where need be."
+                    "algorithm='qadam' supports one optimizer, and a second one was prepared. Use one QAdamOptimizer "
+                    "with several parameter groups."
                 )
             optimizer.receives_momentum = True
             self._optimizer = optimizer
             self._groups = {p: group for group in optimizer.param_groups for p in group["params"]}
 
     def disconnect(self) -> None:
-        """Let go of the run; the optimizer keeps its momentum itself again."""
+        """Release the run; the optimizer updates its momentum itself again."""
         super().disconnect()
         if self._optimizer is not None:
             self._optimizer.receives_momentum = False
@@ -91,7 +91,7 @@ class QAdam(Algorithm):
     def _begin_momentum(self, parameter: Tensor, steps: int) -> None:
         if self._advanced.get(parameter) == steps:
             raise ConfigurationError(
-                "algorithm='qadam': a second backward pass before the optimizer's step, and both were to be averaged. "
-                "Valid: no_sync(model) around all but the last, or the Trainer's accumulate_grad_batches."
+                "algorithm='qadam': backward was called twice before the optimizer's step, without no_sync. Use "
+                "no_sync(model) for all but the last backward, or the Trainer's accumulate_grad_batches."
             )
         self._advanced[parameter] = steps
