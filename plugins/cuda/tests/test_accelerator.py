@@ -43,7 +43,7 @@ class TestPresence:
         assert accelerator.auto_device_count() == 3
         devices = accelerator.get_parallel_devices(accelerator.parse_devices([2, 0]))
         assert devices == [torch.device("cuda:2"), torch.device("cuda:0")]
-        with pytest.raises(DeviceError, match="there: devices 0 to 2"):
+        with pytest.raises(DeviceError, match="available: devices 0 to 2"):
             accelerator.parse_devices(4)
         assert accelerator.fork_unsafe_reason() is None
 
@@ -51,7 +51,7 @@ class TestPresence:
         """Without GPUs it is unavailable, and asking for it by name says so."""
         assert CUDAAccelerator().is_available() is False
         assert CUDAAccelerator().auto_device_count() == 0
-        with pytest.raises(BackendError, match="accelerator='cuda': cannot be used here"):
+        with pytest.raises(BackendError, match="accelerator='cuda' cannot be used here"):
             Trainer(accelerator="cuda", enable_progress_bar=False)
 
     def test_a_broken_driver(
@@ -61,13 +61,13 @@ class TestPresence:
         detected(RuntimeError("libnvidia-ml.so.1: nvmlInit_v2 failed"))
         assert CUDAAccelerator().is_available() is False
         assert "nvmlInit_v2 failed" in caplog.text
-        with pytest.raises(BackendError, match=r"'cuda'.*cannot be counted: libnvidia-ml"):
+        with pytest.raises(BackendError, match=r"'cuda'.*counting GPUs failed: libnvidia-ml"):
             CUDAAccelerator().auto_device_count()
 
     def test_a_started_cuda_forbids_forking(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A process in which CUDA was started says why it must not be forked."""
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        assert CUDAAccelerator().fork_unsafe_reason() == "torch.cuda is initialized in it"
+        assert CUDAAccelerator().fork_unsafe_reason() == "torch.cuda is already initialized"
 
     def test_collectives_are_torchs_for_cuda(self) -> None:
         """Collectives are those that torch has for the device type."""
@@ -208,7 +208,7 @@ class TestStats:
         with self._managed(monkeypatch, FakeNVML({}, {"nvmlInit": 18})) as accelerator:
             for _ in range(2):
                 assert accelerator.get_device_stats("cuda:0") == self._TORCHS
-        assert caplog.text.count("no utilization, temperature and power") == 1
+        assert caplog.text.count("statistics without utilization, temperature and power") == 1
 
     def test_a_gpu_that_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A GPU that falls off the bus is an error, not a gap in the statistics."""

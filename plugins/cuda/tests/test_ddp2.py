@@ -41,7 +41,7 @@ def _run(tmp_path: Path, environs: list[dict[str, str]], **words: Any) -> list[d
             process.kill()
             process.wait()
     assert [process.returncode for process in started] == [0] * len(started), outputs
-    assert all("strategy 'ddp2' is discouraged" in errors for _, errors in outputs)
+    assert all("strategy='ddp2' is discouraged" in errors for _, errors in outputs)
     return [json.loads(output) for output, _ in outputs]
 
 

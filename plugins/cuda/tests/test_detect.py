@@ -47,7 +47,14 @@ class TestAbsence:
             for _ in range(5)
         ]
         assert min(float(seconds) for seconds, *_ in runs) < 0.002
-        assert runs[0][1:] == ["__future__", "core", "core.lazy", "torch_hal_cuda", "torch_hal_cuda.detect"]
+        assert runs[0][1:] == [
+            "__future__",
+            "core",
+            "core.kinds",
+            "core.lazy",
+            "torch_hal_cuda",
+            "torch_hal_cuda.detect",
+        ]
 
 
 class TestNVIDIA:
@@ -134,7 +141,7 @@ class TestWithoutTheLibrary:
     def test_compute_instances_cannot_be_told(self, built_for: BuiltFor, tmp_path: Path) -> None:
         """A compute instance that was asked for is refused by name rather than taken for absent."""
         built_for("cuda")
-        with pytest.raises(RuntimeError, match=r"CUDA_VISIBLE_DEVICES='MIG-x'.*alone knows of MIG"):
+        with pytest.raises(RuntimeError, match=r"CUDA_VISIBLE_DEVICES='MIG-x'.*is needed for MIG"):
             detect.count({"CUDA_VISIBLE_DEVICES": "MIG-x"}, _write(tmp_path, self._FILES))
 
     def test_an_integrated_gpu(self, built_for: BuiltFor, tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ class TestBuildOfTorch:
         """GPUs that the installed torch cannot use are said to be there, and why they cannot be used."""
         root = driver("GPU-a|GPU-b")
         built_for("cpu")
-        with pytest.raises(RuntimeError, match=r"2 NVIDIA GPU\(s\) are there.*built without CUDA"):
+        with pytest.raises(RuntimeError, match=r"found 2 NVIDIA GPU\(s\).*built without CUDA"):
             detect.count({}, root)
         assert detect.count({"CUDA_VISIBLE_DEVICES": ""}, root) == 0
 

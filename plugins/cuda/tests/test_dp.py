@@ -190,9 +190,9 @@ class Misnamed(Classifier):
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        (Misnamed(torch.ones(3)), r"log\('value'\): given a tensor of shape \(3,\)"),
-        (Misnamed("text"), r"log\('value'\): given 'text'"),
-        (Misnamed(1, reduce_fx="median"), "reduce_fx='median' for 'value'"),
+        (Misnamed(torch.ones(3)), r"log\('value'\): the value is a tensor of shape \(3,\)"),
+        (Misnamed("text"), r"log\('value'\): the value 'text'"),
+        (Misnamed(1, reduce_fx="median"), r"log\('value'\): unknown reduce_fx='median'"),
     ],
     ids=["vector", "text", "reduction"],
 )
@@ -200,7 +200,6 @@ def test_what_cannot_be_logged(module: Misnamed, said: str) -> None:
     """Values and reductions that one device refuses are refused in the same words."""
     with pytest.raises(ConfigurationError, match=said):
         _fit(module)
-    assert "log" not in vars(module)
 
 
 class Extremes(Classifier):
@@ -277,7 +276,7 @@ def test_one_device_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
         net = nn.Linear(2, 2)
         assert runtime.prepare(net) is net
     assert caplog.text.count("'dp' is discouraged") == 1
-    assert "strategy='ddp' is faster" in caplog.text
+    assert "Use strategy='ddp', which is faster" in caplog.text
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])

@@ -169,7 +169,7 @@ def test_an_occupied_gpu_is_not_picked() -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         if len(free) == 1:
-            with pytest.raises(ValueError, match="occupied by process"):
+            with pytest.raises(ValueError, match="in use by process"):
                 find_usable_cuda_devices(1)
         else:
             assert free[0] not in find_usable_cuda_devices()

@@ -68,7 +68,7 @@ def test_auto_and_gpu(capfd: pytest.CaptureFixture[str]) -> None:
     if detect.count():
         assert Runtime(accelerator="gpu", devices=1).plan.accelerator.name == "cuda"
         return
-    passed = {other.name: other.reason for other in Runtime(devices=1).plan.accelerator.passed_over}
-    assert passed["cuda"] == "no device is there"
+    passed = {other.name: other.reason for other in Runtime(devices=1).plan.accelerator.rejected}
+    assert passed["cuda"] == "no device found"
     with pytest.raises(BackendError, match=r"accelerator='gpu'.*"):
         Runtime(accelerator="gpu", devices=1)

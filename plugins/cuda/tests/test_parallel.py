@@ -17,7 +17,7 @@ from torch_hal_cuda.parallel.replicate import replicate
 from torch_hal_cuda.parallel.scatter import scatter
 
 from core.errors import ConfigurationError, WrongTypeError
-from core.strategies.moving import move_module
+from core.strategies.placement import move_module
 
 from .conftest import needs_compiler
 
@@ -74,8 +74,8 @@ class TestScatter:
     @pytest.mark.parametrize(
         ("batch", "error", "said"),
         [
-            ([torch.ones(4), torch.ones(3)], ConfigurationError, "first dimensions of '3', '4' items"),
-            ([torch.ones(0, 2)], ConfigurationError, "first dimensions of '0' items"),
+            ([torch.ones(4), torch.ones(3)], ConfigurationError, "first dimensions of its tensors are '3', '4'"),
+            ([torch.ones(0, 2)], ConfigurationError, "first dimensions of its tensors are '0'"),
             (
                 {"x": (nn.utils.rnn.pack_sequence([torch.ones(2)]),)},
                 WrongTypeError,

@@ -52,8 +52,8 @@ def test_too_few_says_who_occupies_what(machine: Machine) -> None:
     with pytest.raises(DeviceError) as caught:
         find_usable_cuda_devices(2)
     assert str(caught.value) == (
-        "num_devices=2: of 4 GPU(s), 1 can be used now (0: occupied by process 7 (job-7), process 404; 2: its compute "
-        f"mode is prohibited; 3: {_BUSY}). Valid: up to 1, or devices= by index."
+        "num_devices=2: only 1 of 4 GPU(s) are free (0: in use by process 7 (job-7), process 404; 2: its compute "
+        f"mode is prohibited; 3: {_BUSY}). Request fewer, or pass devices= by index."
     )
 
 
@@ -66,7 +66,7 @@ def test_this_process_does_not_stand_in_its_own_way(machine: Machine) -> None:
 def test_none_free(machine: Machine) -> None:
     """All that are free must be at least one."""
     machine({"pids": [7]})
-    with pytest.raises(DeviceError, match=r"num_devices=-1: of 1 GPU\(s\), 0 can be used"):
+    with pytest.raises(DeviceError, match=r"num_devices=-1: only 0 of 1 GPU\(s\) are free"):
         find_usable_cuda_devices(-1)
 
 
@@ -109,7 +109,7 @@ def test_the_accelerator_picks(machine: Machine) -> None:
     words: dict[str, Any] = {"enable_progress_bar": False, "strategy": "dp"}
     assert Trainer(accelerator=picking, devices=2, **words).runtime.plan.devices == ("cuda:1", "cuda:3")
     assert Trainer(accelerator=picking, devices=[0, 2], **words).runtime.plan.devices == ("cuda:0", "cuda:2")
-    with pytest.raises(DeviceError, match="occupied by process 7"):
+    with pytest.raises(DeviceError, match="in use by process 7"):
         Trainer(accelerator=picking, devices=3, **words)
 
 
@@ -125,9 +125,9 @@ def test_the_trial_runs_in_a_process_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (subprocess.TimeoutExpired("trial", 1), "took longer than 120 s: a driver's call hangs"),
+        (subprocess.TimeoutExpired("trial", 1), "took longer than 120 s: a call of the driver hangs"),
         (subprocess.CalledProcessError(-11, "trial", stderr="Fatal: segmentation fault\n"), "Fatal: segmentation"),
-        (json.JSONDecodeError("no value", "", 0), "cannot be tried: no value"),
+        (json.JSONDecodeError("no value", "", 0), "trying the GPUs failed: no value"),
     ],
 )
 def test_a_trial_that_dies(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:

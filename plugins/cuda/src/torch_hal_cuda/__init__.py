@@ -1,4 +1,4 @@
-"""NVIDIA's and AMD's GPUs in torch-hal. Importing this package imports no torch."""
+"""NVIDIA and AMD GPUs in torch-hal. Importing this package does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that torch calls ``cuda``: NVIDIA's, and AMD's where torch is built for ROCm."""
+"""GPUs of torch's device type ``cuda``: NVIDIA's, or AMD's if torch is built for ROCm."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _MATMUL_PRECISIONS = ("highest", "high", "medium")
 
 
 class CUDAAccelerator(Accelerator):
-    """GPUs that torch calls ``cuda``; one process uses one of them.
+    """GPUs of torch's device type ``cuda``; one process uses one of them.
 
-    Asking whether and how many are there does not start CUDA, so that the process may still be forked. The settings
-    below are torch's own, process-wide: they are made when a device is set up, and undone at teardown. ``None`` leaves
-    one as it is.
+    Counting GPUs does not start CUDA, so the process can still fork. The arguments are process-wide settings of torch:
+    they apply from the setup of a device until teardown. ``None`` leaves a setting unchanged.
 
     Args:
         float32_matmul_precision: ``"highest"`` (float32 throughout), ``"high"`` (TF32 or better) or ``"medium"``
             (bfloat16 or better) for products of float32 matrices; :func:`torch.set_float32_matmul_precision`.
-        cudnn_allow_tf32: Whether cuDNN may use TF32 for float32 convolutions; ``torch.backends.cudnn.allow_tf32``.
-        cudnn_benchmark: Whether cuDNN tries its algorithms for each shape it meets and keeps the fastest;
+        cudnn_allow_tf32: Whether cuDNN can use TF32 for float32 convolutions; ``torch.backends.cudnn.allow_tf32``.
+        cudnn_benchmark: Whether cuDNN benchmarks its algorithms for each new shape and uses the fastest;
             ``torch.backends.cudnn.benchmark``.
         cudnn_deterministic: Whether cuDNN uses deterministic algorithms only; ``torch.backends.cudnn.deterministic``.
-        auto_select_gpus: Whether a bare number of devices means so many that no other process occupies, rather than the
-            first; see :func:`torch_hal_cuda.find_usable_cuda_devices`.
+        auto_select_gpus: Whether ``devices=k`` selects GPUs that no other process uses, instead of the first ones; see
+            :func:`torch_hal_cuda.find_usable_cuda_devices`.
 
     Raises:
-        ConfigurationError: A setting is none of its valid values.
+        ConfigurationError: An argument has an invalid value.
     """
 
+    device_family = "GPU"
     name = "cuda"
 
     def __init__(
@@ -66,7 +66,7 @@ class CUDAAccelerator(Accelerator):
         switches = {f"cudnn_{name}": value for name, value in cudnn.items()} | {"auto_select_gpus": auto_select_gpus}
         for name, value in switches.items():
             if value is not None and not isinstance(value, bool):
-                raise ConfigurationError(f"{name}={value!r}: not a switch. Valid: True or False.")
+                raise ConfigurationError(f"{name}={value!r}: expected True or False.")
         self.auto_select_gpus = auto_select_gpus
         self._matmul_precision = float32_matmul_precision
         self._cudnn = {name: value for name, value in cudnn.items() if value is not None}
@@ -76,7 +76,7 @@ class CUDAAccelerator(Accelerator):
     # -- finding and choosing ------------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
-        """Whether this process may use a GPU; where that cannot be told, no, and the log says why."""
+        """Return whether this process can use a GPU; if counting fails, log the reason and return ``False``."""
         try:
             return self._detected > 0
         except (RuntimeError, OSError) as error:
@@ -84,32 +84,32 @@ class CUDAAccelerator(Accelerator):
             return False
 
     def auto_device_count(self) -> int:
-        """How many GPUs this process may use, as ``CUDA_VISIBLE_DEVICES`` or ROCm's like has it.
+        """Return the number of GPUs that this process can use, as ``CUDA_VISIBLE_DEVICES`` or ROCm's variables say.
 
         Raises:
-            BackendError: That cannot be told.
+            BackendError: Counting failed.
         """
         try:
             return self._detected
         except (RuntimeError, OSError) as error:
-            raise BackendError(f"accelerator {self.name!r}: its GPUs cannot be counted: {error}") from error
+            raise BackendError(f"accelerator {self.name!r}: counting GPUs failed: {error}") from error
 
     @cached_property
     def _detected(self) -> int:
         return detect.count()
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The GPUs at these indices, counted among those that this process sees."""
+        """Return the GPUs at these indices, among those that this process sees."""
         return [torch.device("cuda", index) for index in devices]
 
     def pick_devices(self, count: int) -> list[int]:
-        """The first ``count``; with ``auto_select_gpus``, of those that no other process occupies."""
+        """Return the first ``count`` GPUs; with ``auto_select_gpus``, the first that no other process uses."""
         return find_usable_cuda_devices(count) if self.auto_select_gpus else super().pick_devices(count)
 
     # -- using ---------------------------------------------------------------------------------------------------
 
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` the current one of this thread, and the settings once."""
+        """Make ``device`` the current device of this thread, and apply the settings once."""
         super().setup_device(device)
         if not self._undo:
             self._apply()
@@ -120,34 +120,34 @@ class CUDAAccelerator(Accelerator):
             torch.set_float32_matmul_precision(self._matmul_precision)
             self._undo.append(lambda: torch.set_float32_matmul_precision(before))
         for name, value in self._cudnn.items():
-            self._undo.append(_undoing(name))
+            self._undo.append(_restore(name))
             setattr(torch.backends.cudnn, name, value)
 
     def teardown(self) -> None:
-        """Undo the settings, and let go of the management library."""
+        """Restore torch's settings, and close the management library."""
         while self._undo:
             self._undo.pop()()
         self._stats.close()
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """The state of ``device``, which must be in use.
+        """Return the state of ``device``, which must be in use.
 
         ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_reserved_bytes`` (by torch),
-        ``memory_free_bytes``, ``memory_total_bytes``. Of NVIDIA's, where ``nvidia-ml-py`` is installed, also
+        ``memory_free_bytes``, ``memory_total_bytes``. For NVIDIA GPUs, if ``nvidia-ml-py`` is installed, also
         ``utilization_percent``, ``memory_used_bytes`` (by all processes), ``temperature_celsius`` and ``power_watts``;
-        what a device does not tell (as a MIG instance its power) is left out.
+        values that a device does not report, such as the power of a MIG instance, are left out.
 
         Raises:
-            BackendError: The management library worked before, and fails.
+            BackendError: The management library fails after it worked before.
         """
         return self._stats.read(torch.device(device))
 
     def fork_unsafe_reason(self) -> str | None:
-        """That CUDA was started in this process: a forked one could not use it."""
+        """Return that CUDA is initialized in this process, if it is: a forked process cannot use it."""
         is_initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        return "torch.cuda is initialized in it" if is_initialized else None
+        return "torch.cuda is already initialized" if is_initialized else None
 
 
-def _undoing(name: str) -> Callable[[], None]:
+def _restore(name: str) -> Callable[[], None]:
     before = getattr(torch.backends.cudnn, name)
     return lambda: setattr(torch.backends.cudnn, name, before)

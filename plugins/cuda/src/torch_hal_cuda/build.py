@@ -12,9 +12,9 @@ _BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*=\s*(.*)$", re.MULTILINE)
 
 
 def installed() -> str | None:
-    """``cuda``, ``hip`` or ``cpu``; ``None`` where that cannot be seen.
+    """Return ``cuda``, ``hip`` or ``cpu``; ``None`` if it is unknown.
 
-    Read from the file in which torch itself keeps it, since importing torch takes seconds.
+    Reads torch's own version file, since importing torch takes seconds.
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

@@ -1,6 +1,6 @@
-"""How many GPUs can this process use: torch-free, in milliseconds, and without starting CUDA.
+"""Counts the GPUs that this process can use: without torch, in milliseconds, and without starting CUDA.
 
-Nothing is imported here but where a driver is there: a machine without one is told within a tenth of a millisecond.
+It imports modules only if a driver exists: without one it takes a tenth of a millisecond.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 __all__ = ["count", "uuids"]
 
 _NVIDIA_SIGNS = ("proc/driver/nvidia", "sys/module/nvidia", "dev/nvidiactl", "dev/dxg")
-"""One of them is there wherever NVIDIA's driver is: a server, a container, Windows' subsystem for Linux."""
+"""One of these files exists with NVIDIA's driver: on a server, in a container, in Windows' subsystem for Linux."""
 _INTEGRATED_SIGNS = ("dev/nvhost-gpu", "dev/nvgpu/igpu0")
-"""An integrated GPU (Tegra), whose older drivers have no management library."""
+"""Files of an integrated GPU (Tegra), whose older drivers have no management library."""
 
 
 def count(environ: Mapping[str, str] | None = None, root: str = "/") -> int:
-    """How many GPUs torch would find under the name ``cuda``; 0 where there is no driver.
+    """Return the number of GPUs that torch would find as ``cuda``; 0 without a driver.
 
     Args:
-        environ: The environment variables; the process's own where none are given.
-        root: Where the file system begins.
+        environ: The environment variables; by default the process's own.
+        root: The root of the file system.
 
     Raises:
-        RuntimeError: A driver is there and fails, or GPUs are there that the installed torch is not built for.
-        OSError: What the driver shows cannot be read.
+        RuntimeError: The driver fails, or the installed torch is not built for the GPUs.
+        OSError: The driver's files cannot be read.
     """
     return len(uuids(environ, root))
 
 
 def uuids(environ: Mapping[str, str] | None = None, root: str = "/") -> list[str]:
-    """The UUIDs of the GPUs that :func:`count` counts; empty text for one that has none.
+    """Return the UUIDs of the GPUs that :func:`count` counts; an empty string for a GPU without one.
 
-    They are in CUDA's order where ``CUDA_VISIBLE_DEVICES`` has UUIDs or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; else
-    CUDA may put faster ones first.
+    They are in CUDA's order if ``CUDA_VISIBLE_DEVICES`` has UUIDs or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``; otherwise
+    CUDA may put faster GPUs first.
     """
     environ = os.environ if environ is None else environ
     nvidia = sys.platform == "win32" or _shows(_NVIDIA_SIGNS + _INTEGRATED_SIGNS, root)
@@ -55,12 +55,12 @@ def uuids(environ: Mapping[str, str] | None = None, root: str = "/") -> list[str
         return rocm.visible(rocm.gpus(root), environ)
     from torch_hal_cuda.visible import visible
 
-    words = environ.get("CUDA_VISIBLE_DEVICES")
-    found = visible(_nvidia_gpus(root, words), words) if nvidia else []
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    found = visible(_nvidia_gpus(root, value), value) if nvidia else []
     if found and built_for == "cpu":
         raise RuntimeError(
-            f"{len(found)} NVIDIA GPU(s) are there, but the installed torch is built without CUDA. Valid: a torch that "
-            "is built for CUDA."
+            f"found {len(found)} NVIDIA GPU(s), but the installed torch is built without CUDA. Install a torch build "
+            "with CUDA, see https://pytorch.org/get-started/locally."
         )
     return found
 
@@ -69,16 +69,16 @@ def _shows(signs: tuple[str, ...], root: str) -> bool:
     return any(os.path.exists(os.path.join(root, sign)) for sign in signs)
 
 
-def _nvidia_gpus(root: str, words: str | None) -> list[Gpu]:
+def _nvidia_gpus(root: str, value: str | None) -> list[Gpu]:
     from torch_hal_cuda import kernel, nvml
     from torch_hal_cuda.visible import Gpu
 
     found = nvml.gpus()
     if found is None:
         found = kernel.gpus(root)
-        if found and words is not None and words.strip().startswith("MIG-"):
+        if found and value is not None and value.strip().startswith("MIG-"):
             raise RuntimeError(
-                f"CUDA_VISIBLE_DEVICES={words!r}: {nvml.NAME}, which alone knows of MIG, cannot be used here. Valid: "
-                "that library (in a container: driver capability 'utility')."
+                f"CUDA_VISIBLE_DEVICES={value!r}: {nvml.NAME} is needed for MIG, but cannot be used here. Install it "
+                "(in a container: driver capability 'utility')."
             )
     return found or ([Gpu("")] if _shows(_INTEGRATED_SIGNS, root) else [])

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs as the kernel shows them, for where there is no management library, as in a spare container."""
+"""NVIDIA's GPUs in the kernel's files, for containers without the management library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)", re.MULTILINE)
 
 
 def gpus(root: str = "/") -> list[Gpu]:
-    """The GPUs that this process may use, in the order of their PCI addresses; of MIG mode nothing is known.
+    """Return the GPUs that this process can use, in the order of their PCI addresses, without MIG instances.
 
-    A container sees all GPUs of its host under ``/proc``, but has device files of its own only.
+    A container sees all GPUs of its host in ``/proc``, but has device files only for its own.
     """
     folder = os.path.join(root, "proc/driver/nvidia/gpus")
     found = []

@@ -1,4 +1,4 @@
-"""NVIDIA's management library through its Python package, ``nvidia-ml-py``, where that is installed."""
+"""NVIDIA's management library through its Python package ``nvidia-ml-py``, if that is installed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Management", "is_installed", "uuid_of"]
 
 
 def is_installed() -> bool:
-    """Whether ``nvidia-ml-py`` is."""
+    """Return whether ``nvidia-ml-py`` is installed."""
     return importlib.util.find_spec("pynvml") is not None
 
 
 class Management:
-    """The library, from its start to :meth:`close`.
+    """The library, initialized until :meth:`close`.
 
     Raises:
-        BackendError: It cannot be used here; so does each of its methods, where the library fails.
+        BackendError: The library fails; methods raise it too.
     """
 
     def __init__(self) -> None:
@@ -32,20 +32,20 @@ class Management:
         self._call("nvmlInit")
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Shut the library down."""
         self._call("nvmlShutdown")
 
     def handle(self, uuid: str) -> Any:
-        """The library's handle of the device that CUDA knows by ``uuid``, which is a GPU's or a MIG instance's.
+        """Return the library's handle of the device with CUDA's ``uuid``, a GPU or a MIG instance.
 
-        CUDA's indices and the library's differ, by ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and MIG.
+        The indices of CUDA and of the library differ with ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER`` and MIG.
         """
         if uuid not in self._handles:
             self._handles[uuid] = self._find(uuid)
         return self._handles[uuid]
 
     def ask(self, function: str, *arguments: Any) -> Any:
-        """What the library's ``function`` answers; ``None`` where there is none for this device or this user."""
+        """Call ``function`` of the library; return ``None`` if it is not supported for this device or user."""
         nvml = self.nvml
         denied = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_PERMISSION, nvml.NVML_ERROR_NOT_FOUND)
         return self._call(function, *arguments, none_where=denied)
@@ -62,10 +62,10 @@ class Management:
         except self.nvml.NVMLError as error:
             if error.value in none_where:
                 return None
-            words = ", ".join(map(repr, arguments))
-            raise BackendError(f"NVIDIA's management library: {function}({words}) fails: {error}") from error
+            shown = ", ".join(map(repr, arguments))
+            raise BackendError(f"NVIDIA's management library: {function}({shown}) failed: {error}") from error
 
 
 def uuid_of(device: torch.device) -> str:
-    """What CUDA knows ``device`` by; starts CUDA in this process."""
+    """Return CUDA's UUID of ``device``; starts CUDA in this process."""
     return str(torch.cuda.get_device_properties(device).uuid)

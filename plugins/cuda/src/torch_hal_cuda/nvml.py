@@ -1,6 +1,6 @@
-"""NVIDIA's management library through ctypes: which GPUs there are, asked without starting CUDA.
+"""NVIDIA's management library through ctypes: lists GPUs without starting CUDA.
 
-A process that has started CUDA holds memory on GPUs, and cannot be forked any more. This library does not do that.
+A process that has started CUDA holds memory on GPUs and can no longer fork; this library avoids both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch_hal_cuda.visible import Gpu, MigInstance
 __all__ = ["NAME", "NVMLError", "gpus"]
 
 NAME = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
-"""The library's file."""
+"""The library's file name."""
 
 _SUCCESS, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _DRIVER_NOT_LOADED = 0, 3, 4, 6, 9
 _UUID_LENGTH = 96
 
 
 class NVMLError(RuntimeError):
-    """The driver is there, and cannot say which GPUs are."""
+    """The driver cannot list its GPUs."""
 
     def __init__(self, function: str, status: int, meaning: str) -> None:
         super().__init__(f"{NAME}: {function} failed with status {status} ({meaning})")
@@ -28,13 +28,13 @@ class NVMLError(RuntimeError):
 
 
 def gpus() -> list[Gpu] | None:
-    """The GPUs of this machine that this process may use, in the driver's order.
+    """Return the GPUs of this machine that this process can use, in the driver's order.
 
     Returns:
-        ``None`` where there is no such library, or no driver that it could speak to.
+        ``None`` if there is no such library, or no driver for it.
 
     Raises:
-        NVMLError: The driver is there and fails, such as after an update without a restart.
+        NVMLError: The driver fails, such as after an update without a restart.
     """
     try:
         library = ctypes.CDLL(NAME)
@@ -84,7 +84,7 @@ class _Library:
             if error.status == _NOT_SUPPORTED:
                 return None
             raise
-        except AttributeError:  # a library from before MIG
+        except AttributeError:  # a library older than MIG
             return None
         if not mode.value:
             return None
@@ -93,7 +93,7 @@ class _Library:
             try:
                 instance = self._handle("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(index))
             except NVMLError as error:
-                if error.status in (_NOT_FOUND, _NO_PERMISSION):  # not made, or another container's
+                if error.status in (_NOT_FOUND, _NO_PERMISSION):  # not created, or another container's
                     continue
                 raise
             numbers = [self._number(f"nvmlDeviceGet{kind}InstanceId", instance) for kind in ("Gpu", "Compute")]

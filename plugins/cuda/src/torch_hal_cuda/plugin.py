@@ -10,7 +10,7 @@ __all__ = ["core_accelerators", "core_strategies"]
 
 @hookimpl
 def core_accelerators() -> list[AcceleratorSpec]:
-    """GPUs that torch calls ``cuda``."""
+    """GPUs of torch's device type ``cuda``."""
     return [
         AcceleratorSpec(
             name="cuda",
@@ -27,7 +27,7 @@ def core_accelerators() -> list[AcceleratorSpec]:
 
 @hookimpl
 def core_strategies() -> list[StrategySpec]:
-    """Strategies of one process for all devices of a machine."""
+    """Strategies with one process for all devices of a machine."""
     return [
         StrategySpec(
             name="dp",

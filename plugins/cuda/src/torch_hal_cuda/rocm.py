@@ -1,4 +1,4 @@
-"""AMD's GPUs as the kernel shows them: which there are, and which this process sees."""
+"""AMD's GPUs in the kernel's files, and those that this process sees."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ NODES = "sys/class/kfd/kfd/topology/nodes"
 
 
 def gpus(root: str = "/") -> list[str]:
-    """The UUIDs of the GPUs that this process may use, in the driver's order; empty text for one that has none.
+    """Return the UUIDs of the GPUs that this process can use, in the driver's order; empty for a GPU without one.
 
     Args:
-        root: Where the file system begins.
+        root: The root of the file system.
 
     Raises:
-        PermissionError: The driver is there, but this user may not use it.
+        PermissionError: This user has no permission to use the driver.
     """
     device = os.path.join(root, "dev/kfd")
     if not os.path.exists(device):
         return []
     if not os.access(device, os.R_OK | os.W_OK):
-        raise PermissionError(f"{device}: AMD's driver is there, but this user may not use it (group 'render')")
+        raise PermissionError(f"{device}: no permission to use AMD's driver. Add this user to the group 'render'.")
     nodes = os.path.join(root, NODES)
     found = [_gpu(os.path.join(nodes, number)) for number in sorted(os.listdir(nodes), key=int)]
     return [uuid for uuid in found if uuid is not None]
 
 
 def visible(uuids: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Those of ``uuids`` that the environment lets a process see, in its order.
+    """Return those of ``uuids`` that the environment variables make visible, in their order.
 
-    ``ROCR_VISIBLE_DEVICES`` chooses first, by index or UUID; of what it leaves, ``HIP_VISIBLE_DEVICES`` by index, or
-    ``CUDA_VISIBLE_DEVICES`` where that is not set.
+    ``ROCR_VISIBLE_DEVICES`` selects first, by index or UUID; among the remaining, ``HIP_VISIBLE_DEVICES`` selects by
+    index, or ``CUDA_VISIBLE_DEVICES`` if that is not set.
     """
-    words = environ.get("ROCR_VISIBLE_DEVICES")
-    if words is not None:
-        uuids = select(uuids, uuids, words)
-    words = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
-    return uuids if words is None else select(uuids, uuids, words)
+    value = environ.get("ROCR_VISIBLE_DEVICES")
+    if value is not None:
+        uuids = select(uuids, uuids, value)
+    value = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
+    return uuids if value is None else select(uuids, uuids, value)
 
 
 def _gpu(node: str) -> str | None:
-    """The UUID of what ``node`` shows; ``None`` where that is a CPU, or a GPU of another container."""
+    """The UUID of the GPU of ``node``; ``None`` for a CPU or another container's GPU."""
     try:
         with open(os.path.join(node, "properties")) as file:
             properties = dict(line.split() for line in file if line.strip())

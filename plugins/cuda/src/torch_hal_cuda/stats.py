@@ -1,4 +1,4 @@
-"""The state of a GPU: its memory as torch sees it, and what the management library tells of it."""
+"""The state of a GPU: its memory according to torch, and the values of the management library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceStats:
-    """Asks for statistics; opens the management library when it first needs it."""
+    """Reads statistics; opens the management library on first use."""
 
     def __init__(self) -> None:
         self._management: Management | None = None
@@ -26,7 +26,7 @@ class DeviceStats:
         """See :meth:`torch_hal_cuda.CUDAAccelerator.get_device_stats`.
 
         Raises:
-            BackendError: The management library worked before, and fails.
+            BackendError: The management library fails after it worked before.
         """
         free, total = torch.cuda.mem_get_info(device)
         stats = {
@@ -40,7 +40,7 @@ class DeviceStats:
         return stats if management is None else {**stats, **_managed(management, device)}
 
     def close(self) -> None:
-        """Let go of the management library."""
+        """Close the management library."""
         if self._management is not None:
             self._management.close()
         self._management, self._has_tried = None, False
@@ -52,7 +52,7 @@ class DeviceStats:
                 try:
                     self._management = Management()
                 except BackendError as error:
-                    _log.warning("no utilization, temperature and power among the statistics: %s", error)
+                    _log.warning("statistics without utilization, temperature and power: %s", error)
         return self._management
 
 

@@ -1,7 +1,7 @@
-"""Tries to use each GPU, in a process of its own: ``python -m torch_hal_cuda.trial`` prints the outcomes as JSON.
+"""Tries to use each GPU, in a separate process: ``python -m torch_hal_cuda.trial`` prints the results as JSON.
 
-Whether a device can be had is known for certain only when it was: it may be in exclusive or prohibited compute mode,
-out of memory or broken. The process that asks must not start CUDA itself, and one that tried would keep its devices.
+Only using a device shows whether it can be used: it may be in exclusive or prohibited compute mode, out of memory or
+broken. The calling process must not start CUDA itself, and a process that has tried a device keeps it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Print for each device by index: its UUID, if it tells one, and why it cannot be used, if it cannot."""
+    """Print for each device by index: its UUID, if known, and the error if it cannot be used."""
     outcomes = [_outcome(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
     sys.stdout.write(json.dumps(outcomes) + "\n")
 
@@ -27,7 +27,7 @@ def _outcome(device: torch.device) -> dict[str, str | None]:
     try:
         uuid = uuid_of(device)
         torch.ones(1, device=device).add_(1).cpu()
-    except Exception as error:  # noqa: BLE001  whatever torch raises is the outcome
+    except Exception as error:  # noqa: BLE001  any exception is the result
         return {"uuid": uuid, "error": str(error).strip().partition("\n")[0] or type(error).__name__}
     return {"uuid": uuid, "error": None}
 

@@ -1,7 +1,7 @@
-"""Which devices the environment lets a process see: the grammar of ``CUDA_VISIBLE_DEVICES`` and its relatives.
+"""The grammar of ``CUDA_VISIBLE_DEVICES`` and similar variables, which select the devices that a process sees.
 
-The driver never refuses a value: it takes what it understands and stops at the first word that it does not, so a typing
-error hides devices. This module does as the driver does.
+The driver never refuses a value: it stops at the first entry that it does not understand, so a typing error hides
+devices. This module behaves like the driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Gpu", "MigInstance", "select", "visible"]
 
 T = TypeVar("T")
 
-# The beginning of a word counts, as in C's strtol: "1gpu" is 1.
+# Only the beginning of an entry counts, as in C's strtol: "1gpu" is 1.
 _NUMBER = re.compile(r"\s*[+-]?\d+", re.ASCII)
 
 
@@ -23,7 +23,7 @@ class MigInstance:
 
     def __init__(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         self.uuid = uuid
-        """As the driver says it: ``MIG-<uuid>``; of older drivers ``MIG-GPU-<uuid>/<gi>/<ci>``."""
+        """As the driver reports it: ``MIG-<uuid>``; older drivers ``MIG-GPU-<uuid>/<gi>/<ci>``."""
         self.gpu_instance = gpu_instance
         self.compute_instance = compute_instance
 
@@ -33,41 +33,41 @@ class Gpu:
 
     def __init__(self, uuid: str, instances: Sequence[MigInstance] | None = None) -> None:
         self.uuid = uuid
-        """``GPU-<uuid>``; empty where the driver tells none."""
+        """``GPU-<uuid>``; empty if the driver reports none."""
         self.instances = instances
-        """Its compute instances where it is in MIG mode, else ``None``."""
+        """Its compute instances if it is in MIG mode, else ``None``."""
 
 
-def visible(gpus: Sequence[Gpu], words: str | None) -> list[str]:
-    """The UUIDs of the CUDA devices that a process has, in its order.
+def visible(gpus: Sequence[Gpu], value: str | None) -> list[str]:
+    """Return the UUIDs of the CUDA devices that a process sees, in its order.
 
-    A process that sees a compute instance of a GPU in MIG mode has that one alone: CUDA enumerates the first of them,
-    and then no GPU beside it.
+    A process that sees a compute instance of a GPU in MIG mode sees only that device: CUDA enumerates the first
+    instance, and no GPU besides it.
 
     Args:
-        gpus: This machine's, in the driver's order.
-        words: ``CUDA_VISIBLE_DEVICES``: indices, UUIDs of GPUs or beginnings of them, or UUIDs of compute instances,
-            separated by commas; ``None`` where it is not set.
+        gpus: The GPUs of this machine, in the driver's order.
+        value: ``CUDA_VISIBLE_DEVICES``: indices, UUIDs of GPUs or prefixes of them, or UUIDs of compute instances,
+            separated by commas; ``None`` if it is not set.
     """
-    if words is not None and words.strip().startswith("MIG-"):
-        return _first_instance(gpus, words)
-    chosen = list(gpus) if words is None else select(gpus, [gpu.uuid for gpu in gpus], words)
+    if value is not None and value.strip().startswith("MIG-"):
+        return _first_instance(gpus, value)
+    chosen = list(gpus) if value is None else select(gpus, [gpu.uuid for gpu in gpus], value)
     instances = [instance.uuid for gpu in chosen for instance in gpu.instances or ()]
     return instances[:1] or [gpu.uuid for gpu in chosen if gpu.instances is None]
 
 
-def select(items: Sequence[T], uuids: Sequence[str], words: str) -> list[T]:
-    """Those of ``items`` that ``words`` names, up to the first word that names none; none at all if one is named twice.
+def select(items: Sequence[T], uuids: Sequence[str], value: str) -> list[T]:
+    """Return the ``items`` that ``value`` selects, up to the first invalid entry; none if there is a duplicate.
 
     Args:
-        items: What there is, by index.
-        uuids: The UUID of each.
-        words: Indices; or, where the first is one, UUIDs or beginnings that only one UUID has; separated by commas.
+        items: All items, by index.
+        uuids: The UUID of each item.
+        value: Indices, or, if the first entry is a UUID, UUIDs and unique prefixes of UUIDs, separated by commas.
     """
-    by_uuid = words.strip().startswith("GPU-")
+    by_uuid = value.strip().startswith("GPU-")
     chosen: list[int] = []
-    for word in words.split(","):
-        index = _named(word.strip(), uuids) if by_uuid else _numbered(word, len(items))
+    for entry in value.split(","):
+        index = _find(entry.strip(), uuids) if by_uuid else _index(entry, len(items))
         if index is None:
             break
         if index in chosen:
@@ -76,22 +76,22 @@ def select(items: Sequence[T], uuids: Sequence[str], words: str) -> list[T]:
     return [items[index] for index in chosen]
 
 
-def _numbered(word: str, count: int) -> int | None:
-    number = _NUMBER.match(word)
+def _index(entry: str, count: int) -> int | None:
+    number = _NUMBER.match(entry)
     index = int(number.group()) if number else -1
     return index if 0 <= index < count else None
 
 
-def _named(word: str, uuids: Sequence[str]) -> int | None:
-    found = [index for index, uuid in enumerate(uuids) if word.startswith("GPU-") and uuid.startswith(word)]
+def _find(entry: str, uuids: Sequence[str]) -> int | None:
+    found = [index for index, uuid in enumerate(uuids) if entry.startswith("GPU-") and uuid.startswith(entry)]
     return found[0] if len(found) == 1 else None
 
 
-def _first_instance(gpus: Sequence[Gpu], words: str) -> list[str]:
-    word = words.split(",")[0].strip()
+def _first_instance(gpus: Sequence[Gpu], value: str) -> list[str]:
+    first = value.split(",")[0].strip()
     for gpu in gpus:
         for instance in gpu.instances or ():
             older = f"MIG-{gpu.uuid}/{instance.gpu_instance}/{instance.compute_instance}"
-            if word in (instance.uuid, older):
+            if first in (instance.uuid, older):
                 return [instance.uuid]
     return []

@@ -1,4 +1,4 @@
-"""Running one module on several devices at once, in one process, on any type of device."""
+"""Runs one module on several devices at once in one process, on any device type."""
 
 from __future__ import annotations
 

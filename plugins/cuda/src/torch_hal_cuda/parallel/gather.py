@@ -1,4 +1,4 @@
-"""Joining what the parts of a batch gave."""
+"""Gathers the outputs of a batch's parts."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["gather"]
 
 
 def gather(outputs: Sequence[Any], device: torch.device) -> Any:
-    """One structure of the outputs of all parts, which must be of one form.
+    """Combine the outputs of all parts, which must have the same structure.
 
-    Tensors are joined along their first dimension on ``device``; scalars, and numbers, become a vector with an item for
-    each part. ``None`` stays ``None``. Any other object than a mapping, list, tuple or dataclass becomes the list of
-    all parts'. Gradients flow back to the parts.
+    Tensors are concatenated along their first dimension on ``device``; scalar tensors and numbers become a vector with
+    one item per part. ``None`` stays ``None``. Objects other than mappings, lists, tuples and dataclasses become a list
+    with one item per part. Gradients flow to the parts.
 
     Raises:
-        ConfigurationError: The outputs differ in form, or their tensors cannot be joined.
+        ConfigurationError: The outputs differ in structure, or their tensors cannot be concatenated.
     """
     first = outputs[0]
     if isinstance(first, Tensor):
-        return _joined(outputs, device)
+        return _concatenated(outputs, device)
     if any(type(output) is not type(first) for output in outputs):
         raise _differ(outputs)
     if first is None:
@@ -44,7 +44,7 @@ def gather(outputs: Sequence[Any], device: torch.device) -> Any:
     return _rebuilt(first, gathered)
 
 
-def _joined(outputs: Sequence[Any], device: torch.device) -> Tensor:
+def _concatenated(outputs: Sequence[Any], device: torch.device) -> Tensor:
     if not all(isinstance(output, Tensor) for output in outputs):
         raise _differ(outputs)
     if len({(tensor.shape[1:], tensor.dim() > 0, tensor.dtype) for tensor in outputs}) > 1:
@@ -53,7 +53,7 @@ def _joined(outputs: Sequence[Any], device: torch.device) -> Tensor:
 
 
 def _items(output: Any) -> dict[Any, Any] | None:
-    """What ``output`` holds, by key; ``None`` where it is nothing that holds others."""
+    """The items of ``output`` by key; ``None`` if it is not a container."""
     if isinstance(output, Mapping):
         return dict(output)
     if isinstance(output, list | tuple):
@@ -64,7 +64,7 @@ def _items(output: Any) -> dict[Any, Any] | None:
 
 
 def _rebuilt(like: Any, items: dict[Any, Any]) -> Any:
-    """An object such as ``like`` that holds ``items`` instead."""
+    """An object of the type of ``like`` with ``items``."""
     constructor: Any = type(like)
     if isinstance(like, tuple):
         return constructor(*items.values()) if hasattr(like, "_fields") else constructor(items.values())
@@ -72,24 +72,24 @@ def _rebuilt(like: Any, items: dict[Any, Any]) -> Any:
         return list(items.values())
     if isinstance(like, Mapping) and not isinstance(like, MutableMapping):
         return constructor(items)
-    # A copy keeps what the class holds beside its items.
+    # A copy keeps the attributes that are not items.
     result = copy.copy(like)
     for key, item in items.items():
         if isinstance(result, MutableMapping):
             result[key] = item
         else:
-            object.__setattr__(result, key, item)  # past what a frozen dataclass forbids
+            object.__setattr__(result, key, item)  # also for a frozen dataclass
     return result
 
 
 def _differ(forms: Sequence[Any]) -> ConfigurationError:
     return ConfigurationError(
-        f"outputs: the parts of a batch gave outputs of different forms, which cannot be joined: {_said(forms)}. "
-        "Valid: the same keys, types and dtypes from each part, and tensors that differ in their first dimension alone."
+        f"outputs: the outputs of the parts of a batch differ and cannot be gathered: {_listed(forms)}. Return the "
+        "same keys, types and dtypes from each part, and tensors that differ only in their first dimension."
     )
 
 
-def _said(forms: Sequence[Any]) -> str:
+def _listed(forms: Sequence[Any]) -> str:
     return "; ".join(f"part {part}: {_shortened(form)}" for part, form in enumerate(forms))
 
 

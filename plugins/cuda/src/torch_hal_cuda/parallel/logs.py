@@ -1,113 +1,70 @@
-"""What a step logs while it runs on parts of a batch: logged once, for the whole batch."""
+"""What a step logs on the parts of a batch: logged once, for the whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from core import Module
+from core.strategies import LOG_REDUCTIONS, LoggedValue, reduce_logged
 
-__all__ = ["joined_logs"]
-
-_COMBINED = {"mean", "sum", "min", "max"}
+__all__ = ["PartLog", "log_whole_batch"]
 
 
-@contextmanager
-def joined_logs(parts: Sequence[nn.Module], sizes: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Within, what :class:`core.Module` in ``parts`` log is kept; afterwards it is logged by those of the first.
-
-    A value is combined over the parts as ``reduce_fx`` says, a mean weighted by ``batch_size`` or else by the part's
-    size: so what is logged is the whole batch's. Of several values of one name in a part, each has its turn.
+class PartLog:
+    """Keeps what is logged on one part; for :func:`core.strategies.collect_logs`.
 
     Args:
-        parts: The original and its replicas.
-        sizes: How many items each has.
-        device: Where the values are combined.
+        size: The number of items of the part.
     """
-    loggers = [[module for module in part.modules() if isinstance(module, Module)] for part in parts]
-    logs = [[_PartLog(size) for _ in loggers[0]] for size in sizes]
-    for modules, own_logs in zip(loggers, logs, strict=True):
-        for module, log in zip(modules, own_logs, strict=True):
-            module.__dict__["log"] = log.log
-    try:
-        yield
-    finally:
-        for module in loggers[0]:
-            del module.__dict__["log"]
-    for module, of_module in zip(loggers[0], zip(*logs, strict=True), strict=True):
-        for turns in _turns(of_module):
-            _log_joined(module, turns, device)
-
-
-class _PartLog:
-    """Keeps what one module logs on one part."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.kept: dict[tuple[str, int], dict[str, Any]] = {}
-        """By name, and the how manieth of that name: the arguments of ``log``."""
+        self.kept: dict[tuple[str, int], LoggedValue] = {}
+        """By name and, for several values of one name, their number."""
 
-    def log(
-        self,
-        name: str,
-        value: Any,
-        prog_bar: bool = False,
-        on_step: bool | None = None,
-        on_epoch: bool | None = None,
-        reduce_fx: str = "mean",
-        sync_dist: bool = False,
-        batch_size: int | None = None,
-    ) -> None:
-        """As :meth:`core.Module.log`, for later."""
-        turn = 0
-        while (name, turn) in self.kept:
-            turn += 1
-        self.kept[name, turn] = {
-            "name": name,
-            "value": value.detach().clone() if isinstance(value, Tensor) else value,
-            "prog_bar": prog_bar,
-            "on_step": on_step,
-            "on_epoch": on_epoch,
-            "reduce_fx": reduce_fx,
-            "sync_dist": sync_dist,
-            "batch_size": batch_size,
-        }
+    def __call__(self, logged: LoggedValue) -> None:
+        """Keep one value, as it is now."""
+        number = 0
+        while (logged.name, number) in self.kept:
+            number += 1
+        if isinstance(logged.value, Tensor):
+            logged = attrs.evolve(logged, value=logged.value.detach().clone())
+        self.kept[logged.name, number] = logged
 
 
-Turn = tuple[dict[str, Any], int]
-"""The arguments of one call of ``log``, and the size of the part that it was about."""
+def log_whole_batch(parts: Sequence[PartLog], device: torch.device) -> None:
+    """Log what the parts logged, reduced over them: a mean is weighted by ``batch_size`` or else by the part's size.
+
+    If a part logs a name several times, its first value is reduced with the first values of the others, and so on.
+
+    Args:
+        parts: What each part logged.
+        device: Where the values are reduced.
+    """
+    for key in dict.fromkeys(key for part in parts for key in part.kept):
+        _log_reduced([(part.kept[key], part.size) for part in parts if key in part.kept], device)
 
 
-def _turns(logs: Sequence[_PartLog]) -> list[list[Turn]]:
-    """What the parts logged, that of one name and turn together, in the order of the first part that logged it."""
-    keys = dict.fromkeys(key for log in logs for key in log.kept)
-    return [[(log.kept[key], log.size) for log in logs if key in log.kept] for key in keys]
-
-
-def _log_joined(module: Module, turns: Sequence[Turn], device: torch.device) -> None:
-    arguments = dict(turns[0][0])
-    values = [said["value"] for said, _ in turns]
-    if arguments["reduce_fx"] in _COMBINED and all(map(_is_scalar, values)):  # else Module.log says what is wrong
-        sizes = [size if said["batch_size"] is None else said["batch_size"] for said, size in turns]
-        arguments["value"] = _combined(values, arguments["reduce_fx"], sizes, device)
-        if arguments["batch_size"] is not None:
-            arguments["batch_size"] = sum(sizes)
-    module.log(**arguments)
+def _log_reduced(logged: Sequence[tuple[LoggedValue, int]], device: torch.device) -> None:
+    first = logged[0][0]
+    values = [part.value for part, _ in logged]
+    if first.reduce_fx in LOG_REDUCTIONS and all(map(_is_scalar, values)):  # otherwise logging it raises the error
+        sizes = [size if part.batch_size is None else part.batch_size for part, size in logged]
+        first = attrs.evolve(
+            first,
+            value=reduce_logged([_on(value, device) for value in values], sizes, first.reduce_fx),
+            batch_size=None if first.batch_size is None else sum(sizes),
+        )
+    first.log()
 
 
 def _is_scalar(value: Any) -> bool:
     return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)
 
 
-def _combined(values: Sequence[Any], reduce_fx: str, sizes: Sequence[int], device: torch.device) -> Any:
-    own = [value.to(device).reshape(()) if isinstance(value, Tensor) else value for value in values]
-    if reduce_fx == "mean":
-        return sum(value * size for value, size in zip(own, sizes, strict=True)) / (sum(sizes) or 1)
-    if reduce_fx == "sum":
-        return sum(own)
-    stacked = torch.stack([torch.as_tensor(value, device=device) for value in own])
-    return stacked.min() if reduce_fx == "min" else stacked.max()
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device).reshape(()) if isinstance(value, Tensor) else value

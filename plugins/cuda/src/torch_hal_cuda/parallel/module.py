@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from core.errors import ConfigurationError
 from torch_hal_cuda.parallel.gather import gather
-from torch_hal_cuda.parallel.logs import joined_logs
+from torch_hal_cuda.parallel.logs import PartLog, log_whole_batch
 from torch_hal_cuda.parallel.replicate import check_replicable, replicate
 from torch_hal_cuda.parallel.scatter import scatter
 from torch_hal_cuda.parallel.threads import run_parts
@@ -55,8 +55,9 @@ class DataParallel(nn.Module):
         parts, sizes = scatter((args, kwargs), self.devices)
         self.part_sizes = tuple(sizes)
         modules = [self.module, *(replicate(self.module, device) for device in self.devices[1 : len(parts)])]
-        with joined_logs(modules, sizes, self.devices[0]):
-            outputs = run_parts(modules, parts, self.devices, self.select)
+        logs = [PartLog(size) for size in sizes]
+        outputs = run_parts(modules, parts, self.devices, self.select, logs)
+        log_whole_batch(logs, self.devices[0])
         return gather(outputs, self.devices[0])
 
     def mean_over_parts(self, loss: Tensor) -> Tensor:

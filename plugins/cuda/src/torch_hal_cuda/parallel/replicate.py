@@ -1,4 +1,4 @@
-"""A module on another device whose parameters are copies that gradients flow back through."""
+"""Replicates a module to another device, with copies of its parameters that gradients flow through."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from core.errors import WrongTypeError
 __all__ = ["check_replicable", "replicate"]
 
 _OWN = ("_parameters", "_buffers", "_modules")
-"""What a replica holds for itself, even where there is nothing in it to be exchanged."""
+"""Attributes that a replica always has its own copy of."""
 
 
 def check_replicable(network: nn.Module) -> None:
-    """Refuse what holds its parameters where they cannot be exchanged.
+    """Check that the module can be replicated.
 
     Raises:
-        WrongTypeError: There is a module that was compiled by ``torch.jit.script``.
+        WrongTypeError: A submodule was compiled by ``torch.jit.script``.
     """
     for name, module in network.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise WrongTypeError(
-                f"module {name!r}: a ScriptModule cannot be run on several devices at once. Valid: modules in Python."
+                f"module {name!r}: a ScriptModule cannot run on several devices. Use the module without torch.jit."
             )
 
 
 def replicate(network: nn.Module, device: torch.device) -> nn.Module:
-    """``network`` on ``device``: the same modules, anew, with copies of its parameters and buffers.
+    """Return ``network`` on ``device``: new modules with copies of its parameters and buffers.
 
-    What a backward pass through the copies finds is added to the gradients of the parameters themselves. Whatever else
-    the modules hold is shared, but for references to one another, to their methods, parameters and buffers, be they in
-    a list or a dictionary: these are to the replica's own.
+    A backward pass through the copies adds to the gradients of the original parameters. All other attributes are
+    shared, except references to modules, their methods, parameters and buffers, also in lists and dictionaries: these
+    refer to the replica's own.
     """
     copies: dict[int, Any] = {
         id(tensor): tensor.to(device, non_blocking=True, copy=True)
@@ -48,13 +48,13 @@ def replicate(network: nn.Module, device: torch.device) -> nn.Module:
         held = copies[id(module)].__dict__
         held.update({name: _exchanged(value, copies) for name, value in module.__dict__.items()})
         held.update({name: dict(held[name]) for name in _OWN})
-        held.pop("_compiled_call_impl", None)  # made by Module.compile(), for the original
+        held.pop("_compiled_call_impl", None)  # created by Module.compile() for the original
     replica: nn.Module = copies[id(network)]
     return replica
 
 
 def _exchanged(value: Any, copies: dict[int, Any]) -> Any:
-    """``value`` with what has a copy exchanged for it; itself where nothing has."""
+    """``value`` with references replaced by their copies; ``value`` itself if nothing has a copy."""
     if id(value) in copies:
         return copies[id(value)]
     if isinstance(value, MethodType) and id(value.__self__) in copies:

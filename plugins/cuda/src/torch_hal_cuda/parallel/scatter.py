@@ -1,4 +1,4 @@
-"""Splitting a nested structure of tensors into a part for each device."""
+"""Splits a nested structure of tensors into one part per device."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["scatter"]
 def scatter(data: Any, devices: Sequence[torch.device]) -> tuple[list[Any], list[int]]:
     """Split every tensor in ``data`` along its first dimension, each part on its device.
 
-    Sizes differ by one at most, the larger ones first; where there are fewer items than devices, only so many devices
-    get a part, of one item each. Tensors without a dimension, and whatever is no tensor, go to each device as they are.
-    Gradients flow back through the parts.
+    Sizes differ by at most one, the larger ones first; with fewer items than devices, only that many devices get a
+    part, of one item each. Scalar tensors and other objects go to each device unchanged. Gradients flow through the
+    parts.
 
     Returns:
-        The parts by device, and how many items each has; one part of one item where nothing can be split.
+        The parts by device, and the number of items of each; one part of one item if nothing can be split.
 
     Raises:
         ConfigurationError: Tensors differ in their first dimension, or it is empty.
-        WrongTypeError: There is a packed sequence, whose items do not lie along a dimension.
+        WrongTypeError: ``data`` contains a packed sequence, which has no batch dimension.
     """
     sizes = _part_sizes(_items(data), len(devices))
     parts, begin = [], 0
@@ -38,7 +38,7 @@ def scatter(data: Any, devices: Sequence[torch.device]) -> tuple[list[Any], list
 
 
 class _Part:
-    """What one device gets of a tensor."""
+    """A device's part of a tensor."""
 
     def __init__(self, begin: int, size: int, device: torch.device) -> None:
         self.begin, self.size, self.device = begin, size, device
@@ -49,7 +49,7 @@ class _Part:
 
 
 def _items(data: Any) -> int:
-    """How many items there are to split; 1 where there is no tensor to split."""
+    """The number of items to split; 1 if there is no tensor to split."""
     found: set[int] = set()
 
     def note(tensor: Tensor) -> Tensor:
@@ -61,9 +61,9 @@ def _items(data: Any) -> int:
     map_tensors(note, data)
     if len(found) > 1 or 0 in found:
         raise ConfigurationError(
-            f"batch: its tensors have first dimensions of {quoted(map(str, sorted(found)))} items, and cannot be split "
-            "over devices together. Valid: tensors of one first dimension, of one item or more; what belongs to no "
-            "item as a tensor without a dimension or as a number."
+            f"batch: the first dimensions of its tensors are {quoted(map(str, sorted(found)))}, so it cannot be split "
+            "over devices. Use tensors with the same first dimension >= 1; pass values that belong to no item as a "
+            "scalar tensor or a number."
         )
     return found.pop() if found else 1
 
@@ -71,8 +71,8 @@ def _items(data: Any) -> int:
 def _refuse_packed(data: Any) -> None:
     if isinstance(data, PackedSequence):
         raise WrongTypeError(
-            "batch: a PackedSequence cannot be split over devices. Valid: padded tensors and their lengths, packed "
-            "within the module."
+            "batch: a PackedSequence cannot be split over devices. Use padded tensors and their lengths, and pack them "
+            "in the module."
         )
     if isinstance(data, dict):
         data = data.values()

@@ -1,4 +1,4 @@
-"""Running the parts of a batch at the same time."""
+"""Runs the parts of a batch in parallel threads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from core.strategies import collect_logs
+from torch_hal_cuda.parallel.logs import PartLog
+
 __all__ = ["run_parts"]
 
 
@@ -18,26 +21,28 @@ def run_parts(
     parts: Sequence[tuple[Any, Any]],
     devices: Sequence[torch.device],
     select: Callable[[torch.device], None],
+    logs: Sequence[PartLog],
 ) -> list[Any]:
-    """Call each module with its part: the first in this thread, each other in one of its own.
+    """Call each module with its part: the first in this thread, each other in a new thread.
 
-    A thread of its own has this one's gradient mode, inference mode and autocast.
+    The new threads have this thread's gradient mode, inference mode and autocast.
 
     Args:
-        modules: One for each part.
-        parts: Positional and keyword arguments of each.
-        devices: Where each runs.
-        select: Makes a device the current one of the thread that calls it.
+        modules: One per part.
+        parts: Positional and keyword arguments of each part.
+        devices: The device of each part.
+        select: Makes a device the current one of the calling thread.
+        logs: The log of each part, which takes what its module logs.
 
     Returns:
-        What they returned, in order. An exception is raised once all have ended; that of the first part that has one.
+        The outputs, in order. If parts raise, the first part's exception is raised once all have ended.
     """
     mode = _Mode(devices[0].type)
 
-    def elsewhere(module: nn.Module, part: tuple[Any, Any], device: torch.device) -> Any:
+    def run(module: nn.Module, part: tuple[Any, Any], device: torch.device, log: PartLog) -> Any:
         select(device)
         try:
-            with mode.entered():
+            with mode.entered(), collect_logs(log):
                 return module(*part[0], **part[1])
         except BaseException as error:
             error.add_note(f"raised in the replica on device '{device}'")
@@ -45,15 +50,16 @@ def run_parts(
 
     with ThreadPoolExecutor(max(1, len(parts) - 1), thread_name_prefix="data-parallel") as pool:
         others = [
-            pool.submit(elsewhere, *words)
-            for words in zip(modules[1:], parts[1:], devices[1 : len(parts)], strict=True)
+            pool.submit(run, *arguments)
+            for arguments in zip(modules[1:], parts[1:], devices[1 : len(parts)], logs[1:], strict=True)
         ]
-        first = modules[0](*parts[0][0], **parts[0][1])
+        with collect_logs(logs[0]):
+            first = modules[0](*parts[0][0], **parts[0][1])
     return [first, *(other.result() for other in others)]
 
 
 class _Mode:
-    """What torch keeps for each thread, as it is in this one."""
+    """The thread-local modes of torch, copied from this thread."""
 
     def __init__(self, device_type: str) -> None:
         self.grad = torch.is_grad_enabled()

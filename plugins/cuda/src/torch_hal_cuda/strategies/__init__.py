@@ -1,4 +1,4 @@
-"""Strategies in which one process drives all devices of a machine."""
+"""Strategies with one process for all devices of a machine."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ __all__ = ["DDP2Strategy"]
 
 
 class DDP2Strategy(SplitsBatches, DDPStrategy):
-    """One process on each machine, which splits its batches over the machine's devices; gradients meet in between.
+    """One process on each machine splits its batches over the machine's devices; DDP averages gradients over machines.
 
-    Discouraged: ``ddp`` does the same faster, with a process for each device.
+    Discouraged: ``ddp`` does the same faster, with one process per device.
 
-    Each machine takes its share of the data, as one process of ``ddp`` would; within it, all is as under
+    Each machine takes its share of the data, like one process of ``ddp``; within a machine it works like
     :class:`torch_hal_cuda.strategies.DataParallelStrategy`.
     """
 
@@ -26,15 +26,15 @@ class DDP2Strategy(SplitsBatches, DDPStrategy):
     instead: ClassVar[str] = "ddp"
 
     def configure_ddp(self) -> None:
-        """Split batches over this machine's devices, and reduce gradients over machines."""
+        """Split batches over this machine's devices, and average gradients over machines."""
         self.model = self.split(self.model)
         super().configure_ddp()
 
     def ddp_device_ids(self) -> list[int] | None:
-        """None: the module within moves its own inputs."""
+        """Return ``None``: the wrapped module moves its own inputs."""
         return None
 
     def splitting(self, module: nn.Module) -> nn.Module:
-        """What is within DistributedDataParallel."""
+        """Return the module within DistributedDataParallel."""
         inner: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
         return inner

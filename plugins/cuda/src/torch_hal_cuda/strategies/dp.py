@@ -13,19 +13,19 @@ __all__ = ["DataParallelStrategy"]
 
 
 class DataParallelStrategy(SplitsBatches, SingleDeviceStrategy):
-    """One process on one machine: each batch is split over the devices, replicas run in threads.
+    """One process on one machine: each batch is split over the devices, and replicas run in threads.
 
-    Discouraged: ``ddp`` does the same faster, with a process for each device.
+    Discouraged: ``ddp`` does the same faster, with one process per device.
 
-    The loader's batches are whole: each device gets its share of ``batch_size``. In the Trainer, ``training_step`` runs
-    once for each part, and ``training_step_end`` gets the joined outputs; a loss that is then a vector of the parts'
-    losses is trained on as their mean, weighted by the parts' sizes. That is the loss of the whole batch where a part's
-    loss is a mean over its items.
+    Each device gets its share of the loader's ``batch_size``. In the Trainer, ``training_step`` runs once per part, and
+    ``training_step_end`` receives the gathered outputs; if the loss is then a vector of the parts' losses, their mean
+    is used, weighted by the parts' sizes. It equals the loss of the whole batch if a part's loss is the mean over its
+    items.
     """
 
     name = "dp"
     instead: ClassVar[str] = "ddp"
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Converted, moved to the first device, and made to split its batches; unchanged on one device."""
+        """Convert the module and move it to the first device; wrap it if there are several devices."""
         return self.split(super().setup_module(module))
