@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 from torch import nn
 
 import core
 
 SCRIPTS = Path(__file__).parent / "scripts"
-RANKS = ("CORE_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "MASTER_", "TORCHELASTIC_", "CROSS_", "DS_")
 STAGES = ("0", "1", "2", "3")
 
 
@@ -30,28 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="DeepSpeed is not installed, as by nox -s deepspeed"))
 
 
-def run(out: Path, command: Sequence[object], code: int = 0, seconds: float = 280) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, which must have that exit code; scripts write to ``out``."""
+def run(out: Path, *arguments: object, code: int = 0, seconds: float = 280) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder of the scripts, which must end with that exit code; scripts write to ``out``."""
     out.mkdir(exist_ok=True)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(RANKS)}
-    environ |= {"OUT": str(out), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [str(word) for word in command],
-        env=environ,
-        cwd=SCRIPTS,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    ended = f"exit code {result.returncode}\n{result.stdout[-3000:]}\n{result.stderr[-6000:]}"
-    assert result.returncode == code, ended
-    return result
-
-
-def run_script(out: Path, script: str, *arguments: object, seconds: float = 280) -> subprocess.CompletedProcess[str]:
-    """Run a script of this folder."""
-    return run(out, [sys.executable, script, *arguments], seconds=seconds)
+    return run_python(*arguments, cwd=SCRIPTS, expect=code, timeout=seconds, env={"OUT": str(out)})
 
 
 def said(file: Path) -> dict[str, Any]:

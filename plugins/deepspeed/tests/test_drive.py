@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from .conftest import run, run_script
+from .conftest import run
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(900)]  # DeepSpeed's operator may have to be compiled first
 
@@ -24,9 +23,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not part("ops.op_builder").AsyncIOBuilder().is_compatible(verbose=False):
         pytest.skip("DeepSpeed's operator async_io needs libaio and a C++ compiler")
     out = tmp_path_factory.mktemp("drive")
-    run_script(out, "drive.py", "whole")
+    run(out, "drive.py", "whole")
     for phase, code in (("killed", -9), ("resumed", 0), ("loop", 0), ("alone", 0)):
-        run(out, [sys.executable, "drive.py", phase], code, seconds=800)
+        run(out, "drive.py", phase, code=code, seconds=800)
         shutil.rmtree(out / "zero_stage_3")  # the next begins with an empty drive
     return out
 
@@ -76,5 +75,5 @@ def test_another_number_of_processes_takes_it_up(out: Path) -> None:
 def test_consolidated_weights_are_the_models(out: Path) -> None:
     """One file has all weights, of the part that is not trained too."""
     file = out / "weights.pt"
-    run(out, [sys.executable, "-m", "torch_hal_deepspeed.consolidate", out / "checkpoints" / "0", file])
+    run(out, "-m", "torch_hal_deepspeed.consolidate", out / "checkpoints" / "0", file)
     assert is_equal(torch.load(file, weights_only=True), kept(out, "whole-0")["weights"])

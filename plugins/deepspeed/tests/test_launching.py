@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_launchers_work(tmp_path: Path, launcher: str) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    run(tmp_path, [sys.executable, *LAUNCHERS[launcher], port, "launched.py", "deepspeed_stage_2"])
+    run(tmp_path, *LAUNCHERS[launcher], port, "launched.py", "deepspeed_stage_2")
     found = said(tmp_path / "said.json")
     assert found["environment"] == launcher
     assert found["ranks"] == [0, 1]
@@ -65,7 +64,7 @@ def test_launchers_work(tmp_path: Path, launcher: str) -> None:
 @pytest.mark.timeout(600)
 def test_a_function_in_spawned_processes(tmp_path: Path) -> None:
     """The Trainer's module comes back whole from processes that divided it."""
-    run(tmp_path, [sys.executable, "spawned.py"])
+    run(tmp_path, "spawned.py")
     found = said(tmp_path / "said.json")
     assert found["steps"] == 3
     assert found["found"] == pytest.approx(found["logged"], rel=1e-5)

@@ -12,7 +12,7 @@ from torch_hal_deepspeed import DeepSpeedStrategy
 
 import core
 
-from .conftest import STAGES, run_script, said
+from .conftest import STAGES, run, said
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.timeout(600)]
 
@@ -25,7 +25,7 @@ WORKS = ("", " accumulated", " clipped")
 def loops(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What ``loops.py`` says on two processes."""
     out = tmp_path_factory.mktemp("loops")
-    ended = run_script(out, "loops.py", 2)
+    ended = run(out, "loops.py", 2)
     return said(out / "said.json") | {"printed": ended.stdout + ended.stderr}
 
 
@@ -113,8 +113,8 @@ def fits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where ``trains.py`` has fitted under DDP and each stage, for two epochs, and again from the end of the first."""
     out = tmp_path_factory.mktemp("fits")
     names = ["ddp", *STAGES, "offload"]
-    run_script(out, "trains.py", "whole", 2, *names)
-    run_script(out, "trains.py", "resumed", 2, *names)
+    run(out, "trains.py", "whole", 2, *names)
+    run(out, "trains.py", "resumed", 2, *names)
     return out
 
 
@@ -140,7 +140,7 @@ def test_a_resumed_fit_is_the_uninterrupted_one(fits: Path, stage: str) -> None:
 
 def test_a_fit_goes_on_with_another_number_of_processes(fits: Path) -> None:
     """What two processes fitted in an epoch, one fits in the second, with the losses of DDP that does the same."""
-    run_script(fits, "trains.py", "resumed", 1, "ddp", *STAGES, "offload")
+    run(fits, "trains.py", "resumed", 1, "ddp", *STAGES, "offload")
     found = said(fits / "resumed-1-0.json")
     assert len(found["ddp"]["seen"]) > 4
     for stage in (*STAGES, "offload"):
@@ -151,7 +151,7 @@ def test_a_fit_goes_on_with_another_number_of_processes(fits: Path) -> None:
 
 def test_modules_are_evaluated_as_under_ddp(tmp_path: Path) -> None:
     """Validating and predicting, of a module that no optimizer knows and of one that a fit has left, are DDP's."""
-    run_script(tmp_path, "trains.py", "evaluated", 2, "ddp", "0", "2", "3")
+    run(tmp_path, "trains.py", "evaluated", 2, "ddp", "0", "2", "3")
     for rank in (0, 1):
         found = said(tmp_path / f"evaluated-2-{rank}.json")
         for stage in ("0", "2", "3"):

@@ -1,4 +1,4 @@
-"""DeepSpeed in torch-hal: its engine drives backward and step, and divides the model among processes."""
+"""DeepSpeed in torch-hal: its engine runs backward and step, and shards the model over processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CheckpointIO of DeepSpeed's engine: each process writes its part, and all of it is committed by one rename."""
+"""The CheckpointIO of DeepSpeed's engine: each process writes its part, and one rename commits the whole."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ import attrs
 import torch
 import torch.distributed as dist
 
-from core.checkpoints import CheckpointIO, FileRecord, Manifest, committed_directory, locate, remove_committed
-from core.checkpoints.base import check_arguments
-from core.checkpoints.together import check_seen, in_each, in_first
-from core.checkpoints.torch_io import SHARD, read_shard, write_shard
-from core.checkpoints.weights_only import refuse_unreadable
+from core.checkpoints import (
+    SHARD,
+    CheckpointIO,
+    FileRecord,
+    Manifest,
+    check_arguments,
+    check_shared,
+    committed_directory,
+    locate,
+    read_shard,
+    refuse_unreadable,
+    remove_committed,
+    run_on_each_rank,
+    run_on_rank_zero,
+    write_shard,
+)
 from core.errors import CheckpointError
 from core.nested import map_tensors
 from torch_hal_deepspeed import drive
@@ -35,18 +46,18 @@ __all__ = ["DeepSpeedCheckpointIO", "EngineState", "SavedEngine"]
 
 NAME = "deepspeed"
 TAG = "engine"
-"""The folder, in the checkpoint's directory, that the engine writes."""
+"""The folder in the checkpoint directory that the engine writes."""
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
-"""Stages whose optimizer's states are of one form."""
+"""Stages whose optimizer states have the same format."""
 
 
 class EngineState:
-    """Stands in a checkpoint for the state that ``engine`` writes by itself.
+    """Represents, in a checkpoint, the state that ``engine`` writes by itself.
 
     Args:
-        engine: Whose.
-        prefix: What stands before the module's names in it; ``None`` for the optimizer's part.
+        engine: The engine.
+        prefix: The prefix of the module's parameter names in the engine; ``None`` for the optimizer's part.
     """
 
     def __init__(self, engine: Engine, prefix: str | None = None) -> None:
@@ -54,7 +65,7 @@ class EngineState:
         self.prefix = prefix
 
     def described(self) -> dict[str, Any]:
-        """What is written in its place."""
+        """The values that are written in its place."""
         return {
             _MARK: TAG,
             "prefix": self.prefix,
@@ -65,7 +76,7 @@ class EngineState:
 
 @attrs.frozen
 class SavedEngine:
-    """The state that an engine wrote, as a checkpoint that was read has it."""
+    """The state that an engine wrote, in a loaded checkpoint."""
 
     directory: Path
     prefix: str | None
@@ -74,18 +85,18 @@ class SavedEngine:
 
     @classmethod
     def read(cls, value: Any, directory: Path) -> Any:
-        """``value``; where it stands for an engine's state, an object that finds it in ``directory``."""
+        """``value``; if it represents an engine's state, an object that reads it from ``directory``."""
         if not isinstance(value, dict) or _MARK not in value:
             return value
         return cls(directory, value["prefix"], value["stage"], value["processes"])
 
     @property
     def is_module(self) -> bool:
-        """Whether it stands for the module's state, not the optimizer's."""
+        """Whether it represents the module's state, not the optimizer's."""
         return self.prefix is not None
 
     def weights(self) -> dict[str, Any]:
-        """The module's weights in float32 and its buffers, by the user's own names, whole and on the CPU.
+        """The module's full weights in float32 and its buffers, by the names of its state dict, on the CPU.
 
         Raises:
             CheckpointError: They cannot be read.
@@ -96,32 +107,32 @@ class SavedEngine:
                 named = torch.load(file, "cpu", weights_only=False)["module"]
             else:
                 read = part("utils.zero_to_fp32").get_fp32_state_dict_from_zero_checkpoint
-                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints how it gets on
+                with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints its progress
                     named = read(str(self.directory), TAG)
         except (OSError, RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{self.directory}: DeepSpeed cannot read the weights in it: {error}") from error
+            raise CheckpointError(f"{self.directory}: DeepSpeed cannot read the weights: {error}") from error
         prefix = self.prefix or ""
         own = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
         whole: dict[str, Any] = map_tensors(_widened, own)
         return whole
 
     def load_into(self, engine: Engine) -> None:
-        """Let ``engine`` take all of it: weights, the optimizer's state, counters. All processes call it.
+        """Load everything into ``engine``: weights, optimizer state, counters. All processes call it.
 
         Raises:
-            CheckpointError: It was written with a stage of another form of state, or DeepSpeed refuses it.
+            CheckpointError: The stage that wrote it has another format of state, or DeepSpeed cannot load it.
         """
         valid = next(stages for stages in _ALIKE if self.stage in stages)
         if engine.stage not in valid:
             raise CheckpointError(
-                f"{self.directory}: written with stage={self.stage}, and this run has stage={engine.stage}, whose "
-                f"optimizer's state is of another form. Valid: stage {' or '.join(map(str, valid))}; or to load the "
-                "module alone."
+                f"{self.directory} was saved with stage={self.stage}. This run has stage={engine.stage}, whose "
+                f"optimizer state has another format. Set stage={' or '.join(map(str, valid))}, or load only the "
+                "module."
             )
         same = self.stage == engine.stage and self.processes == dist.get_world_size()
         with ExitStack() as stack:
             directory = self.directory if same or self.stage == 0 else stack.enter_context(self._universal())
-            in_each(lambda: stack.enter_context(drive.mapped(engine.engine)))
+            run_on_each_rank(lambda: stack.enter_context(drive.mapped(engine.engine)))
             engine.engine._config.load_universal_checkpoint = directory is not self.directory
             try:
                 with quiet():
@@ -130,12 +141,12 @@ class SavedEngine:
                 raise CheckpointError(f"{self.directory}: DeepSpeed cannot load it: {error}") from error
             finally:
                 engine.engine._config.load_universal_checkpoint = False
-            in_each(lambda: _check_loaded(loaded, self.directory))
+            run_on_each_rank(lambda: _check_loaded(loaded, self.directory))
         engine.restore_clipping()
 
     @contextmanager
     def _universal(self) -> Iterator[Path]:
-        """The same in DeepSpeed's universal form, which any number of processes can load."""
+        """The checkpoint in DeepSpeed's universal format, which any number of processes can load."""
         made: list[Path] = []
 
         def convert() -> str:
@@ -144,8 +155,8 @@ class SavedEngine:
             return str(made[0])
 
         try:
-            yield Path(in_first(convert))
-            in_each(lambda: None)
+            yield Path(run_on_rank_zero(convert))
+            run_on_each_rank(lambda: None)
         finally:
             for directory in made:
                 shutil.rmtree(directory)
@@ -155,7 +166,7 @@ def convert_to_universal(source: Path, target: Path) -> None:
     """Let DeepSpeed's converter write ``target``, in a process of its own.
 
     Raises:
-        CheckpointError: It failed, as where the optimizer is of another kind than Adam.
+        CheckpointError: It failed, for example because the optimizer is not a variant of Adam.
     """
     options = ["--input_folder", str(source), "--output_folder", str(target), "--inject_missing_state"]
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *options, "--num_extract_workers", "1"]
@@ -165,22 +176,22 @@ def convert_to_universal(source: Path, target: Path) -> None:
     )
     if "KeyError: 'exp_avg" in ended.stderr:
         raise CheckpointError(
-            f"{source.parent}: for another number of processes DeepSpeed converts the state of optimizers of Adam's "
-            "kind alone, 'exp_avg' and 'exp_avg_sq'. Valid: as many processes as wrote it, with the same stage; or to "
-            "load the module alone."
+            f"{source.parent}: to load with another number of processes or another stage, DeepSpeed can only convert "
+            "optimizer states with 'exp_avg' and 'exp_avg_sq', such as Adam's. Use as many processes and the same "
+            "stage as the run that saved it, or load only the module."
         )
     if ended.returncode:
         raise CheckpointError(
-            f"{source.parent}: DeepSpeed's converter to the universal form failed ({ended.returncode}): "
+            f"{source.parent}: DeepSpeed's conversion to the universal format failed (exit code {ended.returncode}): "
             f"{ended.stderr[-2000:]}"
         )
 
 
 class DeepSpeedCheckpointIO(CheckpointIO):
-    """A directory with what DeepSpeed's engine writes in each process, the rest of the checkpoint, and a manifest.
+    """A directory with the engine's files of each process, the rest of the checkpoint, and a manifest.
 
-    All processes need to see the directory. Sizes and checksums are compared before DeepSpeed reads its files, which
-    it does with pickle: load only what you trust.
+    All processes must see the directory. Sizes and checksums are verified before DeepSpeed reads its files with pickle:
+    load only checkpoints that you trust.
     """
 
     name = NAME
@@ -189,12 +200,12 @@ class DeepSpeedCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class; every process calls it, and returns or raises when all are through.
+        """As in the base class. Every process calls it; it returns or raises when all processes have finished.
 
         Raises:
-            CheckpointError: It cannot be written, or holds what could not be read back.
-            ConfigurationError: ``storage_options`` are given; there are none.
-            WrongTypeError: ``checkpoint`` is no dict.
+            CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
+            ConfigurationError: ``storage_options`` is not ``None``.
+            WrongTypeError: ``checkpoint`` is not a dict.
         """
         check_arguments("DeepSpeed's engine", checkpoint, storage_options)
         engines = {id(value.engine): value.engine for value in checkpoint.values() if isinstance(value, EngineState)}
@@ -205,36 +216,37 @@ class DeepSpeedCheckpointIO(CheckpointIO):
                 refuse_unreadable(rest)
                 return str(stack.enter_context(committed_directory(path)))
 
-            staged = Path(in_first(stage))
-            in_each(lambda: check_seen(staged))
+            staged = Path(run_on_rank_zero(stage))
+            run_on_each_rank(lambda: check_shared(staged))
             for engine in engines.values():
                 _write_engine(engine, staged)
-            records = in_each(lambda: _own_records(staged))
-            in_first(lambda: _finish(staged, path, rest, records))
-            in_first(stack.close)
+            records = run_on_each_rank(lambda: _own_records(staged))
+            run_on_rank_zero(lambda: _finish(staged, path, rest, records))
+            run_on_rank_zero(stack.close)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class; what an engine wrote is there as a :class:`SavedEngine`."""
+        """As in the base class; an engine's state is returned as a :class:`SavedEngine`."""
         loaded: list[dict[str, Any]] = []
-        in_each(lambda: loaded.append(read_checkpoint(path, map_location)))
+        run_on_each_rank(lambda: loaded.append(read_checkpoint(path, map_location)))
         return loaded[0]
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is no checkpoint is not removed, and links are not followed."""
+        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 
 def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-    """The checkpoint at ``path``; of several processes that call this together, each compares a share of checksums.
+    """The checkpoint at ``path``. In a run of several processes, each verifies a part of the checksums.
 
     Raises:
-        CheckpointError: It is absent, uncommitted, damaged, or no engine wrote it.
+        CheckpointError: It is absent, uncommitted or damaged, or another CheckpointIO wrote it.
     """
     directory = locate(path)
     manifest = Manifest.read(directory)
     if manifest.checkpoint_io not in (NAME, "torch"):
         raise CheckpointError(
-            f"{directory} was written by the CheckpointIO {manifest.checkpoint_io!r}, and has to be read by that one."
+            f"{directory} was written with checkpoint_io={manifest.checkpoint_io!r}. Set "
+            f"checkpoint_io={manifest.checkpoint_io!r}."
         )
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     manifest.verify(directory, {SHARD, *sorted(manifest.files)[rank::size]})
@@ -242,7 +254,7 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
 
 
 def _write_engine(engine: Engine, staged: Path) -> None:
-    """Let ``engine`` write its folder; a failure in one process is raised in all, after the engine's own barriers."""
+    """Let ``engine`` write its folder. After its barriers, an error in one process is raised in all."""
     writer = engine.engine.checkpoint_engine
     failed: list[Exception] = []
 
@@ -253,17 +265,17 @@ def _write_engine(engine: Engine, staged: Path) -> None:
             failed.append(error)
 
     with ExitStack() as stack:
-        in_each(lambda: stack.enter_context(drive.mapped(engine.engine)))
+        run_on_each_rank(lambda: stack.enter_context(drive.mapped(engine.engine)))
         writer.save = save
         try:
             engine.engine.save_checkpoint(str(staged), TAG, save_latest=False)
         finally:
             del writer.save
-    in_each(lambda: _check_written(failed))
+    run_on_each_rank(lambda: _check_written(failed))
 
 
 def _with_own_storage(state_dict: Any) -> Any:
-    """``state_dict``; what the optimizer steps is copied where it is a view of all parameters: else all are written."""
+    """``state_dict`` with copies of parameters that are views: saving a view would write the whole storage."""
     names = part("checkpoint.constants")
     optimizer = state_dict.get(names.OPTIMIZER_STATE_DICT)
     stepped = names.SINGLE_PARTITION_OF_FP32_GROUPS
@@ -278,16 +290,16 @@ def _with_own_storage(state_dict: Any) -> Any:
 
 def _check_written(failed: list[Exception]) -> None:
     if failed:
-        raise CheckpointError(f"DeepSpeed's engine could not write its part: {failed[0]}") from failed[0]
+        raise CheckpointError(f"DeepSpeed's engine could not write its files: {failed[0]}") from failed[0]
 
 
 def _check_loaded(loaded: Any, directory: Path) -> None:
     if loaded is None:
-        raise CheckpointError(f"{directory}: DeepSpeed found nothing to load in it.")
+        raise CheckpointError(f"{directory}: DeepSpeed found no state to load.")
 
 
 def _own_records(staged: Path) -> dict[str, FileRecord]:
-    """Of all files that were written this process's share, each with its size and checksum."""
+    """The sizes and checksums of this process's share of the files."""
     files = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     return {name: FileRecord.of(staged / name) for name in files[rank::size]}

@@ -1,4 +1,4 @@
-"""DeepSpeed's config: read, held against the words of the front end, and completed for the engine."""
+"""DeepSpeed's config: read, checked against the front end's arguments, and completed for the engine."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ OFFLOAD_DEVICES = ("cpu", "nvme")
 STAGES = (0, 1, 2, 3)
 
 _CORES_OWN = {
-    "optimizer": "the optimizer that is prepared, or that configure_optimizers returns",
-    "scheduler": "the scheduler that goes with the optimizer",
-    "managed_gradient_accumulation": "accumulate_grad_batches, or when the loop of one's own steps",
+    "optimizer": "the optimizer that you prepare, or that configure_optimizers returns",
+    "scheduler": "the scheduler of that optimizer",
+    "managed_gradient_accumulation": "accumulate_grad_batches, or call step less often in your own loop",
     "amp": "precision='bf16-mixed' or '16-mixed'",
 }
-"""What the front end has a word of its own for, so that the config has none."""
+"""Keys that the config must not have, with the argument of the front end to use instead."""
 
 _KNOWN = frozenset(
     [
@@ -99,11 +99,11 @@ _KNOWN = frozenset(
 
 
 def read_config(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Config:
-    """A copy of the config, or of what the JSON file at that path holds, without what says ``"auto"``.
+    """A copy of the config, or of the JSON file at that path, without keys that are ``"auto"``.
 
     Raises:
-        WrongTypeError: It is neither.
-        ConfigurationError: The file cannot be read, is no JSON object, or has keys that mean nothing.
+        WrongTypeError: ``config`` is neither a mapping nor a path.
+        ConfigurationError: The file cannot be read or is not a JSON object, or a key is unknown.
     """
     if config is None:
         return {}
@@ -112,21 +112,21 @@ def read_config(config: Mapping[str, Any] | str | os.PathLike[str] | None) -> Co
     elif isinstance(config, Mapping):
         content = copy.deepcopy(dict(config))
     else:
-        raise WrongTypeError(f"config={config!r}. Valid: a mapping, the path of a JSON file, or None.")
+        raise WrongTypeError(f"config={config!r} must be a mapping, the path of a JSON file, or None.")
     cleaned: Config = _without_auto(content)
     for key in cleaned:
         if key in _CORES_OWN:
-            raise ConfigurationError(f"config[{key!r}]: the front end decides it. Valid: {_CORES_OWN[key]}.")
+            raise ConfigurationError(f"config[{key!r}] is not supported: torch-hal sets it. Use {_CORES_OWN[key]}.")
         if key not in _KNOWN:
             raise ConfigurationError(
-                f"config[{key!r}]: DeepSpeed knows no such key.{nearest(key, _KNOWN)} Valid: {quoted(sorted(_KNOWN))}."
+                f"config: unknown key {key!r}.{nearest(key, _KNOWN)} Valid: {quoted(sorted(_KNOWN))}."
             )
         if key in _SECTIONS and not isinstance(cleaned[key], dict):
-            raise ConfigurationError(f"config[{key!r}]={cleaned[key]!r}. Valid: a section, that is a mapping.")
+            raise ConfigurationError(f"config[{key!r}]={cleaned[key]!r} must be a mapping.")
     if cleaned.get("checkpoint", {}).get("load_universal"):
         raise ConfigurationError(
-            "config['checkpoint']['load_universal']=True: a checkpoint of another number of processes is recognised by "
-            "itself. Valid: to leave it out."
+            "config['checkpoint']['load_universal']=True is not supported: torch-hal converts checkpoints of another "
+            "number of processes by itself. Leave it out."
         )
     return cleaned
 
@@ -146,16 +146,18 @@ def _read_file(path: Path) -> Config:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"config={str(path)!r}: it cannot be read: {error}. Valid: a JSON file.") from error
+        raise ConfigurationError(
+            f"config={str(path)!r} cannot be read: {error}. Give the path of a JSON file."
+        ) from error
     except ValueError as error:
-        raise ConfigurationError(f"config={str(path)!r}: it is no JSON: {error}. Valid: a JSON object.") from error
+        raise ConfigurationError(f"config={str(path)!r} is not valid JSON: {error}. Fix the file.") from error
     if not isinstance(content, dict):
-        raise ConfigurationError(f"config={str(path)!r}: it holds {content!r}. Valid: a JSON object.")
+        raise ConfigurationError(f"config={str(path)!r} must hold a JSON object, not {content!r}.")
     return content
 
 
 def _without_auto(content: Any) -> Any:
-    """The field's word for what another is to decide."""
+    """``content`` without keys whose value is ``"auto"``, which the integration sets."""
     if not isinstance(content, dict):
         return content
     return {key: _without_auto(value) for key, value in content.items() if value != "auto"}
@@ -174,11 +176,11 @@ def settle_zero(
     """Put the arguments into ``config["zero_optimization"]``.
 
     Raises:
-        ConfigurationError: One is out of its range, or contradicts the config or another one.
+        ConfigurationError: An argument is out of range, or contradicts the config or another argument.
     """
     zero = config.setdefault("zero_optimization", {})
     if stage is not None and (isinstance(stage, bool) or stage not in STAGES):
-        raise ConfigurationError(f"stage={stage!r}. Valid: 0, 1, 2, 3, or None for what the config says.")
+        raise ConfigurationError(f"stage={stage!r} must be 0, 1, 2, 3, or None to take it from the config.")
     settled = _agreed("stage", stage, zero.get("stage"), "config['zero_optimization']['stage']")
     zero["stage"] = DEFAULT_STAGE if settled is None else settled
     for argument, section, device in (
@@ -187,15 +189,15 @@ def settle_zero(
     ):
         _settle_offload(zero, argument, section, device, nvme_path)
     if zero["stage"] < 3 and "offload_param" in zero:
-        raise ConfigurationError(f"offload_parameters with stage={zero['stage']}. Valid: with stage=3.")
+        raise ConfigurationError(f"offload_parameters with stage={zero['stage']} is not supported. Set stage=3.")
     if zero["stage"] < 1 and "offload_optimizer" in zero:
-        raise ConfigurationError(f"offload_optimizer with stage={zero['stage']}. Valid: with stage 1, 2 or 3.")
+        raise ConfigurationError(f"offload_optimizer with stage={zero['stage']} is not supported. Set stage=1, 2 or 3.")
     if zero["stage"] < 3 and zero.get("offload_optimizer", {}).get("device") == "nvme":
-        raise ConfigurationError(f"offload_optimizer='nvme' with stage={zero['stage']}. Valid: with stage=3.")
+        raise ConfigurationError(f"offload_optimizer='nvme' with stage={zero['stage']} is not supported. Set stage=3.")
     if zero.get("offload_optimizer", {}).get("fast_init"):
         raise ConfigurationError(
-            "config['zero_optimization']['offload_optimizer']['fast_init']=True: the optimizer would begin with other "
-            "weights than the module's. Valid: False, or to leave it out."
+            "config['zero_optimization']['offload_optimizer']['fast_init']=True is not supported: the optimizer would "
+            "start with other weights than the module's. Leave it out."
         )
 
 
@@ -217,24 +219,24 @@ def _settle_offload(
 
 
 def _agreed(argument: str, value: Any, other: Any, place: str) -> Any:
-    """What two places say, if they do not contradict each other."""
+    """The value that is set in one of two places, or equal in both."""
     if value is not None and other is not None and value != other:
-        raise ConfigurationError(f"{argument}={value!r} contradicts {place}={other!r}. Valid: one of the two.")
+        raise ConfigurationError(f"{argument}={value!r} contradicts {place}={other!r}. Set only one of them.")
     return other if value is None else value
 
 
 def check_config(config: Config) -> None:
-    """Let DeepSpeed judge the section on ZeRO, and look for what NVMe drives need; DeepSpeed must be imported.
+    """Let DeepSpeed validate its ZeRO section, and check what NVMe offload needs. DeepSpeed must be imported.
 
     Raises:
-        ConfigurationError: A key or value there is none of DeepSpeed's.
-        BackendError: The drives, or the operator for them, are not there.
+        ConfigurationError: DeepSpeed rejects a key or value, the directory for NVMe offload is missing, or DeepSpeed's
+            operator for it cannot be built.
     """
     zero = config["zero_optimization"]
     try:
         part("runtime.zero.config").DeepSpeedZeroConfig(**zero)
     except ValueError as error:  # pydantic's
-        raise ConfigurationError(f"config['zero_optimization']: DeepSpeed refuses it: {error}") from error
+        raise ConfigurationError(f"config['zero_optimization']: DeepSpeed rejects it: {error}") from error
     for section in ("offload_optimizer", "offload_param"):
         if zero.get(section, {}).get("device") == "nvme":
             _check_nvme(zero[section]["nvme_path"])
@@ -243,12 +245,12 @@ def check_config(config: Config) -> None:
 def _check_nvme(path: str) -> None:
     if not os.path.isdir(path) or not os.access(path, os.W_OK):
         raise ConfigurationError(
-            f"nvme_path={path!r}: no directory that this process may write to. Valid: one on the drive to offload to."
+            f"nvme_path={path!r}: not a writable directory. Use a directory on the drive to offload to."
         )
     if not part("ops.op_builder").AsyncIOBuilder().is_compatible(verbose=False):
         raise ConfigurationError(
-            "offload to 'nvme': DeepSpeed's operator async_io cannot be built or loaded here; it needs libaio and a "
-            "C++ compiler. Valid: offload to 'cpu', or to install them."
+            "offload to 'nvme': DeepSpeed cannot build or load its operator async_io. Install libaio (Debian: "
+            "apt install libaio-dev) and a C++ compiler, or offload to 'cpu'."
         )
 
 
@@ -258,10 +260,10 @@ _AUTOCAST = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 
 
 def precision_of(config: Config) -> str | None:
-    """The name of the precision that the config asks for; ``None`` where it asks for none.
+    """The name of the precision that the config sets; ``None`` if it sets none.
 
     Raises:
-        ConfigurationError: It asks for several.
+        ConfigurationError: It sets several.
     """
     found = {
         f"config[{section!r}]": name
@@ -273,50 +275,51 @@ def precision_of(config: Config) -> str | None:
         dtype = str(autocast.get("dtype", "bfloat16")).removeprefix("torch.")
         if dtype not in _AUTOCAST:
             raise ConfigurationError(
-                f"config['torch_autocast']['dtype']={dtype!r}. Valid: {quoted(_AUTOCAST)}, or to leave it out."
+                f"config['torch_autocast']['dtype']={dtype!r} is not supported. Valid: {quoted(_AUTOCAST)}."
             )
         found["config['torch_autocast']"] = _AUTOCAST[dtype]
     if len(found) > 1:
-        raise ConfigurationError(f"{' and '.join(found)} contradict each other. Valid: one of them.")
+        raise ConfigurationError(f"{' and '.join(found)} contradict each other. Keep one of them.")
     return next(iter(found.values()), None)
 
 
 def check_precision(config: Config, precision: Precision, device_type: str) -> None:
-    """Refuse a precision that contradicts the config, or of which DeepSpeed 0.19.8 makes nothing that is right.
+    """Refuse a precision that contradicts the config, or with which DeepSpeed 0.19.8 computes wrong results.
 
     Raises:
-        ConfigurationError: The config asks for another; float16 on devices where DeepSpeed has none; autocast to
-            float16 with ZeRO, whose scaler is told of no overflow that ZeRO found, and which clips by a norm that is
-            still scaled; float16 without ZeRO, where gradients are divided by a scale that the loss is not
-            multiplied by.
+        ConfigurationError: The config sets another precision; float16 where DeepSpeed does not support it; autocast to
+            float16 with ZeRO, which does not tell the scaler of overflows and clips scaled gradients; float16 without
+            ZeRO, which divides gradients by a scale without multiplying the loss by it.
     """
     asked, named = precision_of(config), precision.name
     if asked not in (None, named):
-        raise ConfigurationError(f"precision={named!r} contradicts the config, which asks for {asked!r}.")
+        raise ConfigurationError(
+            f"precision={named!r} contradicts the config, which sets {asked!r}. Set only one of them."
+        )
     if precision.compute_dtype is torch.float16 and not part("accelerator").get_accelerator().is_fp16_supported():
         raise ConfigurationError(
-            f"precision={named!r}: DeepSpeed has no float16 on this machine's {device_type!r} devices. Valid: "
-            "'bf16-mixed', 'bf16-true', '32-true'."
+            f"precision={named!r}: DeepSpeed does not support float16 on this machine's {device_type!r} devices. "
+            "Valid: 'bf16-mixed', 'bf16-true', '32-true'."
         )
     stage = config["zero_optimization"]["stage"]
     if named == "16-mixed" and stage:
         raise ConfigurationError(
-            f"precision='16-mixed' with stage={stage}: under ZeRO DeepSpeed takes no step any more once a gradient "
-            "overflowed, and clips gradients that are scaled. Valid: 'bf16-mixed', stage=0, or '16-true' with a scale "
-            "by config['fp16']."
+            f"precision='16-mixed' with stage={stage}: under ZeRO DeepSpeed skips all steps after a gradient "
+            "overflow, and clips scaled gradients. Use 'bf16-mixed', stage=0, or '16-true' with a scale by "
+            "config['fp16']."
         )
     if named == "16-true" and not stage and config.get("fp16", {"loss_scale": 1}).get("loss_scale") != 1:
         raise ConfigurationError(
-            "config['fp16'] with stage=0: without ZeRO DeepSpeed divides gradients by a scale that it does not "
-            "multiply the loss by. Valid: 'loss_scale': 1 in it, or stage 1, 2 or 3."
+            "config['fp16'] with stage=0: without ZeRO, DeepSpeed divides gradients by the loss scale but does not "
+            "multiply the loss by it. Set 'loss_scale': 1 in it, or stage=1, 2 or 3."
         )
 
 
 def micro_batch_size(config: Config, processes: int) -> int | None:
-    """What the config says of batches, as the number of items that each process gets at once; ``None`` if nothing.
+    """The batch size of each process that the config sets; ``None`` if it sets none.
 
     Raises:
-        ConfigurationError: What it says contradicts itself, or the number of processes.
+        ConfigurationError: The batch sizes contradict each other, or the number of processes.
     """
     micro: int | None = config.get("train_micro_batch_size_per_gpu")
     whole, steps = config.get("train_batch_size"), config.get("gradient_accumulation_steps", 1)
@@ -326,15 +329,15 @@ def micro_batch_size(config: Config, processes: int) -> int | None:
     if left or micro not in (None, each):
         raise ConfigurationError(
             f"config['train_batch_size']={whole!r} contradicts {processes} process(es), gradient_accumulation_"
-            f"steps={steps} and train_micro_batch_size_per_gpu={micro!r}. Valid: their product."
+            f"steps={steps} and train_micro_batch_size_per_gpu={micro!r}. Set it to their product, or leave it out."
         )
     return int(each)
 
 
 def complete(config: Config, precision: Precision) -> Config:
-    """The engine's config: the user's, and all that the front end decides.
+    """The engine's config: the user's, with everything that the front end sets.
 
-    Batches are counted by the front end, and when a step is due; the engine learns it from being called.
+    The front end counts batches and decides when to step; the engine steps whenever it is called.
     """
     full = copy.deepcopy(config)
     for key in ("train_batch_size", "gradient_accumulation_steps"):
@@ -342,7 +345,7 @@ def complete(config: Config, precision: Precision) -> Config:
     full["train_micro_batch_size_per_gpu"] = config.get("train_micro_batch_size_per_gpu", 1)
     full["gradient_accumulation_steps"] = 1
     full["managed_gradient_accumulation"] = False
-    full.setdefault("gradient_clipping", 0.0)  # where nothing is said, DeepSpeed clips to 1.0
+    full.setdefault("gradient_clipping", 0.0)  # DeepSpeed's default is 1.0
     full.setdefault("zero_allow_untested_optimizer", True)
     full.setdefault("zero_force_ds_cpu_optimizer", False)
     computed = precision.compute_dtype

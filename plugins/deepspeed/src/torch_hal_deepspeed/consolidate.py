@@ -1,7 +1,6 @@
 """``python -m torch_hal_deepspeed.consolidate DIR [FILE]``: the weights of a checkpoint as one file in float32.
 
-Any number of processes may have written the directory; none needs to run. ``torch.load(FILE)`` reads the file: the
-module's state, by the user's own names.
+Any number of processes may have written the directory. ``torch.load(FILE)`` reads the file: the module's state dict.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ __all__ = ["consolidate", "main"]
 def consolidate(
     directory: str | os.PathLike[str], file: str | os.PathLike[str] | None = None, part: str | None = None
 ) -> str:
-    """Write the weights of the checkpoint in ``directory`` as one file, committed or not written at all.
+    """Write the weights of the checkpoint in ``directory`` as one file, completely or not at all.
 
     Args:
         directory: A checkpoint that strategy ``deepspeed`` wrote.
-        file: Where to; beside the directory, under its name with ``.pt``, unless given.
-        part: Under which name the checkpoint has the module; found by itself where there is one: ``state_dict`` of a
-            Trainer's, and whatever ``runtime.save`` was told.
+        file: The file to write; by default the directory's path with ``.pt``.
+        part: The module's key in the checkpoint: ``state_dict`` for a Trainer's checkpoint, otherwise the key that
+            ``runtime.save`` was given. Found automatically if there is only one module.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        CheckpointError: The checkpoint is absent, uncommitted, damaged or has no such part, or ``file`` is there or
+        CheckpointError: The checkpoint is absent, uncommitted, damaged or has no such part, or ``file`` exists or
             cannot be written.
     """
     import torch
@@ -43,7 +42,7 @@ def consolidate(
 
     target = os.fspath(file) if file is not None else f"{os.path.normpath(os.fspath(directory))}.pt"
     if os.path.lexists(target):
-        raise CheckpointError(f"file={target!r}: it is there already. Valid: a path where nothing is.")
+        raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
     import_deepspeed("cpu")
     saved = _find_part(read_checkpoint(directory, "cpu"), part, directory)
     with committed_file(target) as staged:
@@ -58,21 +57,21 @@ def _find_part(checkpoint: dict[str, Any], part: str | None, directory: str | os
     names = list(found) if part is None else [name for name in found if name == part]
     if len(names) != 1:
         raise CheckpointError(
-            f"part={part!r}: modules that DeepSpeed's engine wrote into {os.fspath(directory)!r}: {quoted(found)}. "
-            "Valid: the name of one of them; none need be named where there is one."
+            f"part={part!r} does not select one of the modules that DeepSpeed's engine wrote into "
+            f"{os.fspath(directory)!r}. Valid: {quoted(found)}."
         )
     return found[names[0]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file and name it; 0, or 2 with the error where it cannot be written."""
+    """Write the file and print its path; returns 0, or 2 after printing an error."""
     parser = argparse.ArgumentParser(prog="python -m torch_hal_deepspeed.consolidate", description=__doc__)
     parser.add_argument("directory", metavar="DIR", help="the checkpoint's directory")
-    parser.add_argument("file", metavar="FILE", nargs="?", help="where to (default: DIR.pt)")
-    parser.add_argument("--part", help="the module's name in the checkpoint, where it has several")
-    words = parser.parse_args(arguments)
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: DIR.pt)")
+    parser.add_argument("--part", help="the module's name in the checkpoint, if it has several")
+    options = parser.parse_args(arguments)
     try:
-        target = consolidate(words.directory, words.file, words.part)
+        target = consolidate(options.directory, options.file, options.part)
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

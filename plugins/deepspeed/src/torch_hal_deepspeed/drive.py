@@ -1,7 +1,7 @@
-"""What DeepSpeed's stage 3 keeps on a drive, saved and put back as if it were in memory.
+"""Saves and loads what DeepSpeed's stage 3 keeps on a drive as if it were in memory.
 
-DeepSpeed 0.19.8 copies its files from the drive beside a checkpoint that lacks them, and when it loads it does not give
-them back to its optimizer. Here its checkpoints have the same content wherever the state lies.
+DeepSpeed 0.19.8 copies its files from the drive next to a checkpoint that does not contain them, and does not load them
+into its optimizer. Here checkpoints have the same content wherever the state is kept.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from torch_hal_deepspeed.library import part
 __all__ = ["mapped", "take_charge"]
 
 Part = tuple[Tensor, Mapping[str, Any]]
-"""What a process has of a sub-group: its weights as the optimizer steps them, and the optimizer's state of them."""
+"""A process's shard of a sub-group: the weights that the optimizer steps, and their optimizer state."""
 
 
 def take_charge(engine: Any) -> None:
-    """Let DeepSpeed's ``engine`` of stage 3 load what it keeps on a drive, a sub-group at a time.
+    """Let DeepSpeed's ``engine`` of stage 3 load what it keeps on a drive, one sub-group at a time.
 
-    Wherever it is kept, of what another number of processes saved each group of parameters gets its own options back,
-    where DeepSpeed gives all of them those of the first.
+    When loading a checkpoint of another number of processes, each parameter group gets its own options back; DeepSpeed
+    would give all of them the options of the first.
     """
     divided = engine.optimizer
     divided.load_hp_checkpoint_state_from_checkpoint_dir_stage3 = partial(_load_universal, divided)
     if not (divided.swap_optimizer or divided.params_in_nvme_and_cpu):
         return
-    engine.zero_nvme_offload_optimizer = lambda: False  # it copies no files, and loads as if all were in memory:
+    engine.zero_nvme_offload_optimizer = lambda: (
+        False
+    )  # it then copies no files, and loads as if everything were in memory
     engine.checkpoint_engine.load = _map_file
     divided._rigid_load_state_dict = partial(_load_own, divided)
     divided.refresh_fp32_params = partial(_refresh, divided)
@@ -45,9 +47,9 @@ def take_charge(engine: Any) -> None:
 
 
 def _align(alignment: int, tensors: list[Tensor], offsets: list[int]) -> tuple[list[Tensor], list[int]]:
-    """In place of DeepSpeed's own: cut gradients so that what goes to the drive starts at aligned offsets too.
+    """Replaces DeepSpeed's function: cut gradients so that parts on the drive start at aligned offsets.
 
-    It is read back to its offset in a buffer, and where that is not aligned the read fails in silence.
+    Each part is read back to its offset in a buffer; if the offset is not aligned, the read fails silently.
     """
     pieces: list[tuple[Tensor, int]] = []
     for tensor, offset in zip(tensors, offsets, strict=True):
@@ -60,9 +62,9 @@ def _align(alignment: int, tensors: list[Tensor], offsets: list[int]) -> tuple[l
 
 @contextmanager
 def mapped(engine: Any) -> Iterator[None]:
-    """Within, the tensors that DeepSpeed's ``engine`` has on a drive have its files for memory.
+    """A context in which the tensors that DeepSpeed's ``engine`` keeps on a drive are memory-mapped files.
 
-    They are read page by page as they are used; what is written to them is in the files.
+    They are read page by page as they are used; writing to them writes to the files.
 
     Raises:
         CheckpointError: A file on the drive cannot be read.
@@ -87,7 +89,7 @@ def mapped(engine: Any) -> Iterator[None]:
 
 
 def _is_frozen_on_drive(parameter: Any) -> bool:
-    """Whether ``parameter`` is on a drive and is not trained: DeepSpeed's optimizer looks after the others."""
+    """Whether ``parameter`` is on a drive and not trained. DeepSpeed's optimizer handles the trained ones."""
     if parameter.requires_grad or getattr(parameter, "nvme_swapper", None) is None:
         return False
     status = part("runtime.swap_tensor.partitioned_param_swapper").PartitionedParamStatus
@@ -105,12 +107,12 @@ def _map(path: str, numel: int, dtype: torch.dtype) -> Tensor:
 
 
 def _map_file(path: str, map_location: Any = None) -> Any:
-    """What DeepSpeed saved, read page by page as it is used."""
+    """A file that DeepSpeed saved, read page by page as it is used."""
     return torch.load(path, map_location, mmap=True, weights_only=False)
 
 
 def _load_own(divided: Any, state: Mapping[str, Any], load_optimizer_states: bool = True) -> None:
-    """In place of DeepSpeed's own: take what this process saved, of as many processes as there are now."""
+    """Replaces DeepSpeed's function: load what this process saved with the same number of processes."""
     del load_optimizer_states  # always
     divided._load_global_state_stage3(state)
     saved = state["optimizer_state_dict"]
@@ -119,7 +121,7 @@ def _load_own(divided: Any, state: Mapping[str, Any], load_optimizer_states: boo
 
 
 def _load_universal(divided: Any, directory: str) -> None:
-    """In place of DeepSpeed's own: take this process's part of what any number of processes saved."""
+    """Replaces DeepSpeed's function: load this process's shards of what any number of processes saved."""
     directory = os.path.join(directory, "zero")
     state = _map_file(os.path.join(directory, "optimizer_state.pt"))
     divided._load_global_state_stage3(state)
@@ -138,14 +140,16 @@ def _load_universal(divided: Any, directory: str) -> None:
 
 
 def _put(divided: Any, groups: list[dict[str, Any]], parts: int, part_of: Callable[[int], Part]) -> None:
-    """Give each sub-group its part.
+    """Load each sub-group's part.
 
     Raises:
-        ValueError: There are more or fewer than ``parts`` sub-groups, or other groups of parameters.
+        ValueError: The number of sub-groups is not ``parts``, or the parameter groups differ.
     """
     optimizer = divided.optimizer
     if parts != len(divided.fp32_partitioned_groups_flat):
-        raise ValueError(f"{parts} sub-groups where there are {len(divided.fp32_partitioned_groups_flat)}")
+        raise ValueError(
+            f"the checkpoint has {parts} sub-groups, the optimizer {len(divided.fp32_partitioned_groups_flat)}"
+        )
     optimizer.load_state_dict({"state": {}, "param_groups": [{**group, "params": []} for group in groups]})
     if divided.swap_optimizer:
         divided.optimizer_swapper.purge_state()
@@ -159,7 +163,7 @@ def _put(divided: Any, groups: list[dict[str, Any]], parts: int, part_of: Callab
 
 
 def _refresh(divided: Any) -> None:
-    """In place of DeepSpeed's own: let the optimizer step the parameters as they are now."""
+    """Replaces DeepSpeed's function: copy the current parameters into the optimizer."""
     for number, stepped in enumerate(divided.fp32_partitioned_groups_flat):
         with _swapped_in(divided, number):
             parameters = divided.fp16_partitioned_groups_flat[number]
@@ -171,7 +175,7 @@ def _refresh(divided: Any) -> None:
 
 @contextmanager
 def _swapped_in(divided: Any, number: int) -> Iterator[None]:
-    """Within, what a sub-group has on the drive is in memory; what it is then goes back there."""
+    """A context in which a sub-group's state is in memory; afterwards it is written back to the drive."""
     if not divided._swappable_optimizer_subgroup(number):
         yield
         return

@@ -1,4 +1,4 @@
-"""One of DeepSpeed's engines, and the few things that are asked of it beside its own calls."""
+"""One of DeepSpeed's engines, with the few operations that its own interface lacks."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from torch_hal_deepspeed.module import EngineModule
 __all__ = ["Engine", "is_divided", "is_released", "load_divided", "whole_state"]
 
 LARGEST_BUCKET = 500_000_000
-"""Elements of a bucket of gradients, as DeepSpeed has it; it allocates so many however few a model has."""
+"""DeepSpeed's default number of elements in a gradient bucket. It allocates that many, however small the model."""
 
 
 def is_divided(module: nn.Module) -> bool:
-    """Whether DeepSpeed has divided parameters of ``module``."""
+    """Whether DeepSpeed has sharded parameters of ``module``."""
     return any(hasattr(parameter, "ds_id") for parameter in module.parameters())
 
 
 def is_released(module: nn.Module) -> bool:
-    """Whether parameters of ``module`` were divided in a run that is over."""
+    """Whether parameters of ``module`` were sharded in a run that has ended."""
     return any(getattr(parameter, "ds_process_group", parameter) is None for parameter in module.parameters())
 
 
 class Engine:
-    """DeepSpeed's engine for one module and its optimizer, or for the module alone, to run it without gradients.
+    """DeepSpeed's engine for one module and its optimizer, or for the module alone to run it without gradients.
 
     Args:
-        model: The module as the front end calls it; calls the engine from now on.
-        optimizer: The user's own; its groups become the engine's.
-        config: The engine's, complete.
+        model: The module that the front end calls; it calls the engine from now on.
+        optimizer: The user's optimizer. The engine replaces its parameters.
+        config: The complete config of the engine.
     """
 
     def __init__(self, model: EngineModule, optimizer: Optimizer | None, config: Config) -> None:
@@ -46,16 +46,16 @@ class Engine:
         self.stage: int = config["zero_optimization"]["stage"]
         groups = [] if optimizer is None else optimizer.param_groups
         self.parameters = {id(parameter) for group in groups for parameter in group["params"]}
-        """Which parameters the optimizer has, by identity; its groups hold others from now on."""
+        """The ids of the optimizer's parameters; its groups hold other tensors from now on."""
         self._clip: float = config.get("gradient_clipping", 0.0)
         self.has_gradients = False
-        """Whether there are some that no step has taken."""
+        """Whether backward was called since the last step."""
         self.clips_once = False
-        """Whether the next step alone clips as it does."""
+        """Whether the current clipping is for the next step only."""
         _limit_buffers(config, self.module)
         with quiet():
             if _are_on_drive(config) and not is_divided(self.module):
-                # By its config it takes the dtype; on a device without float16, DeepSpeed itself would take bfloat16.
+                # The dtype comes from the config; DeepSpeed would take bfloat16 on a device without float16.
                 part("").zero.Init(module=self.module, config_dict_or_path=config)
             self.engine: Any = part("").initialize(
                 model=self.module, optimizer=optimizer, config=config, dist_init_required=False
@@ -71,20 +71,20 @@ class Engine:
     # -- the step ------------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor, *args: Any, retain_graph: bool = False, **kwargs: Any) -> None:
-        """Compute gradients of ``loss``, and add them to what the next step takes.
+        """Compute the gradients of ``loss`` and add them to those of the next step.
 
         Raises:
             ConfigurationError: An argument is given that the engine's ``backward`` does not take.
         """
         if args or kwargs:
             raise ConfigurationError(
-                f"backward: given {quoted(kwargs) if kwargs else f'{len(args)} more argument(s)'}. Valid: the loss, "
-                "and retain_graph."
+                f"backward: DeepSpeed's engine does not support {quoted(kwargs) if kwargs else 'gradient='}. Valid: "
+                "the loss, and retain_graph."
             )
         self.has_gradients = True
         self.engine.backward(loss, retain_graph=retain_graph)
 
-    def bound_backward(self) -> Callable[..., None]:
+    def make_backward(self) -> Callable[..., None]:
         """:meth:`backward`, quicker where it is given the loss alone."""
         backward = self.engine.backward
 
@@ -97,6 +97,22 @@ class Engine:
 
         return run
 
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """Average what is not averaged yet, clip, step the optimizer and clear the gradients.
+
+        Raises:
+            ConfigurationError: A closure is given.
+        """
+        if closure is not None:
+            raise ConfigurationError(
+                f"optimizer {type(self.optimizer).__name__}: step was given a closure, which DeepSpeed's engine cannot "
+                "run. Call step() without it."
+            )
+        self.has_gradients = False
+        self.engine.step()
+        if self.clips_once:
+            self.restore_clipping()
+
     def clip_always(self, value: float) -> None:
         """Clip in every step to the norm ``value``."""
         self._clip = value
@@ -108,12 +124,12 @@ class Engine:
         self._apply_clipping(value)
 
     def restore_clipping(self) -> None:
-        """Clip as the run says, after a step that had its own value, or a checkpoint that brought its run's."""
+        """Restore the run's clipping after a step or a checkpoint that had another value."""
         self.clips_once = False
         self._apply_clipping(self._clip)
 
     def _apply_clipping(self, value: float) -> None:
-        """Tell the engine, which has one place for it without ZeRO and another with it."""
+        """Set the value in both places where the engine keeps it, without and with ZeRO."""
         self.engine._config.gradient_clipping = value
         if hasattr(self.engine.optimizer, "clip_grad"):
             self.engine.optimizer.clip_grad = value
@@ -121,17 +137,17 @@ class Engine:
     # -- state ---------------------------------------------------------------------------------------------------
 
     def prefix(self, module: nn.Module) -> str:
-        """What stands before the names of ``module``'s parameters in the engine."""
+        """The prefix of the names of ``module``'s parameters in the engine."""
         for name, found in self.module.named_modules():
             if found is module:
                 return f"{name}." if name else ""
         return ""
 
     def load_weights(self, module: nn.Module, weights: Mapping[str, Any]) -> None:
-        """Give ``module`` these, and the optimizer its own copy of them; all processes call it with the same.
+        """Load weights into ``module`` and into the optimizer's copy; all processes call it with the same weights.
 
         Raises:
-            RuntimeError: Names or shapes are another module's.
+            RuntimeError: Names or shapes do not match.
         """
         if self.stage < 3:
             module.load_state_dict(weights)
@@ -143,7 +159,7 @@ class Engine:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let go of the module, and of the process group."""
+        """Release the module and the process group."""
         self.engine.destroy()
         for hook in ("module_forward_pre_hook", "module_forward_post_hook"):
             getattr(self.engine, hook).remove()
@@ -156,7 +172,7 @@ class Engine:
 
 
 def _forget_first_step(wrapper: Any, optimizer: Optimizer) -> None:
-    """Without ZeRO in 16 bits, DeepSpeed takes a step without gradients to allocate state: it must not count."""
+    """Undo a step without gradients that DeepSpeed takes in 16 bits without ZeRO to allocate state."""
     for narrow, wide in zip(getattr(wrapper, "fp16_groups", ()), getattr(wrapper, "fp32_groups", ()), strict=True):
         optimizer.state.clear()
         for source, target in zip(narrow, wide, strict=True):
@@ -164,9 +180,9 @@ def _forget_first_step(wrapper: Any, optimizer: Optimizer) -> None:
 
 
 def _drop_copies(divided: Any, stage: int) -> None:
-    """Let ZeRO's optimizer step this process's part of the parameters itself, where its copy of it is equal.
+    """Let ZeRO's optimizer step this process's parameters directly where its copy of them is equal.
 
-    DeepSpeed makes copies for the sake of parameters of 16 bits, and of others too.
+    DeepSpeed needs copies for 16-bit parameters, but makes them for others too.
     """
     if stage < 3:
         groups = zip(divided.parallel_partitioned_bit16_groups, divided.real_dp_process_group, strict=True)
@@ -181,7 +197,7 @@ def _drop_copies(divided: Any, stage: int) -> None:
         if own.dtype is stepped.dtype and own.device == stepped.device:
             stepped.data = own
     if stage < 3:
-        divided._link_all_hp_params()  # parameters know where their copies are
+        divided._link_all_hp_params()  # update the parameters' links to their copies
 
 
 def _are_on_drive(config: Config) -> bool:
@@ -191,7 +207,7 @@ def _are_on_drive(config: Config) -> bool:
 
 
 def _limit_buffers(config: Config, module: nn.Module) -> None:
-    """No bucket larger than all gradients, no buffer than a parameter's part, unless the config says how large."""
+    """Limit buckets to the size of all gradients, and buffers to a parameter's shard, unless the config sets them."""
     if config["zero_optimization"]["stage"] == 0:
         return
     trained = (parameter for parameter in module.parameters() if parameter.requires_grad)
@@ -203,13 +219,13 @@ def _limit_buffers(config: Config, module: nn.Module) -> None:
 
 
 def _numel(parameter: nn.Parameter) -> int:
-    """Of the whole parameter."""
+    """The number of elements of the full parameter."""
     numel: int = getattr(parameter, "ds_numel", parameter.numel())
     return numel
 
 
 def whole_state(module: nn.Module) -> dict[str, Any]:
-    """The state of ``module``, whole and on the host in process 0, empty in the others; all call it."""
+    """The full state of ``module`` on the host in process 0, empty in the others; all processes call it."""
     whole: dict[str, Any] = {}
     for name, value in module.state_dict(keep_vars=True).items():
         if not isinstance(value, Tensor):
@@ -224,29 +240,31 @@ def whole_state(module: nn.Module) -> dict[str, Any]:
 
 
 def load_divided(module: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Give ``module``, some of whose parameters are divided, these; all processes call it with the same.
+    """Load weights into ``module``, which has sharded parameters; all processes call it with the same weights.
 
     Raises:
-        RuntimeError: Names or shapes are another module's.
+        RuntimeError: Names or shapes do not match.
     """
     current = module.state_dict(keep_vars=True)
     wrong = sorted(current.keys() ^ weights.keys())
     if wrong:
-        raise RuntimeError(f"names that only one of the two has: {', '.join(wrong)}")
+        raise RuntimeError(f"missing or unexpected keys: {', '.join(wrong)}")
     for name, value in current.items():
         if not hasattr(value, "ds_id"):
             if isinstance(value, Tensor):
                 value.detach().copy_(weights[name])
             continue
         if tuple(value.ds_shape) != tuple(weights[name].shape):
-            raise RuntimeError(f"{name}: shape {tuple(weights[name].shape)} where {tuple(value.ds_shape)} is wanted")
+            raise RuntimeError(
+                f"{name}: the checkpoint has shape {tuple(weights[name].shape)}, the module {tuple(value.ds_shape)}"
+            )
         with part("").zero.GatheredParameters([value], modifier_rank=0):
             if dist.get_rank() == 0:
                 value.detach().copy_(weights[name])
 
 
 def _release_groups(parameter: nn.Parameter) -> None:
-    """Cut ``parameter`` from process groups, which it and the functions on it hold."""
+    """Remove the process groups that ``parameter`` and its functions hold."""
     for name, value in list(vars(parameter).items()):
         if isinstance(value, dist.ProcessGroup):
             setattr(parameter, name, None)

@@ -1,4 +1,4 @@
-"""Processes that DeepSpeed's own launcher started, ``deepspeed script.py``."""
+"""Processes started by DeepSpeed's launcher, ``deepspeed script.py``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from core.environments.detect import torchelastic
 __all__ = ["DeepSpeedEnvironment", "detect"]
 
 _OWN = ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE")
-"""What it sets beside the variables that torchrun sets: this machine's number, how many there are, processes on it."""
+"""The variables that it sets in addition to torchrun's: this machine's number, how many there are, processes on it."""
 
 
 def detect(environ: Mapping[str, str]) -> bool:
@@ -20,7 +20,7 @@ def detect(environ: Mapping[str, str]) -> bool:
 
 
 class DeepSpeedEnvironment(TorchElasticEnvironment):
-    """As torchrun's, with the machine's number and size under the names that DeepSpeed's launcher gives them."""
+    """As torchrun's, with the node rank and the local world size under the names of DeepSpeed's launcher."""
 
     name = "deepspeed"
 

@@ -1,4 +1,4 @@
-"""Importing DeepSpeed for one type of device, and letting go of what it keeps of a run."""
+"""Import DeepSpeed for one type of device, and release what it keeps after a run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _GROUPS_BY_NAME = ("_EXPERT_PARALLEL_GROUP", "_EXPERT_DATA_PARALLEL_GROUP", "_AL
 
 
 def import_deepspeed(device_type: str) -> Any:
-    """DeepSpeed, working on devices of ``device_type``, whatever others this machine has.
+    """DeepSpeed, set to devices of ``device_type``, whatever other devices this machine has.
 
     Raises:
-        BackendError: It has no accelerator for that type of device, or cannot be imported.
+        BackendError: DeepSpeed does not support that type of device, or cannot be imported.
     """
     before = os.environ.get(_ACCELERATOR)
     os.environ[_ACCELERATOR] = device_type  # it reads the variable whenever it looks for its accelerator
@@ -39,8 +39,8 @@ def import_deepspeed(device_type: str) -> Any:
         return importlib.import_module("deepspeed")
     except (ImportError, ValueError, AssertionError, AttributeError) as error:
         raise BackendError(
-            f"DeepSpeed cannot be used on devices of type {device_type!r}: {error}. Valid: a type that it has an "
-            "accelerator for, and the library installed with what it needs."
+            f"DeepSpeed cannot be used on devices of type {device_type!r}: {error}. Check that it supports them, and "
+            "run: pip install deepspeed"
         ) from error
     finally:
         if before is None:
@@ -58,20 +58,20 @@ def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[
     """Let DeepSpeed use the process group that this process has joined.
 
     Args:
-        local_rank: This process's number on its machine.
-        local_size: How many processes there are on it.
-        shared_memory_op: Whether it may compile its operator for collectives over shared memory on the CPU.
+        local_rank: This process's rank on its machine.
+        local_size: The number of processes on this machine.
+        shared_memory_op: Whether DeepSpeed may compile its operator for collectives over shared memory on the CPU.
 
     Returns:
-        What lets go of the process group again, to be called once engines are released.
+        A function that releases the process group; call it after engines are released.
     """
     if not shared_memory_op:
         part("ops").__compatible_ops__["deepspeed_shm_comm"] = False
-    # torch's, about names of collectives that DeepSpeed calls: thousands of lines that no user can do anything about.
+    # torch warns of deprecated collectives that DeepSpeed calls, thousands of times; users cannot change that.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, r"torch\.distributed")
     part("comm").init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
-    # What it asks of a launcher: of torchrun's it has no LOCAL_SIZE, and a run of one process has none. Without that,
-    # stage 3 on the CPU starts a program in each step, to count NUMA nodes.
+    # Variables that DeepSpeed expects from a launcher: torchrun does not set LOCAL_SIZE, and a single process has none
+    # of them. Without it, stage 3 on the CPU starts a program in each step to count NUMA nodes.
     own = {"RANK": dist.get_rank(), "WORLD_SIZE": dist.get_world_size(), "LOCAL_RANK": local_rank}
     own["LOCAL_SIZE"] = local_size
     added = {name: str(value) for name, value in own.items() if name not in os.environ}
@@ -87,7 +87,7 @@ def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """DeepSpeed's logger tells of errors alone."""
+    """Let DeepSpeed's logger log errors only."""
     logger = logging.getLogger("DeepSpeed")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -98,7 +98,7 @@ def quiet() -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Drop the process groups that DeepSpeed keeps, and undo what it changed in torch: both would outlive the run."""
+    """Drop the process groups that DeepSpeed keeps, and undo its changes to torch, which would outlive the run."""
     groups = part("utils.groups")
     for name in _GROUPS:
         if hasattr(groups, name):
@@ -107,10 +107,10 @@ def _forget() -> None:
         getattr(groups, name, {}).clear()
     groups._DATA_PARALLEL_GROUP = groups.mpu = groups.mesh_device = None
     part("comm.comm").cdb = None
-    autocast = part("runtime.torch_autocast")  # or engines of later runs would take themselves for autocast's
+    autocast = part("runtime.torch_autocast")  # or later engines would believe that they use autocast
     autocast.TORCH_AUTOCAST_INITIALIZED, autocast.TORCH_AUTOCAST_DTYPE = False, None
     patched = part("runtime.zero.partition_parameters").InsertPostInitMethodToModuleSubClasses
-    if hasattr(patched, "linear_bk"):  # stage 3 has put a function of its own in the place of torch's
+    if hasattr(patched, "linear_bk"):  # stage 3 replaced torch's function
         torch.nn.functional.linear = patched.linear_bk
         del patched.linear_bk
     gc.collect()  # an engine and its hooks refer to one another

@@ -1,4 +1,4 @@
-"""The module that a front end calls: DeepSpeed's engine, once there is one."""
+"""The module that a front end calls: DeepSpeed's engine, once it exists."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
-import torch
 from torch import Tensor, is_inference_mode_enabled, nn
 
 from core.errors import ConfigurationError
 from core.nested import map_tensors
+from core.strategies import call_without_gradients
 
-__all__ = ["EngineModule", "Inference"]
+__all__ = ["EngineModule"]
 
 _OF_INNER = (
     "register_forward_pre_hook",
@@ -21,20 +21,20 @@ _OF_INNER = (
     "register_full_backward_hook",
     "compile",
 )
-"""Methods that the module within has in place of the one around it."""
+"""Methods that are the inner module's."""
 
 
 class EngineModule(nn.Module):
-    """``inner``, called through the engine from the moment that there is one.
+    """``inner``, called through the engine as soon as there is one.
 
-    An engine takes a module and its optimizer at once, and the optimizer comes later. A call goes straight to the
-    engine, past torch's own way of calling a module: hooks registered here, and ``compile``, are ``inner``'s.
+    An engine needs a module and its optimizer, and the optimizer is prepared later. Calls go straight to the engine,
+    not through ``nn.Module.__call__``: hooks registered here, and ``compile``, apply to ``inner``.
 
     Args:
-        inner: The user's own module.
-        start: Makes an engine that gathers divided parameters, for a forward pass before there is one; ``None`` where
-            nothing is divided, and the module runs by itself.
-        batch_size: Items that the first tensor a forward pass takes must have; ``None`` for any number.
+        inner: The user's module.
+        start: Makes an engine that gathers sharded parameters for a forward pass before the optimizer is prepared;
+            ``None`` if nothing is sharded, and the module runs by itself.
+        batch_size: Batch size that the first forward pass must have; ``None`` for any.
     """
 
     inner: nn.Module
@@ -46,31 +46,31 @@ class EngineModule(nn.Module):
         self._start = start
         self._batch_size = batch_size
         self.__dict__.update({name: getattr(inner, name) for name in _OF_INNER})
-        self.__dict__["__signature__"] = signature(self.forward)  # whatever a call comes down to
+        self.__dict__["__signature__"] = signature(self.forward)  # independent of how calls are forwarded
         self.attach(None)
-        self.training = inner.training  # and not train(), which would wake parts that the user has put to evaluation
+        self.training = inner.training  # not train(), which would also change parts that the user has set to eval()
 
     def attach(self, engine: nn.Module | None) -> None:
-        """Call ``engine`` from now on; ``None`` for the module itself."""
-        self.__dict__["_target"] = self.inner if engine is None else engine  # not registered as a part of this
+        """Call ``engine`` from now on; ``None`` means the module itself."""
+        self.__dict__["_target"] = self.inner if engine is None else engine  # not registered as a submodule
         self._settle()
 
     def _settle(self) -> None:
-        """Let calls go straight to what runs the module, unless there is something to decide first."""
+        """Let calls go straight to what runs the module, unless something must be checked first."""
         lacks_engine = self._start is not None and self._target is self.inner
         is_due = lacks_engine or self._batch_size is not None
         call = self._decide if is_due else self._target.__call__
         if self._start is not None:
             call = _out_of_inference(call)
-        # Without a Python function in between: after a step of the engine's, each costs microseconds.
+        # Without a Python function in between, which costs microseconds after each step of the engine.
         self.__class__ = type(EngineModule.__name__, (EngineModule,), {"__call__": staticmethod(call)})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The engine's."""
+        """Call the engine."""
         return self(*args, **kwargs)
 
     def _decide(self, *args: Any, **kwargs: Any) -> Any:
-        """Look at the batch, and start an engine, where that is due."""
+        """Check the batch size and start an engine, where needed."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
         if self._start is not None and self._target is self.inner:
@@ -86,39 +86,21 @@ class EngineModule(nn.Module):
             return tensor
 
         map_tensors(look, data)
-        expected, self._batch_size = self._batch_size, None  # the last batch may be a smaller one
+        expected, self._batch_size = self._batch_size, None  # the last batch may be smaller
         if sizes and sizes[0] != expected:
             raise ConfigurationError(
-                f"the data loader gives each process {sizes[0]} items a batch, which contradicts config"
-                f"['train_micro_batch_size_per_gpu'] or ['train_batch_size'], by which it is {expected}. Valid: the "
-                "loader's batch_size alone, or the same in both."
+                f"the data loader's batch size in each process is {sizes[0]}, but config"
+                f"['train_micro_batch_size_per_gpu'] or ['train_batch_size'] sets {expected}. Set it in the data "
+                "loader only, or the same in both."
             )
 
 
 def _out_of_inference(call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, not in inference mode, which parameters gathered by the engine would else keep for good."""
+    """``call`` outside of inference mode: parameters gathered in it would stay inference tensors."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if is_inference_mode_enabled():
-            return Inference.call(call, args, kwargs)
+            return call_without_gradients(call, *args, **kwargs)
         return call(*args, **kwargs)
 
     return run
-
-
-class Inference(nn.Module):
-    """``inner`` run without gradients, where parameters gathered for it must stay usable in training afterwards."""
-
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the module's own, outside of inference mode."""
-        return self.call(self.inner, args, kwargs)
-
-    @staticmethod
-    def call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call ``function``; tensors made in it are none of inference mode."""
-        with torch.inference_mode(False), torch.no_grad():
-            return function(*args, **kwargs)

@@ -1,9 +1,8 @@
-"""The optimizer as a loop has it: stepped by the engine."""
+"""The user's optimizer, stepped by DeepSpeed's engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
@@ -17,45 +16,30 @@ __all__ = ["EngineOptimizer"]
 
 
 class EngineOptimizer(OptimizerWrapper):
-    """``optimizer``, stepped by ``engine``; its state is of this process's part.
+    """The user's optimizer, stepped by the engine. Its state covers this process's part of the parameters.
 
     Args:
-        optimizer: The user's own.
-        engine: Who has taken its parameters.
+        optimizer: The user's optimizer.
+        engine: The engine that holds the optimizer's parameters.
     """
 
-    __slots__ = ("engine",)
+    own_attributes = ("engine",)
+
+    engine: Engine
 
     def __init__(self, optimizer: Optimizer, engine: Engine) -> None:
-        super().__init__(optimizer)
+        super().__init__(optimizer, engine.step)
         self.engine = engine
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Let the engine average what is not averaged yet, clip, step, and clear the gradients.
-
-        Raises:
-            ConfigurationError: A closure is given.
-        """
-        if closure is not None:
-            raise ConfigurationError(
-                f"optimizer {type(self.optimizer).__name__}: step with a closure, which DeepSpeed's engine cannot run. "
-                "Valid: step()."
-            )
-        engine = self.engine
-        engine.has_gradients = False
-        engine.engine.step()
-        if engine.clips_once:
-            engine.restore_clipping()
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing after a step, which clears the gradients itself.
+        """Do nothing: the engine clears the gradients in its step.
 
         Raises:
-            ConfigurationError: There are some that no step has taken: the engine has divided them, and drops none.
+            ConfigurationError: There are gradients that no step has applied. The engine cannot drop them.
         """
         del set_to_none
         if self.engine.has_gradients:
             raise ConfigurationError(
-                "zero_grad: there are gradients that no step has taken, and DeepSpeed's engine cannot drop them. "
-                "Valid: zero_grad after step, or before backward."
+                "zero_grad: backward was called and no step followed. DeepSpeed's engine cannot drop these gradients. "
+                "Call zero_grad after step, or before backward."
             )

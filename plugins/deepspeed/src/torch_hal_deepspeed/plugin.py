@@ -1,4 +1,4 @@
-"""What this package provides; imports no torch."""
+"""The backends of this package; importing it imports no torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from core.specs import ClusterEnvironmentSpec, StrategySpec
 __all__ = ["core_cluster_environments", "core_strategies"]
 
 _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
-    "deepspeed": ("DeepSpeed's engine; ZeRO stage 2 unless its config says another", {}),
-    "deepspeed_stage_1": ("DeepSpeed, ZeRO stage 1: optimizer state divided", {"stage": 1}),
-    "deepspeed_stage_2": ("DeepSpeed, ZeRO stage 2: gradients divided too", {"stage": 2}),
-    "deepspeed_stage_3": ("DeepSpeed, ZeRO stage 3: parameters divided too", {"stage": 3}),
+    "deepspeed": ("DeepSpeed; ZeRO stage 2 unless its config sets another", {}),
+    "deepspeed_stage_1": ("DeepSpeed, ZeRO stage 1: optimizer state sharded", {"stage": 1}),
+    "deepspeed_stage_2": ("DeepSpeed, ZeRO stage 2: gradients sharded too", {"stage": 2}),
+    "deepspeed_stage_3": ("DeepSpeed, ZeRO stage 3: parameters sharded too", {"stage": 3}),
     "deepspeed_stage_1_offload": (
         "DeepSpeed, ZeRO stage 1, the optimizer on the host",
         {"stage": 1, "offload_optimizer": "cpu"},
@@ -48,7 +48,7 @@ def core_strategies() -> Iterator[StrategySpec]:
 
 @hookimpl
 def core_cluster_environments() -> Iterator[ClusterEnvironmentSpec]:
-    """Processes that DeepSpeed's own launcher started."""
+    """Processes started by DeepSpeed's launcher."""
     yield ClusterEnvironmentSpec(
         name="deepspeed",
         target="torch_hal_deepspeed.environment:DeepSpeedEnvironment",

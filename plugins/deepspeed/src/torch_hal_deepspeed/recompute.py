@@ -1,4 +1,4 @@
-"""Activation checkpointing: which parts of a model run their forward pass again in the backward pass."""
+"""Activation checkpointing: the parts of a model that recompute their forward pass in the backward pass."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _MARK = "_recomputed_by_deepspeed"
 
 
 def check_parts(parts: object) -> None:
-    """Refuse what names no classes.
+    """Check that ``parts`` names module classes.
 
     Raises:
-        WrongTypeError: As said.
+        WrongTypeError: It is not a list of module classes or of their names.
     """
     valid = "a list of module classes or of their names"
     if not isinstance(parts, list | tuple | set | frozenset) or not parts:
-        raise WrongTypeError(f"activation_checkpointing={parts!r}. Valid: {valid}, or None.")
+        raise WrongTypeError(f"activation_checkpointing={parts!r} must be {valid}, or None.")
     for item in parts:
         if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, nn.Module)):
-            raise WrongTypeError(f"activation_checkpointing: given {item!r}. Valid: {valid}.")
+            raise WrongTypeError(f"activation_checkpointing: {item!r} is not a module class or its name. Give {valid}.")
 
 
 def recompute(module: nn.Module, parts: Parts, config: Config) -> None:
-    """Let those parts of ``module`` compute their forward pass again, by DeepSpeed's function.
+    """Let these parts of ``module`` recompute their forward pass, with DeepSpeed's function.
 
     Raises:
         ConfigurationError: A class has no instance in ``module``.

@@ -1,23 +1,19 @@
-"""DeepSpeed: its engine drives backward and step, and ZeRO divides what training needs among processes."""
+"""DeepSpeed: its engine runs backward and step, and ZeRO shards the training state over processes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.accelerators import Accelerator
-from core.checkpoints import CheckpointIO
-from core.environments import ClusterEnvironment
 from core.errors import CheckpointError, ConfigurationError, quoted
-from core.precisions import Precision
-from core.strategies import ParallelStrategy, TrainingStepOptions
+from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, TrainingStep, TrainingStepOptions
 from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,
@@ -31,60 +27,52 @@ from torch_hal_deepspeed.config import (
 )
 from torch_hal_deepspeed.engine import Engine, is_divided, is_released, load_divided, whole_state
 from torch_hal_deepspeed.library import import_deepspeed, meet, part
-from torch_hal_deepspeed.module import EngineModule, Inference
+from torch_hal_deepspeed.module import EngineModule
 from torch_hal_deepspeed.optimizer import EngineOptimizer
 from torch_hal_deepspeed.recompute import Parts, check_parts, recompute
 
 __all__ = ["DeepSpeedStrategy"]
 
 DEVICE_TYPES = ("cpu", "cuda", "hpu", "mlu", "mps", "npu", "sdaa", "supa", "xpu")
-"""Those that DeepSpeed has an accelerator for."""
+"""The device types that DeepSpeed supports."""
 
 
-class DeepSpeedStrategy(ParallelStrategy):
-    """DeepSpeed's engine, which divides among processes the optimizer's state, the gradients, and the parameters.
+class DeepSpeedStrategy(ProcessGroupStrategy):
+    """DeepSpeed's engine, which shards optimizer state, gradients and parameters over processes.
 
-    One module with trainable parameters and its one optimizer make an engine when the optimizer is prepared. From then
-    on parameters, gradients and the optimizer's state are the engine's: ``runtime.backward`` and ``optimizer.step``
-    call it, and each step takes all gradients since the last.
+    One module with trainable parameters and its one optimizer form an engine when the optimizer is prepared. From then
+    on the engine owns parameters, gradients and optimizer state: ``runtime.backward`` and ``optimizer.step`` call it,
+    and each step applies all gradients since the last one.
 
     Source: Rajbhandari et al., ZeRO, SC 2020; https://www.deepspeed.ai.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: ``None``: the engine writes its own checkpoints.
-        precision_plugin: The dtype policy, as an object or by name; what the config asks for unless given.
-        stage: How much is divided: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters too. As the config
-            says unless given; 2 where neither says.
-        offload_optimizer: ``"cpu"`` or ``"nvme"``: where the optimizer's state lies and where it steps; ``None`` for on
-            the device, or as the config says.
-        offload_parameters: Likewise for the parameters of stage 3.
-        nvme_path: A directory on the drive, for ``"nvme"``; ``/local_nvme`` where nobody says.
-        activation_checkpointing: Classes of modules, or their names, whose forward pass is run again in the backward
-            pass in place of keeping what it computes; as config["activation_checkpointing"] says how.
-        config: DeepSpeed's own, as a mapping or as the path of a JSON file.
-        shared_memory_op: Whether DeepSpeed may compile its operator for collectives over shared memory on the CPU,
-            which takes half a minute the first time and needs a C++ compiler.
-        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
-        timeout: How long a collective may wait for the other processes.
-        start_method: As in :class:`core.strategies.ParallelStrategy`.
+        stage: What is sharded: 0 nothing, 1 the optimizer state, 2 gradients too, 3 parameters too. The config's value
+            unless given, or 2.
+        offload_optimizer: ``"cpu"`` or ``"nvme"``: where the optimizer state is kept and the optimizer steps; ``None``
+            for the config's value, or the device.
+        offload_parameters: The same for the parameters of stage 3.
+        nvme_path: A directory on the drive, for ``"nvme"``; ``/local_nvme`` by default.
+        activation_checkpointing: Classes of modules, or their names, whose forward pass runs again in the backward pass
+            instead of keeping activations; config["activation_checkpointing"] has its options.
+        config: DeepSpeed's own config, as a mapping or as the path of a JSON file.
+        shared_memory_op: Whether DeepSpeed may compile its operator for collectives over shared memory on the CPU. That
+            takes half a minute the first time, and needs a C++ compiler.
+        **parts: As in :class:`core.strategies.ProcessGroupStrategy`. ``precision`` is what the config asks for unless
+            given; the engine writes its own checkpoints, so ``checkpoint_io`` is ``None``.
 
     Raises:
-        ConfigurationError: An argument is out of its range, or contradicts the config.
-        WrongTypeError: The config is neither mapping nor path.
+        ConfigurationError: An argument is unknown, out of its range, or contradicts the config.
+        WrongTypeError: The config is neither a mapping nor a path.
     """
 
+    distributed_type = "DEEPSPEED"
     name = "deepspeed"
     precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
         *,
         stage: int | None = None,
         offload_optimizer: str | None = None,
@@ -93,37 +81,31 @@ class DeepSpeedStrategy(ParallelStrategy):
         activation_checkpointing: Parts | None = None,
         config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         shared_memory_op: bool = False,
-        process_group_backend: str | None = None,
-        timeout: timedelta = timedelta(minutes=30),
-        start_method: str = "script",
+        **parts: Unpack[ProcessGroupParts],
     ) -> None:
         self.config = read_config(config)
         settle_zero(self.config, stage, offload_optimizer, offload_parameters, nvme_path)
         self.stage: int = self.config["zero_optimization"]["stage"]
-        asked = precision_of(self.config)
-        if isinstance(precision_plugin, str) and asked not in (None, precision_plugin):
+        super().__init__(**parts)
+        requested = dict(self.requested_parts)
+        precision, configured = requested.get("precision"), precision_of(self.config)
+        if isinstance(precision, str) and configured not in (None, precision):
             raise ConfigurationError(
-                f"precision_plugin={precision_plugin!r} contradicts the config, which asks for {asked!r}. Valid: "
-                "one of the two."
+                f"precision={precision!r} contradicts the config, which asks for {configured!r}. Set one of the two."
             )
-        if checkpoint_io is not None and not isinstance(checkpoint_io, DeepSpeedCheckpointIO):
+        if configured is not None:
+            requested.setdefault("precision", configured)
+        checkpoint_io = requested.setdefault("checkpoint_io", DeepSpeedCheckpointIO())
+        if not isinstance(checkpoint_io, DeepSpeedCheckpointIO):
             raise ConfigurationError(
-                f"checkpoint_io={checkpoint_io!r}: DeepSpeed's engine writes its own checkpoints. Valid: None."
+                f"checkpoint_io={checkpoint_io!r}: DeepSpeed's engine writes its own checkpoints. Leave it out."
             )
-        super().__init__(
-            accelerator,
-            cluster_environment,
-            checkpoint_io or DeepSpeedCheckpointIO(),
-            precision_plugin or asked,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            start_method=start_method,
-        )
+        self.requested_parts = MappingProxyType(requested)
         if activation_checkpointing is not None:
             check_parts(activation_checkpointing)
         self.activation_checkpointing = activation_checkpointing
         self.shared_memory_op = shared_memory_op
-        self.infers_together = self.stage == 3  # type: ignore[misc]  # by stage, not by class
+        self.inference_is_collective = self.stage == 3  # type: ignore[misc]  # by stage, not by class
         self._model: EngineModule | None = None
         self._engine: Engine | None = None
 
@@ -133,7 +115,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         """As in the base class.
 
         Raises:
-            ConfigurationError: DeepSpeed refuses the device, the precision on it, or what the config says of ZeRO.
+            ConfigurationError: DeepSpeed does not support the device, the precision on it, or the config.
             BackendError: DeepSpeed cannot be imported for that device.
         """
         super().connect(**parts)
@@ -155,14 +137,13 @@ class DeepSpeedStrategy(ParallelStrategy):
 
     def init_dist_connection(self) -> None:
         """Join the process group, and let DeepSpeed use it."""
-        import_deepspeed(self.root_device.type)  # before there is a group: what it imports takes it as default argument
+        import_deepspeed(self.root_device.type)  # before there is a group, which it would hold as a default argument
         super().init_dist_connection()
         leave = meet(self.local_rank, self.local_processes, self.shared_memory_op)
-        if self._group is not None:
-            self._group.release_at_leave(partial(self._release, leave))
+        self.release_at_leave(partial(self._release, leave))
 
     def _release(self, leave: Callable[[], None]) -> None:
-        """Let go of what holds the process group."""
+        """Release what holds the process group."""
         engine, self._engine = self._engine, None
         model, self._model = self._model, None
         if model is not None:
@@ -175,14 +156,14 @@ class DeepSpeedStrategy(ParallelStrategy):
     # -- modules -------------------------------------------------------------------------------------------------
 
     def init_module(self) -> AbstractContextManager[Any]:
-        """A context in which modules are made divided among the processes, each parameter as soon as it is made.
+        """A context in which the parameters of new modules are sharded over the processes at once.
 
-        For stage 3; for the others it does nothing. All processes start with the parameters of process 0. The run must
-        have begun: ``runtime.strategy``, ``trainer.strategy`` begin it.
+        For stage 3; for other stages it does nothing. All processes start with the parameters of rank 0. The processes
+        must have been started: call ``runtime.launch()`` or ``trainer.runtime.launch()`` first.
         """
         if self.stage < 3:
             return nullcontext()
-        # By its config it takes the dtype; from its argument, on a device without float16, another one.
+        # It takes the dtype from its config, but another one from its argument on a device without float16.
         context: AbstractContextManager[Any] = part("").zero.Init(config_dict_or_path=self._engine_config())
         return context
 
@@ -192,10 +173,10 @@ class DeepSpeedStrategy(ParallelStrategy):
     def setup_module(self, module: nn.Module) -> nn.Module:
         """``module``, called through the engine once its optimizer is prepared too.
 
-        A whole one without trainable parameters is converted and moved alone.
+        An unsharded module without trainable parameters is only converted and moved.
 
         Raises:
-            ConfigurationError: There is another one already, or it is divided and this stage divides none.
+            ConfigurationError: There already is one, or the module is sharded but this stage shards no parameters.
         """
         divided = is_divided(module)
         if not divided and not any(parameter.requires_grad for parameter in module.parameters()):
@@ -220,18 +201,18 @@ class DeepSpeedStrategy(ParallelStrategy):
         return self._model
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The module within."""
+        """The wrapped module."""
         return module.inner if isinstance(module, EngineModule) else module
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """The module within; where its parameters are divided, they are gathered as it runs."""
+        """The wrapped module; sharded parameters are gathered while it runs."""
         if not isinstance(module, EngineModule):
             return module
         if self.stage < 3:
             return module.inner
         if self._engine is None:
             self._start_inference()
-        return Inference(module.inner)
+        return InferenceModule(module.inner)
 
     def _start_inference(self) -> None:
         assert self._model is not None
@@ -243,8 +224,8 @@ class DeepSpeedStrategy(ParallelStrategy):
         """The optimizers, stepped by the engine; schedulers act on their groups as before.
 
         Raises:
-            ConfigurationError: There is no module yet, or an earlier run divided it; the optimizer is another module's,
-                is the second, or has stepped.
+            ConfigurationError: There is no module yet, or an earlier run sharded it; the optimizer belongs to another
+                module, is the second one, or has already stepped.
         """
         return [
             optimizer if self._is_stepped(optimizer) else EngineOptimizer(optimizer, self._make_engine(optimizer))
@@ -252,7 +233,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         ]
 
     def _is_stepped(self, optimizer: Optimizer) -> bool:
-        """Whether ``optimizer`` is what :meth:`setup_optimizers` gave before in this run."""
+        """Whether :meth:`setup_optimizers` has returned ``optimizer`` in this run."""
         return isinstance(optimizer, EngineOptimizer) and optimizer.engine is self._engine
 
     def _make_engine(self, optimizer: Optimizer) -> Engine:
@@ -293,7 +274,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         """DeepSpeed's own engine.
 
         Raises:
-            ConfigurationError: There is none: no optimizer was prepared in this run.
+            ConfigurationError: No optimizer was prepared in this run, so there is none.
         """
         return self._own_engine().engine
 
@@ -305,11 +286,11 @@ class DeepSpeedStrategy(ParallelStrategy):
         return self._engine
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """By the engine; a step takes what several backward passes give.
+        """Run the engine's backward pass; a step applies the gradients of all passes since the last step.
 
         Raises:
-            ConfigurationError: There is no engine, the config wants several batches a step, or an argument is given
-                that the engine's ``backward`` does not take.
+            ConfigurationError: There is no engine, the config asks for several batches per step, or the engine's
+                ``backward`` does not take an argument.
         """
         steps = self.config.get("gradient_accumulation_steps", 1)
         if steps != 1:
@@ -319,37 +300,31 @@ class DeepSpeedStrategy(ParallelStrategy):
             )
         self._own_engine().backward(loss, *args, **kwargs)
 
-    def bound_backward(self) -> Callable[..., None]:
+    def make_backward(self) -> Callable[..., None]:
         """The engine's own, once there is one and the config leaves steps to the loop."""
         engine = self._engine
         if engine is None or engine.optimizer is None or self.config.get("gradient_accumulation_steps", 1) != 1:
             return self.backward
-        return engine.bound_backward()
+        return engine.make_backward()
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """By the engine, which averages what is not averaged yet, clips, steps, and clears the gradients."""
+        """Let the engine average remaining gradients, clip, step, and clear the gradients."""
         return optimizer.step(closure) if closure is not None else optimizer.step()
 
-    def steps_plainly(self) -> bool:
-        """The optimizers that :meth:`setup_optimizers` gives are stepped by the engine themselves."""
+    def uses_native_step(self) -> bool:
+        """``True``: the optimizers that :meth:`setup_optimizers` returns call the engine."""
         return True
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Nothing to do: the engine averages when it steps, or, where gradients are divided, has to at once."""
+        """Nothing to do: the engine averages when it steps, or at once if gradients are sharded."""
         del module
         return nullcontext()
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Nothing to do: the engine, which scales the loss itself, unscales in its step."""
+        """Nothing to do: the engine scales the loss itself, and unscales in its step."""
         del optimizer
 
     def clip_gradients(
-        self, module: nn.Module, optimizer: Optimizer, clip_value: float, algorithm: str = "norm"
-    ) -> Tensor | None:
-        """See :meth:`clip_parameters`."""
-        return self.clip_parameters(module.parameters(), clip_value, algorithm)
-
-    def clip_parameters(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Tensor | None:
         """Let the engine clip in its next step, when it has whole gradients.
@@ -358,7 +333,7 @@ class DeepSpeedStrategy(ParallelStrategy):
             ``None``: the norm is known after the step, from ``strategy.engine.get_global_grad_norm()``.
 
         Raises:
-            ConfigurationError: The engine cannot clip so: by value, by another norm, or some of the parameters alone.
+            ConfigurationError: The engine cannot clip by value, by another norm, or only some of the parameters.
         """
         engine = self._own_engine()
         self.check_clip_algorithm(algorithm)
@@ -380,13 +355,11 @@ class DeepSpeedStrategy(ParallelStrategy):
                 f"{argument}={value!r} contradicts config['gradient_clipping']={own!r}. Valid: one of the two."
             )
 
-    def training_step(
-        self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions
-    ) -> Callable[[Any, int, bool], Tensor | None]:
-        """The engine's backward and step, accumulation and clipping handed over to it.
+    def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
+        """The engine's backward and step; the engine also accumulates and clips.
 
         Raises:
-            ConfigurationError: The config contradicts how the Trainer accumulates or clips.
+            ConfigurationError: The config contradicts the Trainer's accumulation or clipping.
         """
         engine, accumulate = self._own_engine(), options.accumulate
         steps = self.config.get("gradient_accumulation_steps")
@@ -413,10 +386,7 @@ class DeepSpeedStrategy(ParallelStrategy):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> Any:
-        """What stands for the engine's state, which each process writes; the module's own where that has no weights.
-
-        It has none without an optimizer.
-        """
+        """A placeholder for the engine's state, which each process writes; the module's own without an optimizer."""
         if self._engine is None or self._engine.optimizer is None or not self._is_own(module):
             return self.whole_module_state(module)
         return EngineState(self._engine, self._engine.prefix(module))
@@ -426,7 +396,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         return EngineState(self._own_engine())
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
-        """Whole tensors on the host in process 0."""
+        """Whole tensors on the CPU in rank 0."""
         return whole_state(module) if self._engine is not None or is_divided(module) else module.state_dict()
 
     def _is_own(self, module: nn.Module) -> bool:
@@ -434,7 +404,7 @@ class DeepSpeedStrategy(ParallelStrategy):
         return any(id(parameter) in own for parameter in module.parameters())
 
     def load_module_state(self, module: nn.Module, state: Any) -> None:
-        """Take back the weights of a checkpoint that the engine wrote, on any number of processes, or a plain state."""
+        """Load the weights of a checkpoint that an engine on any number of processes wrote, or a plain state."""
         weights = state.weights() if isinstance(state, SavedEngine) else state
         if self._engine is not None and self._is_own(module):
             self._engine.load_weights(module, weights)
@@ -444,14 +414,14 @@ class DeepSpeedStrategy(ParallelStrategy):
             module.load_state_dict(weights)
 
     def load_optimizer_state(self, optimizer: Optimizer, state: Any) -> None:
-        """Take back what the engine wrote, on any number of processes: all of its state, weights included.
+        """Load all state that an engine on any number of processes wrote, weights included.
 
         Raises:
             CheckpointError: Another strategy wrote it.
         """
         if not isinstance(state, SavedEngine):
             raise CheckpointError(
-                f"optimizer {type(optimizer).__name__}: the state is not DeepSpeed's, whose engine takes its own "
-                "alone. Valid: to load the module alone, or the strategy that wrote it."
+                f"optimizer {type(optimizer).__name__}: the state is not DeepSpeed's, and its engine loads no other. "
+                "Load only the module, or use the strategy that wrote the checkpoint."
             )
         state.load_into(self._own_engine())

@@ -28,6 +28,7 @@ with run() as runtime:
     runtime.save({"model": made[1]}, OUT / "trained")
     said["trained"] = outputs(made[1])
 with run() as runtime:
+    runtime.launch()
     strategy: Any = runtime.strategy
     with strategy.init_module():
         own = MLP()

@@ -100,7 +100,7 @@ def train(
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        losses.append(float(runtime.reduce(total)))
+        losses.append(float(runtime.reduce(total, "mean")))
     return losses
 
 
@@ -111,7 +111,7 @@ def evaluate(runtime: core.Runtime, model: nn.Module) -> float:
         inputs, targets = batch_of(1000, 64)
         loss = cross_entropy(model(inputs), targets)
     model.train()
-    return float(runtime.reduce(loss))
+    return float(runtime.reduce(loss, "mean"))
 
 
 def bytes_held(runtime: core.Runtime, made: Made) -> dict[str, int]:
