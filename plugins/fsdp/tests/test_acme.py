@@ -35,6 +35,17 @@ def test_shards_are_where_they_belong(said: dict[str, Any]) -> None:
     assert said["offload"]["devices"] == ["cpu", "acme:0"]
 
 
+@pytest.mark.parametrize(
+    ("form", "backend"), [("fsdp", "accl"), ("offload", "cpu:gloo,acme:accl"), ("hybrid", "accl"), ("tensor", "accl")]
+)
+def test_the_plan_has_the_live_backend(said: dict[str, Any], form: str, backend: str) -> None:
+    """With shards on the host, the process group has a backend for the CPU too, and the Plan says so."""
+    planned, live = said[form]["backends"]
+    assert planned == backend
+    for pair in backend.split(",") if ":" in backend else [f"acme:{backend}"]:
+        assert pair in live.split(",")
+
+
 def test_a_checkpoint_comes_back(said: dict[str, Any]) -> None:
     """Shards on cards are saved, and read back into them."""
     assert said["reloaded"] == pytest.approx(said["fsdp"]["evaluated"], rel=1e-7)

@@ -44,4 +44,4 @@ SPECS = [
 )
 def test_it_passes_the_kit(name: str, options: tuple[str, ...], least: int, tmp_path: Path) -> None:
     """All that is not declared otherwise works, on one process and on two; nothing is expected to fail."""
-    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, least=least)
+    check_backends(f"strategy:{name}", folder=tmp_path, options=options, specs=SPECS, min_passed=least)

@@ -29,12 +29,12 @@ def test_deferred_numbers_are_those_made_at_once(said: dict[str, Any], form: str
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        ("nothing fills", "(Angles)' on 'meta' has no reset_parameters"),
-        ("not all filled", "'inner.weight', 'inner.bias' on 'meta' got no numbers"),
-        ("no plan", "tensor_parallel_plan: not given"),
+        ("nothing fills", "(Angles)' on 'meta' cannot be initialized"),
+        ("not all filled", "'inner.weight', 'inner.bias' on 'meta' was not initialized"),
+        ("no plan", "tensor_parallel_plan is missing"),
         ("plan of nothing", "no module is named 'layers.*.q'"),
         ("no list", "wrap_policy='model'"),
-        ("class", "wrap_policy: 'Block' not in the model. Valid: 'Linear'"),
+        ("class", "wrap_policy: the model has no 'Block'. Valid: 'Linear'"),
         ("tied class", "Embedding shares its parameters 'weight'"),
     ],
 )

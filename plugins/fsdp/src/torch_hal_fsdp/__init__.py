@@ -1,4 +1,4 @@
-"""torch's FSDP2 in torch-hal: a module's parameters, gradients and optimizer state divided among processes."""
+"""torch's FSDP2 in torch-hal: a module's parameters, gradients and optimizer state sharded over processes."""
 
 from __future__ import annotations
 

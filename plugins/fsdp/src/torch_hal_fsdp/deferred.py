@@ -1,4 +1,4 @@
-"""Deferred initialisation: a module made on ``meta`` gets its numbers when it is divided, a layer at a time."""
+"""Deferred initialization: a module on ``meta`` is initialized when it is sharded, one layer at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_hal_fsdp.selection import post_order
 __all__ = ["Deferred", "InitFunction", "find_deferred", "initialise"]
 
 InitFunction = Callable[[nn.Module], object]
-"""Gives a module's own parameters and buffers their numbers, as ``reset_parameters`` does."""
+"""Initializes a module's own parameters and buffers, as ``reset_parameters`` does."""
 
 _RESETS = ("reset_parameters", "_reset_parameters")
 
@@ -32,10 +32,10 @@ class Deferred:
 
 
 def find_deferred(root: nn.Module, init_fn: InitFunction | None) -> list[Deferred]:
-    """What is on ``meta`` in ``root``, in the order in which it was made.
+    """The modules of ``root`` with tensors on ``meta``, in the order in which they were made.
 
     Raises:
-        ConfigurationError: Something is, and nothing says which numbers it gets.
+        ConfigurationError: One of them cannot be initialized.
     """
     names = {id(module): name for name, module in root.named_modules()}
     found = []
@@ -48,25 +48,26 @@ def find_deferred(root: nn.Module, init_fn: InitFunction | None) -> list[Deferre
     without = [text for text, item in zip(without, found, strict=True) if _reset_of(item.module) is None]
     if without and init_fn is None:
         raise ConfigurationError(
-            f"module: {quoted(without)} on 'meta' has no reset_parameters. Valid: init_fn=function(module) on the "
-            "strategy, which fills that module's own parameters and buffers; or a module made on the CPU."
+            f"module: {quoted(without)} on 'meta' cannot be initialized: no reset_parameters. Set "
+            "init_fn=function(module) on the strategy to initialize each module's own parameters and buffers, or "
+            "make the module on the CPU."
         )
     return found
 
 
 def initialise(found: Sequence[Deferred], init_fn: InitFunction | None, device: torch.device) -> None:
-    """Give each module its numbers, whole and on the host, and keep this process's shards of them.
+    """Initialize each full module on the host, and keep this process's shards.
 
     The host's generator draws as it does when the module is made there; parameters that several modules share take the
-    numbers of the first.
+    values of the first.
 
     Args:
-        found: Modules whose parameters have been divided and allocated since.
-        init_fn: What gives them their numbers, in place of their own ``reset_parameters``.
-        device: Where buffers go.
+        found: Modules whose parameters are sharded and allocated by now.
+        init_fn: Initializes a module; its own ``reset_parameters`` if ``None``.
+        device: The device of buffers.
 
     Raises:
-        ConfigurationError: Some numbers were not given.
+        ConfigurationError: Some tensors were not initialized.
     """
     done: set[int] = set()
     for item in found:
@@ -104,9 +105,9 @@ def _check_given(item: Deferred) -> None:
     unset = [f"{item.name}.{name}" for name, tensor in tensors.items() if tensor is None or tensor.isnan().any()]
     if unset:
         raise ConfigurationError(
-            f"module: {quoted(unset)} on 'meta' got no numbers from {type(item.module).__name__}'s reset_parameters or "
-            "from init_fn. Valid: init_fn=function(module) on the strategy that fills all of a module's own parameters "
-            "and buffers."
+            f"module: {quoted(unset)} on 'meta' was not initialized by {type(item.module).__name__}'s reset_parameters "
+            "or by init_fn. Set init_fn=function(module) on the strategy to initialize all of a module's own "
+            "parameters and buffers."
         )
 
 
@@ -120,5 +121,5 @@ def _reset_of(module: nn.Module) -> Callable[[], object] | None:
 
 def _reset(module: nn.Module) -> None:
     reset = _reset_of(module)
-    assert reset is not None  # find_deferred has seen to it
+    assert reset is not None  # find_deferred has checked this
     reset()

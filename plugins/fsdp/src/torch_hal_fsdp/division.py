@@ -1,4 +1,4 @@
-"""Dividing a module among processes, part by part, so that none is ever whole on a device but the part at hand."""
+"""Shard a module over processes part by part: only one part at a time is unsharded on a device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOST = torch.device("cpu")
 
 @attrs.frozen(kw_only=True)
 class Division:
-    """How a module is divided; arguments are those of :class:`torch_hal_fsdp.FSDPStrategy`, and what it runs on."""
+    """How a module is sharded: the arguments of :class:`torch_hal_fsdp.FSDPStrategy`, and the devices."""
 
     mesh: DeviceMesh
     device: torch.device
@@ -43,10 +43,10 @@ class Division:
     init_fn: InitFunction | None
 
     def apply(self, module: nn.Module) -> None:
-        """Divide ``module``, in place; every process calls it.
+        """Shard ``module`` in place; every process calls it.
 
         Raises:
-            ConfigurationError: It cannot be divided so.
+            ConfigurationError: It cannot be sharded this way.
         """
         parts = self._parts(module)
         deferred = find_deferred(module, self.init_fn)
@@ -72,11 +72,11 @@ class Division:
     # -- which parts ---------------------------------------------------------------------------------------------
 
     def _parts(self, module: nn.Module) -> list[nn.Module]:
-        """What is gathered each on its own, inner parts first."""
+        """The parts that are gathered separately, inner parts first."""
         scalars = [name for name, parameter in module.named_parameters() if not parameter.dim()]
         if scalars:
             raise ConfigurationError(
-                f"module: parameters {quoted(scalars)} have no dimension to divide. Valid: shape (1,) in place of ()."
+                f"module: parameters {quoted(scalars)} have no dimension and cannot be sharded. Give them shape (1,)."
             )
         chosen = select("wrap_policy", module, self.wrap_policy)
         if self._policy().param_dtype is not None:
@@ -88,7 +88,7 @@ class Division:
         return [part for part in parts if not self._shares(part, module)]
 
     def _shares(self, part: nn.Module, root: nn.Module) -> bool:
-        """Whether ``part`` has parameters in common with what is outside of it: they must be gathered together."""
+        """Whether ``part`` shares parameters with modules outside of it, so that they must be gathered together."""
         inside = {id(module) for module in part.modules()}
         outside = {
             id(parameter)
@@ -100,11 +100,11 @@ class Division:
         if shared and self.wrap_policy != "blocks" and not isinstance(self.wrap_policy, int):
             raise ConfigurationError(
                 f"wrap_policy={self.wrap_policy!r}: {type(part).__name__} shares its parameters {quoted(shared)} with "
-                "other parts of the model. Valid: a policy that leaves it out, or means a part that holds both."
+                "other parts of the model. Choose a policy without it, or one that selects a part which contains both."
             )
         return bool(shared)
 
-    # -- dividing one --------------------------------------------------------------------------------------------
+    # -- sharding one --------------------------------------------------------------------------------------------
 
     def _divide(self, part: nn.Module, is_root: bool) -> None:
         self._bring(_undivided(part))
@@ -119,7 +119,7 @@ class Division:
         )
 
     def _policy(self, batch_norm: bool = False, is_root: bool = False) -> MixedPrecisionPolicy:
-        """What the precision declares, in FSDP's terms."""
+        """The precision as FSDP's MixedPrecisionPolicy."""
         declared = self.precision
         narrow = declared.compute_dtype is not declared.param_dtype and not batch_norm
         computed = declared.compute_dtype if narrow else declared.param_dtype
@@ -131,7 +131,7 @@ class Division:
         )
 
     def _bring(self, modules: Iterable[nn.Module]) -> None:
-        """Take what is not yet divided to the device, with the numbers that process 0 has.
+        """Move what is not sharded yet to the device, with the values of process 0.
 
         Parameters are replaced, not moved: an optimizer that was made before holds them until it follows, on the host.
         """
@@ -142,8 +142,8 @@ class Division:
             if len(pending) < len(own):
                 if pending:
                     raise ConfigurationError(
-                        f"module: {type(module).__name__} has tensors of its own on 'meta' and others that are not. "
-                        "Valid: all of a module's own on 'meta', or none."
+                        f"module: {type(module).__name__} has some of its own tensors on 'meta' and some not. Make "
+                        "all of a module's own tensors on 'meta', or none."
                     )
                 continue
             for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -159,10 +159,10 @@ class Division:
         dist.broadcast(here, 0)
         return here
 
-    # -- what was made on meta -----------------------------------------------------------------------------------
+    # -- modules on meta -----------------------------------------------------------------------------------------
 
     def _fill(self, module: nn.Module, deferred: list[Deferred]) -> None:
-        """Allocate the shards of what is on ``meta``, and give them the numbers that process 0 would draw."""
+        """Allocate the shards of modules on ``meta`` and initialize them as process 0 would."""
 
         def allocate(tensor: Tensor) -> Tensor:
             if not tensor.is_meta or not isinstance(tensor, DTensor):  # buffers are made whole
@@ -180,7 +180,7 @@ class Division:
 
 
 def _undivided(part: nn.Module) -> Iterator[nn.Module]:
-    """``part`` and what is in it, without what is divided on its own."""
+    """``part`` and its submodules, except those that are sharded separately."""
     yield part
     for child in part.children():
         if not isinstance(child, FSDPModule):
@@ -188,7 +188,7 @@ def _undivided(part: nn.Module) -> Iterator[nn.Module]:
 
 
 def _recompute(part: nn.Module) -> None:
-    """Let the backward pass compute the forward pass of ``part`` again, in place of keeping it."""
+    """Let the backward pass recompute the forward pass of ``part``."""
     forward = part.forward
 
     def forward_kept_by_its_inputs(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Process groups: the mesh that they form, and what a divided module holds of them from one run to the next."""
+"""Process groups: the mesh, and the groups that a sharded module keeps from one run to the next."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
 
 
 def detach(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Let go of the process groups that ``module`` and ``mesh`` hold; its shards stay as they are."""
+    """Release the process groups of ``module`` and ``mesh``; the shards stay unchanged."""
     reshard(module)
     mesh._get_root_mesh()._pg_registry.clear()
     for info in _mesh_infos(module):
@@ -51,7 +51,7 @@ def detach(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def attach(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Tie ``module``, divided in an earlier run over a mesh like ``mesh``, to the process groups of this one.
+    """Connect ``module``, sharded in an earlier run over a mesh like ``mesh``, to the process groups of this run.
 
     The shards know their groups by name, and a mesh that is made in the same way has groups of the same names.
     """
@@ -68,7 +68,7 @@ def attach(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Make all parameters of ``module`` shards, also where the last forward pass left them whole."""
+    """Reshard all parameters of ``module``, also those that the last forward pass left unsharded."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()

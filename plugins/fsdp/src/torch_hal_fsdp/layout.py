@@ -1,4 +1,4 @@
-"""Whole tensors and their shards."""
+"""Full tensors and their shards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def own_part(whole: Tensor, target: DTensor) -> Tensor:
 
 
 def put_whole(target: Tensor, whole: Tensor) -> None:
-    """Copy ``whole`` into ``target``, which may be divided; nobody else takes part."""
+    """Copy ``whole`` into ``target``, which can be sharded; no other process takes part."""
     with torch.no_grad():
         if isinstance(target, DTensor):
             target.to_local().copy_(own_part(whole, target))
@@ -28,11 +28,11 @@ def put_whole(target: Tensor, whole: Tensor) -> None:
 
 
 def to_whole(value: Tensor, device: torch.device) -> Tensor:
-    """``value`` as one tensor in every process; all take part.
+    """``value`` as a full tensor in every process; all processes call it.
 
     Args:
-        value: Divided or not.
-        device: What the processes exchange tensors on.
+        value: Sharded or not.
+        device: The device for communication.
     """
     if not isinstance(value, DTensor):
         return value
@@ -41,12 +41,12 @@ def to_whole(value: Tensor, device: torch.device) -> Tensor:
 
 
 def like(target: Tensor, value: Tensor, device: torch.device) -> Tensor:
-    """``value`` divided as ``target`` is, which has its shape, and where it is; all processes take part.
+    """``value`` sharded like ``target``, of the same shape, and on its device; all processes call it.
 
     Args:
-        target: A divided or a whole tensor.
-        value: Another.
-        device: What the processes exchange tensors on.
+        target: A sharded or full tensor.
+        value: Another one.
+        device: The device for communication.
     """
     if not isinstance(target, DTensor):
         return to_whole(value, device)

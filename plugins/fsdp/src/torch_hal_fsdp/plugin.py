@@ -1,4 +1,4 @@
-"""What this package provides; imports no torch."""
+"""The backends of this package; importing it imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parts of a module are meant: by class, by size, by the model's own list, or the repeated blocks it has."""
+"""Select parts of a module by class, by size, by the model's own list, or as repeated blocks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 __all__ = ["Selection", "check_selection", "post_order", "select"]
 
 Selection = str | int | Sequence[type[nn.Module] | str] | Callable[[nn.Module], bool]
-"""``"blocks"``, ``"model"``, a number of parameters, classes or names of classes, or a function that says so."""
+"""``"blocks"``, ``"model"``, a number of parameters, classes or their names, or a function of a module."""
 
-WORDS = ("blocks", "model")
+ARGUMENTS = ("blocks", "model")
 VALID = (
     "'blocks', 'model' (its _no_split_modules), a number of parameters from 1, a list of module classes or their "
     "names, or a function of a module that returns a bool"
@@ -21,29 +21,29 @@ VALID = (
 
 
 def check_selection(argument: str, selection: object) -> None:
-    """Refuse what is no :data:`Selection`.
+    """Check that ``selection`` is a :data:`Selection`.
 
     Raises:
-        ConfigurationError: A word is unknown, a number is below 1, or a list is empty.
-        WrongTypeError: It is of another kind.
+        ConfigurationError: A name is unknown, a number is below 1, or a list is empty.
+        WrongTypeError: It has the wrong type.
     """
     if isinstance(selection, str):
-        if selection not in WORDS:
-            raise ConfigurationError(f"{argument}={selection!r}: unknown. Valid: {VALID}.")
+        if selection not in ARGUMENTS:
+            raise ConfigurationError(f"{argument}={selection!r} is unknown. Valid: {VALID}.")
     elif isinstance(selection, int) and not isinstance(selection, bool):
         if selection < 1:
-            raise ConfigurationError(f"{argument}={selection!r}: no number of parameters. Valid: {VALID}.")
+            raise ConfigurationError(f"{argument}={selection!r} is not a valid number of parameters. Valid: {VALID}.")
     elif isinstance(selection, Sequence):
         if not selection:
-            raise ConfigurationError(f"{argument}={selection!r}: empty. Valid: {VALID}.")
+            raise ConfigurationError(f"{argument}={selection!r} is empty. Valid: {VALID}.")
         if not all(isinstance(item, str) or _is_module_class(item) for item in selection):
-            raise WrongTypeError(f"{argument}={selection!r}. Valid: {VALID}.")
+            raise WrongTypeError(f"{argument}={selection!r} has the wrong type. Valid: {VALID}.")
     elif not callable(selection) or _is_module_class(selection):
-        raise WrongTypeError(f"{argument}={selection!r}. Valid: {VALID}.")
+        raise WrongTypeError(f"{argument}={selection!r} has the wrong type. Valid: {VALID}.")
 
 
 def select(argument: str, root: nn.Module, selection: Selection) -> list[nn.Module]:
-    """The parts of ``root`` that ``selection`` means, inner ones first; never ``root`` itself, nor bare containers.
+    """The parts of ``root`` that ``selection`` selects, inner ones first; never ``root`` itself or bare containers.
 
     Raises:
         ConfigurationError: The model has no list of its own, or a class is not in it.
@@ -59,7 +59,7 @@ def select(argument: str, root: nn.Module, selection: Selection) -> list[nn.Modu
 
 
 def post_order(root: nn.Module) -> list[nn.Module]:
-    """``root`` and all within it, each once, children before what they are in: the order in which they were made."""
+    """``root`` and all its submodules once, children before parents: the order in which they were made."""
     found: dict[int, nn.Module] = {}
 
     def visit(module: nn.Module) -> None:
@@ -91,7 +91,7 @@ def _blocks(root: nn.Module) -> list[nn.Module]:
 
 
 def _by_size(inner: Iterable[nn.Module], size: int) -> list[nn.Module]:
-    """The modules with at least so many parameters that are in no smaller one that has."""
+    """The smallest modules with at least that many parameters."""
     chosen: list[nn.Module] = []
     taken: set[int] = set()
     for module in inner:
@@ -110,12 +110,12 @@ def _named(argument: str, inner: Iterable[nn.Module], classes: Sequence[type[nn.
     absent += [kind.__name__ for kind in types if not any(isinstance(module, kind) for module in inner)]
     if absent:
         there = sorted({type(module).__name__ for module in inner})
-        raise ConfigurationError(f"{argument}: {quoted(absent)} not in the model. Valid: {quoted(there)}.")
+        raise ConfigurationError(f"{argument}: the model has no {quoted(absent)}. Valid: {quoted(there)}.")
     return [module for module in inner if type(module).__name__ in names or isinstance(module, types)]
 
 
 def _own_list(argument: str, root: nn.Module) -> list[str]:
-    """What the parts of ``root`` that have a list of their own say; names of classes that they lack do not count."""
+    """The classes in the ``_no_split_modules`` of ``root`` and its parts, without those that do not occur."""
     there = {type(module).__name__ for module in root.modules()}
     said = {name for module in root.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     if not said & there:

@@ -1,4 +1,4 @@
-"""FSDP2: parameters, gradients and optimizer state divided among processes."""
+"""FSDP2: parameters, gradients and optimizer state sharded over processes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +18,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
 
 from core.accelerators import Accelerator
-from core.checkpoints import CheckpointIO, ShardedCheckpointIO
-from core.environments import ClusterEnvironment
+from core.checkpoints import ShardedCheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.precisions import Precision
-from core.strategies import ParallelStrategy
+from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
 from torch_hal_fsdp.groups import attach, detach, make_mesh, reshard
@@ -36,55 +33,54 @@ __all__ = ["FSDPStrategy"]
 STATE_DICT_TYPES = ("sharded", "full")
 
 
-class FSDPStrategy(ParallelStrategy):
+class FSDPStrategy(ProcessGroupStrategy):
     """Each process holds a part of the parameters, gradients and optimizer state.
 
-    A block's parameters are gathered when a forward or backward pass comes to it and let go after it; its gradients are
-    averaged and divided in one operation. The module is divided in place: its parameters become
+    A block's parameters are gathered when a forward or backward pass reaches it, and released after it; its gradients
+    are averaged and sharded in one operation. The module is sharded in place: its parameters become
     :class:`torch.distributed.tensor.DTensor`, and stay so after the run.
 
     Source: Zhao et al., PyTorch FSDP, VLDB 2023; :func:`torch.distributed.fsdp.fully_shard`.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: How checkpoints are written, as an object or by name; for ``state_dict_type="sharded"`` one that
-            every process writes with, :class:`core.checkpoints.ShardedCheckpointIO` unless given.
-        precision_plugin: The dtype policy, as an object or by name.
-        wrap_policy: Which parts of the model are gathered each on their own: ``"blocks"``, the outermost modules whose
-            class is repeated in one list of modules; ``"model"``, those that its ``_no_split_modules`` names; a number,
-            of parameters that each at least has; a list of module classes or their names; or a function of a module
-            that returns a bool. What is left is gathered for the whole pass.
-        reshard_after_forward: Whether a part is let go after its forward pass and gathered again for its backward pass;
-            ``None`` for all but what is left; a number to keep it divided among so many processes between the two.
-        activation_checkpointing: Which parts run their forward pass again in the backward pass, in place of keeping
-            what it computes: as ``wrap_policy``; ``None`` for none.
-        compile_blocks: Whether each part of ``wrap_policy`` is compiled; or the options of :func:`torch.compile`.
-        cpu_offload: Whether shards, gradients and optimizer state stay in the host's memory, where the optimizer steps.
-        replicas: How many groups of processes hold the whole model each; ``"nodes"`` for one on each machine.
-        tensor_parallel_size: How many processes share the work on one batch; ``"node"`` for those of a machine.
-        tensor_parallel_plan: How: names of modules, in which ``*`` stands for any, and ``"colwise"``, ``"rowwise"``,
-            ``"sequence"`` or torch's ParallelStyle objects; unless given, the model's attribute of this name.
-        init_fn: What gives a module that was made on ``meta`` its own parameters and buffers, in place of its
+        wrap_policy: Which submodules are gathered separately: ``"blocks"`` for the outermost modules whose class is
+            repeated in one list of modules; ``"model"`` for those that its ``_no_split_modules`` names; a number for
+            modules with at least that many parameters; a list of module classes or their names; or a function of a
+            module that returns a bool. All other parameters are gathered for the whole pass.
+        reshard_after_forward: Whether a block is released after its forward pass and gathered again for its backward
+            pass. ``None`` means all blocks, but not the other parameters; a number keeps parameters sharded over that
+            many processes between the two passes.
+        activation_checkpointing: Which submodules run their forward pass again in the backward pass instead of keeping
+            activations: as ``wrap_policy``; ``None`` for none.
+        compile_blocks: Whether each block of ``wrap_policy`` is compiled; or the options of :func:`torch.compile`.
+        cpu_offload: Whether shards, gradients and optimizer state stay in CPU memory, where the optimizer steps.
+        replicas: The number of groups of processes that hold the whole model each; ``"nodes"`` for one per machine.
+        tensor_parallel_size: The number of processes that share the work on one batch; ``"node"`` for those of a
+            machine.
+        tensor_parallel_plan: How modules are sharded: names of modules, in which ``*`` matches any, mapped to
+            ``"colwise"``, ``"rowwise"``, ``"sequence"`` or torch's ParallelStyle objects; the model's attribute of this
+            name unless given.
+        init_fn: Initializes a module's own parameters and buffers if it was created on ``meta``, instead of its
             ``reset_parameters``.
-        state_dict_type: ``"sharded"``, each process writes what it holds; or ``"full"``, process 0 gathers and writes
-            whole tensors.
-        reduce_each_batch: Whether gradients are averaged and divided after each batch of an accumulation, which keeps
-            them at their share of the memory, rather than once a step.
-        process_group_backend: The ``torch.distributed`` backend; the accelerator's own where none is named.
-        timeout: How long a collective may wait for the other processes.
-        start_method: As in :class:`core.strategies.ParallelStrategy`.
+        state_dict_type: ``"sharded"``: each process writes what it holds; ``"full"``: rank 0 gathers and writes whole
+            tensors.
+        reduce_each_batch: Whether gradients are averaged and sharded after each accumulated batch, which saves memory,
+            instead of once per step.
+        **parts: As in :class:`core.strategies.ProcessGroupStrategy`. For ``state_dict_type="sharded"``,
+            ``checkpoint_io`` is one that every process writes with, unless given
+            :class:`core.checkpoints.ShardedCheckpointIO`.
+
+    Raises:
+        ConfigurationError: An argument is unknown or has an invalid value.
+        WrongTypeError: An argument has the wrong type.
     """
 
+    distributed_type = "FSDP"
     name = "fsdp"
-    infers_together: ClassVar[bool] = True
+    inference_is_collective: ClassVar[bool] = True
 
     def __init__(
         self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
         *,
         wrap_policy: Selection = "blocks",
         reshard_after_forward: bool | int | None = None,
@@ -97,23 +93,13 @@ class FSDPStrategy(ParallelStrategy):
         init_fn: InitFunction | None = None,
         state_dict_type: str = "sharded",
         reduce_each_batch: bool = False,
-        process_group_backend: str | None = None,
-        timeout: timedelta = timedelta(minutes=30),
-        start_method: str = "script",
+        **parts: Unpack[ProcessGroupParts],
     ) -> None:
         if state_dict_type not in STATE_DICT_TYPES:
             raise ConfigurationError(f"state_dict_type={state_dict_type!r}. Valid: {quoted(STATE_DICT_TYPES)}.")
-        if checkpoint_io is None and state_dict_type == "sharded":
-            checkpoint_io = ShardedCheckpointIO()
-        super().__init__(
-            accelerator,
-            cluster_environment,
-            checkpoint_io,
-            precision_plugin,
-            process_group_backend=process_group_backend,
-            timeout=timeout,
-            start_method=start_method,
-        )
+        if parts.get("checkpoint_io") is None and state_dict_type == "sharded":
+            parts["checkpoint_io"] = ShardedCheckpointIO()
+        super().__init__(**parts)
         check_selection("wrap_policy", wrap_policy)
         if activation_checkpointing is not None:
             check_selection("activation_checkpointing", activation_checkpointing)
@@ -128,7 +114,7 @@ class FSDPStrategy(ParallelStrategy):
                 f"replicas={replicas!r} contradicts tensor_parallel_size={tensor_parallel_size!r}. Valid: one of them."
             )
         for argument, given, kinds, valid in (
-            ("reshard_after_forward", reshard_after_forward, (int, type(None)), "True, False, None, or a whole number"),
+            ("reshard_after_forward", reshard_after_forward, (int, type(None)), "True, False, None, or an integer"),
             ("compile_blocks", compile_blocks, (bool, Mapping), "True, False, or torch.compile's options as a mapping"),
             ("cpu_offload", cpu_offload, (bool,), "True, False"),
             ("reduce_each_batch", reduce_each_batch, (bool,), "True, False"),
@@ -137,7 +123,7 @@ class FSDPStrategy(ParallelStrategy):
                 raise WrongTypeError(f"{argument}={given!r}. Valid: {valid}.")
         if reshard_after_forward is not None and reshard_after_forward < 0:
             raise ConfigurationError(
-                f"reshard_after_forward={reshard_after_forward!r}. Valid: True, False, None, or a number from 2."
+                f"reshard_after_forward={reshard_after_forward!r}: must be True, False, None, or an integer from 2."
             )
         self.wrap_policy = wrap_policy
         self.reshard_after_forward = reshard_after_forward
@@ -155,16 +141,23 @@ class FSDPStrategy(ParallelStrategy):
 
     # -- who and where -------------------------------------------------------------------------------------------
 
+    def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
+        """As in the base class; with ``cpu_offload`` also a backend for the CPU, where gradient norms are combined."""
+        backend = super().process_group_backend_for(accelerator, device)
+        if self.process_group_backend is None and self.cpu_offload and device.type != "cpu" and ":" not in str(backend):
+            return f"cpu:gloo,{device.type}:{backend}"
+        return backend
+
     def connect(self, **parts: Any) -> None:
         """As in the base class.
 
         Raises:
-            ConfigurationError: The number of processes cannot be divided as the arguments say, the loss is scaled under
-                tensor parallelism, or the CheckpointIO writes in process 0 only what each process should write.
+            ConfigurationError: The number of processes is not divisible as the arguments require, the loss is scaled
+                under tensor parallelism, or ``state_dict_type="sharded"`` and only rank 0 writes with the CheckpointIO.
         """
         super().connect(**parts)
-        processes = parts["num_nodes"] * self.local_processes
-        self._replicas = parts["num_nodes"] if self.replicas == "nodes" else int(self.replicas)
+        processes, num_nodes = self.plan.world_size, self.plan.num_nodes
+        self._replicas = num_nodes if self.replicas == "nodes" else int(self.replicas)
         is_node = self.tensor_parallel_size == "node"
         self._tensor = self.local_processes if is_node else int(self.tensor_parallel_size)
         for argument, size in (("replicas", self._replicas), ("tensor_parallel_size", self._tensor)):
@@ -184,11 +177,6 @@ class FSDPStrategy(ParallelStrategy):
                 f"checkpoint_io={type(self.checkpoint_io).__name__} with state_dict_type='sharded': process 0 alone "
                 "writes with it. Valid: state_dict_type='full', or checkpoint_io='sharded'."
             )
-        device = self.parallel_devices[0]
-        if self.cpu_offload and device.type != "cpu" and self.process_group_backend is None:
-            # Norms of gradients that are kept on the host are combined there.
-            own = self.accelerator.process_group_backend(device)
-            self.process_group_backend = own if ":" in own else f"cpu:gloo,{device.type}:{own}"
 
     def _check_reshard(self, shards: int) -> None:
         size = self.reshard_after_forward
@@ -200,16 +188,16 @@ class FSDPStrategy(ParallelStrategy):
 
     @property
     def data_shards(self) -> int:
-        """Processes that share the work on a batch take the same data."""
+        """The number of parts of the data; processes that share the work on a batch take the same part."""
         return self.world_size // self._tensor
 
     @property
     def data_shard(self) -> int:
-        """Which part of the data this process takes."""
+        """The part of the data that this process takes."""
         return self.global_rank // self._tensor
 
     def init_dist_connection(self) -> None:
-        """Join the process group, and form those of the mesh: (replicas, shards) or (shards, processes of a batch)."""
+        """Join the process group, and create the mesh: (replicas, shards) or (shards, processes of a batch)."""
         super().init_dist_connection()
         sizes = {"replicate": self._replicas, "shard": self.data_shards // self._replicas, "tensor": self._tensor}
         used = {name: size for name, size in sizes.items() if name == "shard" or size > 1}
@@ -222,14 +210,14 @@ class FSDPStrategy(ParallelStrategy):
         """All processes of the run, along the dimensions ``replicate``, ``shard``, ``tensor`` that it has.
 
         Raises:
-            ConfigurationError: The run has not begun, or has ended.
+            ConfigurationError: No run is active.
         """
         if self._mesh is None:
-            raise ConfigurationError(f"strategy {self.name!r} is not live: there is no mesh of processes.")
+            raise ConfigurationError(f"strategy {self.name!r}: there is a mesh only while a run is active.")
         return self._mesh
 
     def teardown(self, failed: bool = False) -> None:
-        """Leave the others; modules stay divided."""
+        """As in the base class; modules stay sharded."""
         super().teardown(failed)
         self._mesh = None
         self._followed.clear()
@@ -237,13 +225,13 @@ class FSDPStrategy(ParallelStrategy):
     # -- modules -------------------------------------------------------------------------------------------------
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """``module`` itself, divided; one of an earlier run as it was divided there.
+        """``module`` itself, sharded; a module of an earlier run stays sharded as it is.
 
-        All processes start with the parameters and buffers of process 0. What is on ``meta`` gets its numbers now, one
-        module at a time, as process 0's generator draws them.
+        All processes start with the parameters and buffers of rank 0. Modules on ``meta`` are initialized now, one at a
+        time, with the random numbers of rank 0's generator.
 
         Raises:
-            ConfigurationError: It cannot be divided as the arguments say.
+            ConfigurationError: It cannot be sharded as the arguments require.
         """
         if isinstance(module, FSDPModule):
             return self._take_up(module)
@@ -267,13 +255,13 @@ class FSDPStrategy(ParallelStrategy):
         return module
 
     def _take_up(self, module: nn.Module) -> nn.Module:
-        """A module that was divided before: in this run, or in an earlier one over as many processes."""
+        """Use a module that was sharded before: in this run, or in an earlier one over an equal mesh."""
         here = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
         divided = module.__dict__.get("_divided_over")
         if divided != here:
             raise ConfigurationError(
-                f"module: it is divided already, over {divided}, and this run's processes form {here}. Valid: a new "
-                "module, which loads a checkpoint."
+                f"module: it is divided already, over {divided}, but this run's processes form {here}. Create a new "
+                "module, and load a checkpoint."
             )
         reshard(module)
         attach(module, self.mesh)
@@ -281,15 +269,14 @@ class FSDPStrategy(ParallelStrategy):
         return module
 
     def _let_go_at_leave(self, module: nn.Module) -> None:
-        if self._group is not None:
-            self._group.release_at_leave(partial(detach, module, self.mesh))
+        self.release_at_leave(partial(detach, module, self.mesh))
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """``module``, outside of :class:`torch.inference_mode`: what is gathered within is no good for training."""
-        return _WithoutGradients(module)
+        """``module``, outside of :class:`torch.inference_mode`: parameters gathered in it cannot be trained later."""
+        return InferenceModule(module)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Backward within leaves gradients whole and unreduced, unless they are to be reduced each batch."""
+        """A context in which backward leaves gradients whole and unreduced, unless ``reduce_each_batch``."""
         if self.reduce_each_batch or not isinstance(module, FSDPModule):
             return nullcontext()
         return _unreduced(module)
@@ -297,11 +284,11 @@ class FSDPStrategy(ParallelStrategy):
     # -- optimizers ----------------------------------------------------------------------------------------------
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """The optimizers themselves, their groups naming the divided parameters.
+        """The optimizers themselves; their groups hold the sharded parameters.
 
         Raises:
-            ConfigurationError: One has stepped before, or wants all parameters in one operation where they lie on
-                meshes apart.
+            ConfigurationError: One has already stepped, or is ``foreach`` or ``fused`` but its parameters are on
+                different meshes.
         """
         for optimizer in optimizers:
             self._follow(optimizer)
@@ -313,34 +300,34 @@ class FSDPStrategy(ParallelStrategy):
             if optimizer.state and any(new is not old for new, old in zip(followed, group["params"], strict=True)):
                 raise ConfigurationError(
                     f"optimizer {type(optimizer).__name__}: it has stepped before strategy {self.name!r} divided its "
-                    "parameters. Valid: prepare a new optimizer, then load what was saved."
+                    "parameters. Prepare a new optimizer, then load the checkpoint."
                 )
             group["params"] = followed
             meshes = {parameter.device_mesh for parameter in followed if isinstance(parameter, DTensor)}
             if len(meshes) > 1 and (group.get("foreach") or group.get("fused")):
                 raise ConfigurationError(
                     f"optimizer {type(optimizer).__name__}: foreach or fused, with some parameters that "
-                    "tensor_parallel_plan divides and some that it does not. Valid: neither of the two."
+                    "tensor_parallel_plan divides and some that it does not. Set foreach=False and fused=False."
                 )
 
     def _divided_form(self, parameter: nn.Parameter) -> nn.Parameter:
-        """What ``parameter`` became when its module was divided; itself, if it was not."""
+        """The sharded form of ``parameter``; itself, if its module was not sharded."""
         before, divided = self._followed.get(id(parameter), (None, parameter))
         return divided if before is not None and before() is parameter else parameter
 
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """Divided tensors; with ``state_dict_type="full"`` whole ones in process 0, and nothing in the others."""
+        """Sharded tensors; with ``state_dict_type="full"``, whole ones in rank 0, and nothing in the others."""
         state = module.state_dict()
         return state if self.state_dict_type == "sharded" else self._whole(state)
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
-        """Whole tensors on the host in process 0, nothing in the others."""
+        """Whole tensors on the CPU in rank 0, nothing in the others."""
         return self._whole(module.state_dict())
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """Take back a state that any strategy wrote, this process its shards."""
+        """Load this process's shards of a state that any strategy wrote."""
         module.load_state_dict(self._laid_out(module.state_dict(), state))
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
@@ -352,7 +339,7 @@ class FSDPStrategy(ParallelStrategy):
         return {**state, "state": by_parameter}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """Take back a state that any strategy wrote, this process its shards."""
+        """Load this process's shards of a state that any strategy wrote."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         indices = [index for group in state["param_groups"] for index in group["params"]]
         taken = dict(state["state"])
@@ -365,7 +352,7 @@ class FSDPStrategy(ParallelStrategy):
         optimizer.load_state_dict({**state, "state": taken})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """As in the base class; of what was written divided, this process reads its part."""
+        """As in the base class; of sharded tensors, this process reads its part."""
         if not isinstance(self.checkpoint_io, ShardedCheckpointIO):
             return super().load_checkpoint(path)
         placements = [Shard(0) if name == "shard" else Replicate() for name in self.mesh.mesh_dim_names or ()]
@@ -388,22 +375,10 @@ class FSDPStrategy(ParallelStrategy):
         return laid_out
 
 
-class _WithoutGradients(nn.Module):
-    """Calls ``module`` in :class:`torch.no_grad`."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode(False), torch.no_grad():
-            return self.module(*args, **kwargs)
-
-
-def _check_size(argument: str, size: object, word: str) -> None:
-    if size == word or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
+def _check_size(argument: str, size: object, name: str) -> None:
+    if size == name or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
         return
-    raise ConfigurationError(f"{argument}={size!r}. Valid: a whole number from 1, or {word!r}.")
+    raise ConfigurationError(f"{argument}={size!r}: must be an integer of at least 1, or {name!r}.")
 
 
 @contextmanager

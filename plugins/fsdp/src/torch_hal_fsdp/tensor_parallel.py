@@ -1,4 +1,4 @@
-"""Tensor parallelism by a plan: which layers are divided, and how."""
+"""Tensor parallelism by a plan: which layers are sharded, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 __all__ = ["Plan", "apply_plan", "check_plan", "find_plan"]
 
 Plan = Mapping[str, ParallelStyle | str]
-"""Names of modules, in which ``*`` stands for any, and how each is divided."""
+"""Names of modules, with ``*`` for any, and how each is sharded."""
 
 STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "colwise": ColwiseParallel,
@@ -32,21 +32,21 @@ VALID = f"a mapping of module names to {quoted(STYLES)} or torch's ParallelStyle
 
 
 def check_plan(plan: object) -> None:
-    """Refuse what is no :data:`Plan`.
+    """Check that ``plan`` is a :data:`Plan`.
 
     Raises:
-        WrongTypeError: It is no mapping of names to styles.
+        WrongTypeError: It is not a mapping of names to styles.
         ConfigurationError: It is empty, or a style is unknown.
     """
     if not isinstance(plan, Mapping) or not all(isinstance(name, str) for name in plan):
-        raise WrongTypeError(f"tensor_parallel_plan={plan!r}. Valid: {VALID}.")
+        raise WrongTypeError(f"tensor_parallel_plan={plan!r} must be {VALID}.")
     if not plan:
-        raise ConfigurationError(f"tensor_parallel_plan={plan!r}: empty. Valid: {VALID}.")
+        raise ConfigurationError(f"tensor_parallel_plan={plan!r} is empty. Give {VALID}.")
     for name, style in plan.items():
         if isinstance(style, str) and style not in STYLES:
-            raise ConfigurationError(f"tensor_parallel_plan: {name!r} is {style!r}, unknown. Valid: {quoted(STYLES)}.")
+            raise ConfigurationError(f"tensor_parallel_plan[{name!r}]={style!r} is unknown. Valid: {quoted(STYLES)}.")
         if not isinstance(style, str | ParallelStyle):
-            raise WrongTypeError(f"tensor_parallel_plan: {name!r} is {style!r}. Valid: {VALID}.")
+            raise WrongTypeError(f"tensor_parallel_plan[{name!r}]={style!r} has the wrong type. Give {VALID}.")
 
 
 def find_plan(root: nn.Module, given: Plan | None) -> tuple[nn.Module, Plan]:
@@ -57,7 +57,7 @@ def find_plan(root: nn.Module, given: Plan | None) -> tuple[nn.Module, Plan]:
 
     Raises:
         ConfigurationError: There is none, or no module has the names in it.
-        WrongTypeError: A model's own is no plan.
+        WrongTypeError: A model's own attribute is not a plan.
     """
     if given is None:
         for module in root.modules():
@@ -66,14 +66,13 @@ def find_plan(root: nn.Module, given: Plan | None) -> tuple[nn.Module, Plan]:
                 check_plan(plan)
                 return _owner(module, plan), plan
         raise ConfigurationError(
-            "tensor_parallel_plan: not given, and no part of the model has an attribute of that name. Valid: "
-            f"{VALID}, on the strategy or the model."
+            f"tensor_parallel_plan is missing: neither the strategy nor a part of the model has one. Set it to {VALID}."
         )
     return _owner(root, given), given
 
 
 def apply_plan(module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
-    """Divide the layers of ``module`` that ``plan`` names over ``mesh``, of one dimension; in place."""
+    """Shard the layers of ``module`` that ``plan`` names over the one-dimensional ``mesh``, in place."""
     styles = {name: STYLES[style]() if isinstance(style, str) else style for name, style in plan.items()}
     parallelize_module(module, mesh, styles)
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from problem import Transformer, evaluate, make, say, train
 from torch_hal_fsdp import FSDPStrategy
 
@@ -28,6 +29,7 @@ for name, strategy in FORMS.items():
         said[name] = train(runtime, made, accumulate=2, clip_norm=0.1)
         said[name]["evaluated"] = evaluate(runtime, made)
         said[name]["devices"] = devices
+        said[name]["backends"] = [runtime.plan.process_group_backend, str(dist.get_backend_config())]
         if name == "fsdp":
             runtime.save({"model": made[1], "optimizer": made[2]}, "saved")
             train(runtime, made, steps=1)

@@ -142,7 +142,7 @@ def train(
             runtime.clip_grad_value_(model.parameters(), clip_value)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(runtime.reduce(total)))
+        losses.append(float(runtime.reduce(total, "mean")))
     return {"losses": losses, "norms": norms}
 
 
@@ -151,7 +151,7 @@ def evaluate(runtime: Runtime, made: Made) -> float:
     own, model, _ = made
     with torch.no_grad():
         losses = [loss_of(model, *own_batch(runtime, own, 1000 + number)) for number in range(3)]
-    return float(runtime.reduce(torch.stack(losses).mean()))
+    return float(runtime.reduce(torch.stack(losses).mean(), "mean"))
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
