@@ -52,7 +52,7 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             state.epoch += 1
-            mean = runtime.reduce(loss.detach()).item()
+            mean = runtime.reduce(loss.detach(), "mean").item()
             if runtime.is_main_process:
                 logger.info("epoch %d: loss %.4f on %d process(es)", state.epoch, mean, runtime.num_processes)
             time.sleep(words.pause)

@@ -62,7 +62,7 @@ def test_ranks(environ: Mapping[str, str], uses_mpi: bool) -> None:
 
 def test_address_of_another_strategy() -> None:
     """Horovod's launcher names no port to meet at; one that the user names is taken."""
-    with pytest.raises(ConfigurationError, match=r"MASTER_ADDR: not set.*strategy='horovod'"):
+    with pytest.raises(ConfigurationError, match=r"MASTER_ADDR is not set.*strategy='horovod'"):
         _ = HorovodEnvironment(GLOO).main_address
     environment = HorovodEnvironment({**GLOO, "MASTER_ADDR": "one", "MASTER_PORT": "5000"})
     assert (environment.main_address, environment.main_port) == ("one", 5000)
@@ -71,13 +71,13 @@ def test_address_of_another_strategy() -> None:
 @pytest.mark.parametrize(
     ("changes", "processes", "machines", "message"),
     [
-        ({}, 3, 3, r"devices: 3 process.*started 2 \(HOROVOD_LOCAL_SIZE\)"),
-        ({}, 2, 1, r"num_nodes=1: the launcher started 3"),
-        ({"HOROVOD_RANK": "6"}, 2, 3, "a rank must be below its size"),
-        ({"HOROVOD_LOCAL_RANK": "2"}, 2, 3, "a rank must be below its size"),
+        ({}, 3, 3, r"devices asks for 3 process.*started 2 \(HOROVOD_LOCAL_SIZE\)"),
+        ({}, 2, 1, r"num_nodes=1, but the launcher has started processes on 3"),
+        ({"HOROVOD_RANK": "6"}, 2, 3, "a rank must be smaller than its world size"),
+        ({"HOROVOD_LOCAL_RANK": "2"}, 2, 3, "a rank must be smaller than its world size"),
         ({"HOROVOD_SIZE": "7"}, 2, 3, "same number of processes"),
-        ({"HOROVOD_RANK": "4"}, 2, 3, "count through the machines"),
-        ({"HOROVOD_RANK": "x"}, 2, 3, "HOROVOD_RANK: given 'x'"),
+        ({"HOROVOD_RANK": "4"}, 2, 3, "ranks must be consecutive on each machine"),
+        ({"HOROVOD_RANK": "x"}, 2, 3, "HOROVOD_RANK is 'x'"),
     ],
 )
 def test_contradictions(changes: Mapping[str, str], processes: int, machines: int, message: str) -> None:

@@ -1,6 +1,6 @@
 """Horovod in torch-hal: strategy and cluster environment ``horovod``.
 
-The public names are imported when they are first asked for, since finding out who started a process needs no torch.
+The public names are imported on first use: detecting Horovod's processes needs no torch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ BY_GLOO = {
     "local_rank": "HOROVOD_LOCAL_RANK",
     "local_size": "HOROVOD_LOCAL_SIZE",
 }
-"""What ``horovodrun --gloo``, ``horovod.run`` and the elastic driver set."""
+"""Variables that ``horovodrun --gloo``, ``horovod.run`` and the elastic driver set."""
 
 BY_MPI = {
     "rank": "OMPI_COMM_WORLD_RANK",
@@ -20,16 +20,16 @@ BY_MPI = {
     "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
     "local_size": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
-"""What Open MPI's ``mpirun`` sets."""
+"""Variables that Open MPI's ``mpirun`` sets."""
 
 
 def started(environ: Mapping[str, str]) -> bool:
-    """Whether this is one of Horovod's processes; mpirun's are only with the word ``HOROVOD_CONTROLLER=mpi``."""
+    """Whether this is one of Horovod's processes; mpirun's are only recognized with ``HOROVOD_CONTROLLER=mpi``."""
     if all(name in environ for name in BY_GLOO.values()):
         return True
     return started_by_mpi(environ) and environ.get("HOROVOD_CONTROLLER", "").lower() == "mpi"
 
 
 def started_by_mpi(environ: Mapping[str, str]) -> bool:
-    """Whether the ranks are mpirun's."""
+    """Whether mpirun set the ranks."""
     return "HOROVOD_RANK" not in environ and all(name in environ for name in BY_MPI.values())

@@ -1,4 +1,4 @@
-"""Processes that Horovod's launchers started."""
+"""Processes started by Horovod's launchers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["HorovodEnvironment"]
 
 
 class HorovodEnvironment(LaunchedEnvironment):
-    """Ranks from ``HOROVOD_RANK``, ``HOROVOD_SIZE`` and the like.
+    """Ranks from ``HOROVOD_RANK``, ``HOROVOD_SIZE`` and so on.
 
-    ``horovodrun --gloo``, ``horovod.run`` and the elastic driver set them. Under mpirun the ranks are Open MPI's,
+    ``horovodrun --gloo``, ``horovod.run`` and the elastic driver set them. Under mpirun the ranks come from Open MPI,
     ``OMPI_COMM_WORLD_RANK`` and so on.
     """
 
@@ -24,23 +24,23 @@ class HorovodEnvironment(LaunchedEnvironment):
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         super().__init__(environ)
         self.uses_mpi = started_by_mpi(self.environ)
-        """Whether mpirun started the processes, so that Horovod's controller is MPI."""
+        """Whether mpirun started the processes: Horovod's controller is then MPI."""
         self.is_elastic = self.environ.get("HOROVOD_ELASTIC") == "1"
-        """Whether the elastic driver started them: the numbers may change while they run."""
-        # The elastic driver keeps the ranks of those that stay.
+        """Whether the elastic driver started them: ranks and world size may change during the run."""
+        # The elastic driver keeps the ranks of remaining processes.
         self.ranks_count_through = not self.is_elastic
         names = BY_MPI if self.uses_mpi else BY_GLOO
-        # mpirun sets no number of the machine.
+        # mpirun does not set the node rank.
         self.variables = RankVariables(**names, node_rank=None if self.uses_mpi else "HOROVOD_CROSS_RANK")
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether this is one of Horovod's processes; mpirun's are only with the word ``HOROVOD_CONTROLLER=mpi``."""
+        """Whether this is one of Horovod's processes; mpirun's are only recognized with ``HOROVOD_CONTROLLER=mpi``."""
         return started(os.environ if environ is None else environ)
 
     @property
     def main_address(self) -> str:
-        """``MASTER_ADDR``, which a strategy other than ``horovod`` needs; Horovod's processes meet without it.
+        """``MASTER_ADDR``, which strategies other than ``horovod`` need.
 
         Raises:
             ConfigurationError: It is not set.
@@ -48,8 +48,8 @@ class HorovodEnvironment(LaunchedEnvironment):
         address = self.environ.get("MASTER_ADDR")
         if not address:
             raise ConfigurationError(
-                "environment variable MASTER_ADDR: not set, and Horovod's launcher names no address to meet at. Valid: "
-                "strategy='horovod', which needs none; or MASTER_ADDR and MASTER_PORT, given to every process."
+                "environment variable MASTER_ADDR is not set, and Horovod's launcher does not set it. Set "
+                "strategy='horovod', which does not need it, or pass MASTER_ADDR and MASTER_PORT to every process."
             )
         return address
 

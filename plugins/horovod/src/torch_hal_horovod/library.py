@@ -16,18 +16,18 @@ def import_horovod() -> Any:
     """``horovod.torch``.
 
     Raises:
-        BackendError: It is not installed, or not built for this torch.
+        BackendError: Horovod is not installed, or not built for this torch.
     """
     loaded = sys.modules.get("horovod.torch")
     if loaded is not None:
         return loaded
     try:
         with warnings.catch_warnings():
-            # Its own imports warn of what setuptools and torch have since deprecated.
+            # Its imports cause deprecation warnings of setuptools and torch.
             warnings.simplefilter("ignore")
             return importlib.import_module("horovod.torch")
     except (ImportError, OSError, AttributeError) as error:
         raise BackendError(
-            f"strategy='horovod': Horovod cannot be imported: {type(error).__name__}: {error}. Valid: horovod built "
-            "for this Python and this torch, as the README of torch-hal-horovod says."
+            f"strategy='horovod': Horovod cannot be imported: {type(error).__name__}: {error}. Build Horovod for this "
+            'Python and this torch; see "Building Horovod" in the README of torch-hal-horovod.'
         ) from error

@@ -1,4 +1,4 @@
-"""What this package provides; imports neither torch nor Horovod."""
+"""The backends of this package; importing it imports neither torch nor Horovod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["core_cluster_environments", "core_strategies"]
 
 @hookimpl
 def core_strategies() -> list[StrategySpec]:
-    """Horovod's way of averaging gradients."""
+    """Strategy ``horovod``."""
     return [
         StrategySpec(
             name="horovod",

@@ -1,4 +1,4 @@
-"""Horovod's DistributedOptimizer, as the engine that averages a module's gradients."""
+"""Averages a module's gradients with Horovod's DistributedOptimizer."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torch.optim import Optimizer
 __all__ = ["GradientReducer"]
 
 _NEVER = 2**31
-"""Backward passes before Horovod reduces gradients by itself, within ``no_sync``."""
+"""Number of backward passes that Horovod waits for within ``no_sync``: it never reduces."""
 
 
 class _Gradients(Optimizer):
-    """An optimizer that only holds parameters: the user's own takes the step."""
+    """An optimizer that only holds parameters: the user's optimizer does the step."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters, {})
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Nothing."""
+        """Do nothing."""
         del closure
 
 
 class GradientReducer:
-    """Averages gradients of some parameters over Horovod's processes while backward computes them.
+    """Averages gradients over Horovod's processes while backward computes them.
 
-    The user's own optimizer is left as it is, so that schedulers, checkpoints and parameter groups stay with it:
-    ``horovod.torch.DistributedOptimizer`` wraps one that takes no steps.
+    ``horovod.torch.DistributedOptimizer`` wraps an optimizer that does not step. The user's optimizer is left
+    unchanged, with its schedulers, checkpoints and parameter groups.
 
     Args:
         hvd: ``horovod.torch``.
         parameters: By name; the names are the same in every process and unlike those of other reducers.
         backward_passes: After how many backward passes gradients are reduced, as they have added up by then.
-        **options: What ``DistributedOptimizer`` takes beside.
+        **options: Further arguments of ``DistributedOptimizer``.
     """
 
     def __init__(
@@ -51,39 +51,39 @@ class GradientReducer:
         )
 
     def covers(self, parameters: Iterable[Any]) -> bool:
-        """Whether any of ``parameters`` is one of those reduced here."""
+        """Whether this reducer reduces any of ``parameters``."""
         return any(id(parameter) in self._ids for parameter in parameters)
 
     @property
     def is_pending(self) -> bool:
-        """Whether there are gradients that are not reduced, or not yet."""
+        """Whether there are gradients that are not reduced yet."""
         return bool(self._distributed._handles)
 
     def finish_started(self) -> None:
-        """Wait for the reductions that backward has started, if it was the pass to do so."""
+        """Wait for the reductions that backward has started, if any."""
         for handle, _ in self._distributed._handles.values():
             if handle is not None:
                 self._distributed.synchronize()
                 break
 
     def finish(self) -> None:
-        """Reduce what is not reduced; nothing if all is."""
+        """Reduce the gradients that are not reduced yet, if any."""
         if self._distributed._handles:
             self._distributed.synchronize()
 
     def hold(self) -> None:
-        """Let gradients add up in this process from now on."""
+        """Accumulate gradients in this process from now on."""
         self._distributed.set_backward_passes_per_step(_NEVER)
 
     def resume(self) -> None:
-        """Reduce them again after so many passes as usual."""
+        """Reduce again after the usual number of backward passes."""
         self._distributed.set_backward_passes_per_step(self.backward_passes)
 
     def forget(self) -> None:
-        """Drop reductions that have failed, as the optimizer does where a state is loaded."""
+        """Drop failed reductions, as the optimizer does when a state is loaded."""
         self._distributed.load_state_dict(self._distributed.state_dict())
 
     def release(self) -> None:
-        """Take the hooks from the parameters: they hang on what Horovod keeps in this list, and nowhere else."""
+        """Remove the hooks on parameters, which only Horovod's lists keep alive."""
         self._distributed._handles.clear()
         self._distributed._grad_accs.clear()

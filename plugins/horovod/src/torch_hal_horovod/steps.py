@@ -1,4 +1,4 @@
-"""What happens around an optimizer's step."""
+"""Changes of an optimizer's step: a scaled learning rate, and Adasum."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["AdasumStep", "ScaledLearningRate"]
 
 
 class ScaledLearningRate:
-    """Lets ``optimizer`` step with the learning rates of all its groups times a factor, which they do not keep.
+    """Multiplies the learning rates of all groups of ``optimizer`` by a factor during its step only.
 
-    So schedulers, whether they multiply a rate or compute it anew, and checkpoints know the rate of one process only.
+    So schedulers, whether they multiply a rate or compute a new one, and checkpoints know the rate of one process only.
 
     Args:
-        optimizer: Whose rates.
-        factor: Gives the factor, at each step.
+        optimizer: The optimizer.
+        factor: Returns the factor; called at each step.
     """
 
     def __init__(self, optimizer: Optimizer, factor: Callable[[], int]) -> None:
@@ -32,7 +32,7 @@ class ScaledLearningRate:
         )
 
     def release(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
 
@@ -49,14 +49,14 @@ class ScaledLearningRate:
 
 
 class AdasumStep:
-    """Each process takes a step of its own, and Horovod combines by Adasum what they have changed.
+    """Each process does its own step, and Horovod combines the changes with Adasum.
 
     Source: Maleki et al., Scaling Distributed Training with Adaptive Summation, MLSys 2021.
 
     Args:
-        optimizer: Whose parameters.
-        compression: What changes are sent as, a name of ``horovod.torch.Compression``.
-        number: Of the optimizer, the same in each process.
+        optimizer: The optimizer.
+        compression: A name in ``horovod.torch.Compression``, for sending the changes.
+        number: Number of the optimizer, equal in all processes.
     """
 
     def __init__(self, optimizer: Optimizer, compression: str, number: int) -> None:
@@ -65,7 +65,7 @@ class AdasumStep:
         self._number = number
 
     def take(self, step: Callable[[], Any]) -> Any:
-        """Call ``step``, which is to step the optimizer, and combine; returns what it returns."""
+        """Call ``step``, which steps the optimizer, combine the changes, and return what ``step`` returned."""
         hvd = import_horovod()
         parameters = [
             parameter

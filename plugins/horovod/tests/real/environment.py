@@ -3,7 +3,8 @@
 ``python environment.py FOLDER`` makes a virtual environment there with core, this plugin and what their tests need, or
 leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist, set to the C++
 standard that today's torch needs; that takes some minutes, so the wheel is kept beside FOLDER, under the versions of
-Python, torch and Horovod. Needs make and a C++ compiler; with ``--mpi``, which adds Horovod's MPI, Open MPI's too.
+Python, torch and Horovod. Needs make and a C++ compiler. With ``--mpi`` Horovod gets MPI too, if an MPI program
+compiles here.
 """
 
 from __future__ import annotations
@@ -55,20 +56,39 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the environment is, or is to be")
     parser.add_argument("--constraint", action="append", default=[], help="passed to pip")
     parser.add_argument("--wheels", type=Path, help="where built wheels are kept; beside the folder by default")
-    parser.add_argument("--mpi", action="store_true", help="build Horovod with MPI too, which Adasum needs")
+    parser.add_argument("--mpi", action="store_true", help="build with MPI too, if MPI programs can be compiled")
     words = parser.parse_args()
     folder: Path = words.folder.absolute()
     constraints = [Path(path).resolve() for path in words.constraint]
     python, complete = folder / "bin" / "python", folder / "complete"
-    said = "\n".join((HOROVOD, str(MPI[words.mpi]), *NEEDED, *(path.read_text() for path in constraints)))
+    mpi = words.mpi and _compiles_mpi()
+    said = "\n".join((HOROVOD, str(MPI[mpi]), *NEEDED, *(path.read_text() for path in constraints)))
     if not complete.exists() or complete.read_text() != said:
         venv.create(folder, clear=True, with_pip=True)
         _pip(python, "install", *(f"--constraint={path}" for path in constraints), *NEEDED)
-        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels", words.mpi)
+        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels", mpi)
         _pip(python, "install", "--no-deps", str(wheel))
         _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(CORE), "--editable", str(PLUGIN))
         complete.write_text(said)
     sys.stdout.write(f"{python}\n")
+
+
+def _compiles_mpi() -> bool:
+    """Whether an MPI program can be compiled and linked; says why not.
+
+    Debian's ``openmpi-bin`` brings the compiler wrappers without headers or libraries.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "mpi.cpp"
+        source.write_text("#include <mpi.h>\nint main() { MPI_Init(nullptr, nullptr); return MPI_Finalize(); }\n")
+        command = ["mpicxx", str(source), "-o", str(source.with_suffix(""))]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            sys.stderr.write(f"Horovod is built without MPI: mpicxx cannot compile an MPI program: {said.strip()}\n")
+            return False
+    return True
 
 
 def _wheel(python: Path, wheels: Path, mpi: bool) -> Path:
@@ -86,7 +106,11 @@ def _wheel(python: Path, wheels: Path, mpi: bool) -> Path:
             with tempfile.TemporaryDirectory(dir=wheels) as partial:
                 (Path(partial) / "wheel").mkdir()
                 (Path(partial) / "wheel" / built.name).write_bytes(built.read_bytes())
-                (Path(partial) / "wheel").rename(home)
+                try:
+                    (Path(partial) / "wheel").rename(home)
+                except OSError:
+                    if not home.exists():  # which another run has built meanwhile
+                        raise
     return next(home.glob("*.whl"))
 
 

@@ -19,9 +19,9 @@ from .conftest import EXAMPLES, HOROVODRUN, horovodrun, run_python
 
 REFUSED = {
     "adasum": r"op='adasum': Horovod has it over MPI only",
-    "bf16-true": r"does not serve precision 'bf16-true'",
-    "devices": r"devices: 3 process\(es\).*started 2 \(HOROVOD_LOCAL_SIZE\)",
-    "ddp": r"MASTER_ADDR: not set",
+    "bf16-true": r"does not support precision 'bf16-true'",
+    "devices": r"devices asks for 3 process\(es\).*started 2 \(HOROVOD_LOCAL_SIZE\)",
+    "ddp": r"environment variable MASTER_ADDR is not set",
     "accumulating": r"backward_passes_per_step=3, but accumulate_grad_batches=2",
 }
 

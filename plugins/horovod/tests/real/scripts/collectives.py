@@ -11,12 +11,13 @@ from torch_hal_horovod import HorovodStrategy
 
 from core import Runtime
 from core.errors import CoreError
-from core.strategies.base import REDUCTIONS
+from core.strategies import REDUCTIONS
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8", "complex64")
 
 said: dict[str, Any] = {}
 with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
+    runtime.launch()
     strategy = runtime.strategy
     rank = runtime.process_index
     for dtype in DTYPES:

@@ -15,12 +15,12 @@ SCRIPTS = str(Path(__file__).parent)
 def work(path: str) -> Any:
     """What each process does."""
     sys.path.insert(0, path)
-    from problem import own_loop
+    from problem import custom_loop
 
     from core import Runtime
 
     with Runtime(accelerator="cpu", strategy="horovod") as runtime:
-        result = own_loop(runtime)
+        result = custom_loop(runtime)
         return runtime.process_index, runtime.num_processes, runtime.plan.cluster_environment.name, result["parameters"]
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from problem import BATCH, RATE, own_loop, trained
+from problem import BATCH, RATE, custom_loop, trained
 from torch_hal_horovod import HorovodStrategy
 
 from core import Runtime, Trainer
@@ -30,7 +30,7 @@ def in_runtime(name: str, precision: str = "32-true", options: Any = None, **wor
     """Note what a loop of one's own gives."""
     words: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": precision}
     with Runtime(strategy=strategy(**(options or {})), **words) as runtime:
-        said[name] = own_loop(runtime, **work)
+        said[name] = custom_loop(runtime, **work)
 
 
 def in_trainer(

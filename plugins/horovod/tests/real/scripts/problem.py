@@ -42,7 +42,7 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().reshape(-1).double() for parameter in module.parameters()])
 
 
-def own_loop(
+def custom_loop(
     runtime: Runtime,
     *,
     epochs: int = 2,
@@ -71,7 +71,7 @@ def own_loop(
                     runtime.backward(loss / accumulate)
             else:
                 runtime.backward(loss / accumulate)
-            losses.append(runtime.reduce(loss.detach()))
+            losses.append(runtime.reduce(loss.detach(), "mean"))
             if is_step_end:
                 if clip is not None:
                     runtime.clip_grad_norm_(model.parameters(), clip)
@@ -118,7 +118,7 @@ def trained(trainer: Trainer, *, batch_size: int = BATCH, shuffle: bool = False,
     trainer.fit(module, loader(batch_size, shuffle), loader(), **more)
     with trainer.runtime as runtime:
         return {
-            "losses": runtime.reduce(torch.stack(module.losses)).double(),
+            "losses": runtime.reduce(torch.stack(module.losses), "mean").double(),
             "parameters": flat(module),
             "all parameters": runtime.gather(flat(module).unsqueeze(0)),
             "val_loss": float(trainer.callback_metrics["val_loss"]),

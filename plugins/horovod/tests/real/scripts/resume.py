@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
-from problem import Classifier, flat, loader, net, own_loop
+from problem import Classifier, custom_loop, flat, loader, net
 
 from core import Module, Runtime, Trainer, seed_everything
 from core.callbacks import Callback
@@ -49,4 +49,4 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
         model = runtime.prepare(net(runtime.process_index + 1))
         assert runtime.load(Path(checkpoint[0]).with_name("runtime"), {"model": model}) == {"word": "kept"}
         assert torch.equal(flat(runtime.unwrap_model(model)), flat(net(0)))
-    own_loop(runtime, epochs=1)
+    custom_loop(runtime, epochs=1)
