@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from declared import pytest_terminal_summary, torch_refuses_simulated_devices  # noqa: F401
+from python_processes import run_python
 
 from . import machine
-
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++"))), None)
-
-needs_simulation = pytest.mark.skipif(COMPILER is None, reason="the simulation is compiled by a C++ compiler")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ACME_DEVICES"] = "0"  # a process simulates one type of device
 os.environ["HPU_DEVICES"] = "2"
 for _name in ("HABANA_VISIBLE_MODULES", "HLS_MODULE_ID", "PT_HPU_LAZY_MODE"):
     os.environ.pop(_name, None)
+
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++"))), None)
+
+needs_simulation = pytest.mark.skipif(COMPILER is None, reason="the simulation is compiled by a C++ compiler")
+_REFUSED = torch_refuses_simulated_devices()
+needs_backward = pytest.mark.skipif(_REFUSED is not None, reason=str(_REFUSED))
 
 RunScript = Callable[..., str]
 
@@ -45,18 +47,7 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_script(cards: Path, tmp_path: Path) -> RunScript:
     """Run a script of ``scripts/`` in a process of its own, on that machine; what it prints."""
 
-    def run(name: str, *words: str, **environ: str) -> str:
-        done = subprocess.run(
-            [sys.executable, str(_SCRIPTS / name), *words],
-            env={**os.environ, **environ},
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
+    def run(name: str, *arguments: str, **environ: str) -> str:
+        return run_python(_SCRIPTS / name, *arguments, cwd=tmp_path, env=environ).stdout
 
     return run

@@ -37,7 +37,10 @@ def losses_on_the_cpu(module: nn.Module | None = None, rank: int = 0, processes:
     module, losses = module or net(), []
     optimizer = optimizer_of(module)
     every_input, every_label = loader().dataset.tensors  # type: ignore[attr-defined]
-    own_inputs, own_labels = every_input[rank::processes], every_label[rank::processes]
+    # A global batch is a batch for each process, by rank.
+    own_inputs, own_labels = (
+        items.unflatten(0, (-1, processes, BATCH))[:, rank].flatten(0, 1) for items in (every_input, every_label)
+    )
     for _ in range(EPOCHS):
         for begin in range(0, len(own_inputs), BATCH):
             inputs, labels = own_inputs[begin : begin + BATCH], own_labels[begin : begin + BATCH]

@@ -8,11 +8,12 @@ import pytest
 
 from core.testing import check_backends
 
-from .conftest import needs_simulation
+from .conftest import needs_backward, needs_simulation
 
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
 
 
+@needs_backward
 @needs_simulation
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("modules", ["0", pytest.param("0,1", marks=pytest.mark.slow)], ids=["one card", "two cards"])

@@ -87,7 +87,7 @@ def test_cards_without_the_library(this_machine: Machine, monkeypatch: pytest.Mo
     this_machine(0, 1)
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if "habana" in name else find_spec(name, *a))
-    with pytest.raises(RuntimeError, match="2 Gaudi card\\(s\\) are here, but habana_frameworks is not installed"):
+    with pytest.raises(RuntimeError, match="found 2 Gaudi card\\(s\\), but habana_frameworks is not installed"):
         detect.count()
     from torch_hal_hpu import HPUAccelerator
 

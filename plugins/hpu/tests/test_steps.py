@@ -6,13 +6,14 @@ import pytest
 
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
 
-from .conftest import RunScript, needs_simulation
+from .conftest import RunScript, needs_backward, needs_simulation
 
 _BATCH = {"lazy": "forward backward mark_step ", "eager": "forward backward "}
 _STEP = {"lazy": "step mark_step ", "eager": "step "}
 _VALIDATION = {"lazy": "validation mark_step ", "eager": "validation "}
 
 
+@needs_backward
 @needs_simulation
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("mode", ["lazy", "eager"])

@@ -16,7 +16,7 @@ import core.random
 from core import Runtime, Trainer
 from core.errors import ConfigurationError
 
-from .conftest import RunScript, needs_simulation
+from .conftest import RunScript, needs_backward, needs_simulation
 from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 
 pytestmark = [needs_simulation, pytest.mark.usefixtures("cards")]
@@ -26,6 +26,7 @@ def _distance(losses: list[float], others: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(losses, others, strict=True))
 
 
+@needs_backward
 @pytest.mark.parametrize("accelerator", ["hpu", "auto"])
 @pytest.mark.parametrize("devices", [1, [0]], ids=str)
 def test_the_trainer_trains_to_the_losses_of_the_cpu(accelerator: str, devices: Any) -> None:
@@ -39,6 +40,7 @@ def test_the_trainer_trains_to_the_losses_of_the_cpu(accelerator: str, devices: 
     assert _distance(module.losses, losses_on_the_cpu()) <= 1e-6
 
 
+@needs_backward
 def test_an_own_loop_trains_to_the_losses_of_the_cpu() -> None:
     """So does a loop of one's own."""
     losses = []
@@ -55,6 +57,7 @@ def test_an_own_loop_trains_to_the_losses_of_the_cpu() -> None:
     assert _distance(losses, losses_on_the_cpu()) <= 1e-6
 
 
+@needs_backward
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "16-true"])
 def test_16_bit_precisions(precision: str) -> None:
     """The precisions of 16 bits train to about the CPU's losses in 32."""
@@ -121,7 +124,7 @@ def test_forking() -> None:
     """A process that works on a card says that it should not be forked."""
     with Runtime(accelerator="hpu", devices=1) as runtime:
         assert torch.ones(1, device=runtime.device).item() == 1
-    assert HPUAccelerator().fork_unsafe_reason() == "it works on a Gaudi card"
+    assert HPUAccelerator().fork_unsafe_reason() == "a Gaudi card is already in use"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +141,7 @@ def test_the_process_and_its_card(run_script: RunScript, case: str, environ: dic
     assert run_script("binding.py", case, **environ) == "as it should be\n"
 
 
+@needs_backward
 @pytest.mark.parametrize(
     ("front_end", "mode"), [("trainer", "1"), ("runtime", "0")], ids=["trainer, lazy", "runtime, eager"]
 )
@@ -148,6 +152,7 @@ def test_two_cards_equal_ddp_on_the_cpu(run_script: RunScript, front_end: str, m
     assert "rank 1 equal" in output
 
 
+@needs_backward
 def test_two_cards_of_spawned_processes(run_script: RunScript) -> None:
     """So do processes that a function is run in."""
     output = run_script("spawned.py")

@@ -1,4 +1,4 @@
-"""Intel Gaudi in torch-hal. Importing this package imports no torch."""
+"""Intel Gaudi in torch-hal. Importing this package does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gaudi cards, which torch calls ``hpu``."""
+"""Gaudi cards, torch's device type ``hpu``."""
 
 from __future__ import annotations
 
@@ -23,53 +23,53 @@ _LIBRARY = "habana_frameworks.torch"
 
 
 class HPUAccelerator(Accelerator):
-    """Gaudi cards; a process works on one of them, for as long as it lives.
+    """Gaudi cards; a process uses one of them for its lifetime.
 
-    ``devices=`` counts the cards that a process may use: ``hpu:1`` in a Plan is the second one. Inside the process that
-    works on it, it is ``hpu:0``, as any card is. Asking whether and how many are there takes none into use.
+    ``devices=`` refers to the cards that a process can use: ``hpu:1`` in a Plan is the second one. In the process that
+    uses it, any card is ``hpu:0``. Counting cards initializes none.
     """
 
     name = "hpu"
     default_strategy = "hpu_single"
     default_parallel_strategy = "hpu_parallel"
-    lacks = MappingProxyType({"float64": "Gaudi has no double precision"})
+    unsupported = MappingProxyType({"float64": "Gaudi has no double precision"})
 
     def is_available(self) -> bool:
-        """Whether this process may use a card, and Intel's library is there; the log says why not."""
+        """Return whether this process can use a card, with Intel's library installed; otherwise log the reason."""
         try:
             return detect.count() > 0
         except (RuntimeError, ValueError, OSError) as error:
-            _log.warning("Gaudi cards cannot be used: %s", error)
+            _log.warning("counting Gaudi cards failed; they are treated as unavailable: %s", error)
             return False
 
     def auto_device_count(self) -> int:
-        """How many cards this process may use, as ``HABANA_VISIBLE_MODULES`` has it.
+        """Return the number of cards that this process can use, according to ``HABANA_VISIBLE_MODULES``.
 
         Raises:
-            BackendError: That cannot be told.
+            BackendError: Counting failed.
         """
         try:
             return detect.count()
         except (RuntimeError, ValueError, OSError) as error:
-            raise BackendError(f"accelerator {self.name!r}: its cards cannot be counted: {error}") from error
+            raise BackendError(f"accelerator {self.name!r}: counting cards failed: {error}") from error
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The cards at these indices."""
+        """Return the cards at these indices."""
         return [torch.device("hpu", index) for index in devices]
 
     def import_backend(self) -> None:
-        """Import Intel's library, which gives torch the cards, and the collectives ``hccl``."""
+        """Import Intel's library, which adds the device type and the collective backend ``hccl`` to torch."""
         importlib.import_module(f"{_LIBRARY}.core")
         importlib.import_module(f"{_LIBRARY}.distributed.hccl")
 
     def setup_device(self, device: torch.device) -> None:
-        """Take ``device`` into use as the card that this process works on, and seed its generator as torch's own is.
+        """Make ``device`` the card of this process, and seed its generator like torch's own.
 
-        The library seeds it with ``torch.manual_seed``, but only once it is imported: what was seeded before is made up
-        for here. A generator that has torch's seed is left alone, however much it has drawn.
+        Once the library is imported, ``torch.manual_seed`` also seeds the card; this applies a seed from before. A
+        generator that already has torch's seed is left unchanged.
 
         Raises:
-            BackendError: This process works on another card.
+            BackendError: This process already uses another card.
         """
         cards.bind(device.index or 0)
         self.own_device()
@@ -79,13 +79,13 @@ class HPUAccelerator(Accelerator):
             random.manual_seed(seed)
 
     def own_device(self) -> torch.device:
-        """The card that this process works on, as torch calls it here; it is taken into use."""
+        """Return the card of this process under torch's name for it, and initialize it."""
         return torch.device("hpu", _module("hpu").current_device())
 
     def step_mark(self) -> Callable[[], None] | None:
-        """What tells the library that a step ends; ``None`` in eager mode, which needs no telling.
+        """Return the function that marks the end of a step; ``None`` in eager mode, which needs no marks.
 
-        The mode is the library's: it reads ``PT_HPU_LAZY_MODE`` when it is imported.
+        The library sets the mode: it reads ``PT_HPU_LAZY_MODE`` when it is imported.
         """
         if not _module("utils.internal").is_lazy():
             return None
@@ -93,11 +93,11 @@ class HPUAccelerator(Accelerator):
         return mark_step
 
     def teardown(self) -> None:
-        """Take back what was said of the process's card."""
+        """Reset the environment variable for the process's card."""
         cards.release()
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Memory of ``device``, as the library counts it.
+        """Return the memory of ``device`` according to the library.
 
         ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_free_bytes`` and
         ``memory_total_bytes``.
@@ -111,9 +111,9 @@ class HPUAccelerator(Accelerator):
         }
 
     def fork_unsafe_reason(self) -> str | None:
-        """That this process works on a card: a forked one could not."""
+        """Return that this process uses a card, if it does: a forked process cannot use it."""
         hpu = sys.modules.get(f"{_LIBRARY}.hpu")
-        return "it works on a Gaudi card" if hpu is not None and hpu.is_initialized() else None
+        return "a Gaudi card is already in use" if hpu is not None and hpu.is_initialized() else None
 
 
 def _module(name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""The card that a process works on: one, for as long as it lives, under torch's name ``hpu:0``."""
+"""The card of a process: one for its lifetime, under torch's name ``hpu:0``."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ from torch_hal_hpu import detect
 __all__ = ["BOUND", "announce", "bind", "release"]
 
 BOUND = "HLS_MODULE_ID"
-"""The environment variable by which the library knows which module the process is to work on."""
+"""The environment variable from which the library reads the process's module."""
 
 _bound: int | None = None
-"""The module that this process took into use: it cannot take another any more, whatever run asks for it."""
+"""The module that this process uses; it cannot change it."""
 
-
-_told = False
-"""Whether :data:`BOUND` was set here."""
+_is_set = False
+"""Whether this module has set :data:`BOUND`."""
 
 
 def bind(index: int) -> None:
-    """Make the card of that index the one that this process works on: the library takes it at the first use.
+    """Bind this process to a card, which the library opens at first use.
 
     Args:
-        index: Among the modules that this process may use.
+        index: The index among the modules that this process can use.
 
     Raises:
-        BackendError: The process is bound to another card: for good, or by its environment.
+        BackendError: The process already uses another card, or its environment binds it to another.
     """
     global _bound
     module = detect.modules()[index]
-    said = os.environ.get(BOUND, "").strip()
+    given = os.environ.get(BOUND, "").strip()
     if _bound not in (None, module):
         raise BackendError(
-            f"devices: card {index} is module {module}, but this process works on module {_bound}, and a process "
-            "cannot change its card. Valid: that card, or another process."
+            f"devices: card {index} is module {module}, but this process already uses module {_bound} and cannot "
+            "change its card. Use that card, or start a new process."
         )
-    if said and said != str(module):
+    if given and given != str(module):
         raise BackendError(
-            f"devices: card {index} is module {module}, but {BOUND}={said} binds this process to another. (Where "
-            "several processes are started, habana_frameworks itself binds each to the module of its local rank.) "
-            f"Valid: a number of devices, with {detect.VISIBLE} for which ones; or {BOUND} unset."
+            f"devices: card {index} is module {module}, but {BOUND}={given} binds this process to another. (With "
+            "several processes, habana_frameworks itself binds each to the module of its local rank.) Pass a number of "
+            f"devices and choose the cards with {detect.VISIBLE}, or unset {BOUND}."
         )
     _bound = module
     announce()
 
 
 def announce() -> None:
-    """Say in the environment which module this process works on, where nobody else has."""
-    global _told
+    """Set :data:`BOUND` to this process's module, unless it is set."""
+    global _is_set
     if _bound is not None and not os.environ.get(BOUND, "").strip():
         os.environ[BOUND] = str(_bound)
-        _told = True
+        _is_set = True
 
 
 def release() -> None:
-    """Take back what was said: processes that are started from this one take cards of their own."""
-    global _told
-    if _told:
+    """Unset :data:`BOUND` if :func:`announce` has set it, so that child processes use their own cards."""
+    global _is_set
+    if _is_set:
         os.environ.pop(BOUND, None)
-        _told = False
+        _is_set = False

@@ -1,6 +1,6 @@
-"""Which Gaudi cards can this process use: torch-free, from the driver's files, without touching a card.
+"""Lists the Gaudi cards that this process can use: from the driver's files, without torch and without opening a card.
 
-Nothing is imported here but where a card is there.
+It imports modules only if there is a card.
 """
 
 from __future__ import annotations
@@ -14,64 +14,67 @@ if TYPE_CHECKING:
 __all__ = ["VISIBLE", "count", "generation", "modules"]
 
 VISIBLE = "HABANA_VISIBLE_MODULES"
-"""The environment variable that says which modules, the places of cards on their board, a process may use."""
+"""The environment variable with the modules (places of cards on their board) that a process can use."""
 
 ROOT = "/"
-"""Where the file system begins."""
+"""The root of the file system."""
 
 _VENDOR = "0x1da3"
 _KINDS = (("sys/class/accel", "accel", "dev/accel"), ("sys/class/habanalabs", "hl", "dev"))
-"""Class of devices, beginning of their names, and where their files are: of the driver in Linux, and of older ones."""
+"""Device class, prefix of names and folder of device files: of the driver in Linux, and of older drivers."""
 
 
 def count() -> int:
-    """How many cards this process may use; 0 where there are none.
+    """Return the number of cards that this process can use.
 
     Raises:
-        RuntimeError: Cards are there, but not Intel's library for them.
-        ValueError: ``HABANA_VISIBLE_MODULES`` is no list of numbers.
-        OSError: What the driver shows cannot be read.
+        RuntimeError: There are cards, but Intel's library is not installed.
+        ValueError: ``HABANA_VISIBLE_MODULES`` is not a list of numbers.
+        OSError: The driver's files cannot be read.
     """
-    there = len(modules())
-    if there:
+    available = len(modules())
+    if available:
         from importlib.util import find_spec
 
         if find_spec("habana_frameworks") is None:
-            raise RuntimeError(f"{there} Gaudi card(s) are here, but habana_frameworks is not installed")
-    return there
+            raise RuntimeError(
+                f"found {available} Gaudi card(s), but habana_frameworks is not installed. Install Intel's software "
+                "for Gaudi, see https://docs.habana.ai."
+            )
+    return available
 
 
 def modules(environ: Mapping[str, str] | None = None) -> list[int]:
-    """The modules of the cards that this process may use, in the order of their indices.
+    """Return the modules of the cards that this process can use, in the order of their indices.
 
-    A container sees all cards of its machine in ``/sys``, and has device files of those that it was given
+    A container sees all cards of its machine in ``/sys``, but has device files only for those that it was given
     (``HABANA_VISIBLE_DEVICES``).
 
     Args:
-        environ: The environment variables; the process's own where none are given.
+        environ: The environment variables; by default the process's own.
     """
     cards = _cards()
     if not cards:
         return []
-    # An older driver does not tell the modules: then they are counted, as the library does.
-    there = sorted(index if module is None else module for index, module in enumerate(map(_module, cards)))
-    said = (os.environ if environ is None else environ).get(VISIBLE, "").strip()
-    if not said:
-        return there
-    words = [word.strip() for word in said.split(",")]
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise ValueError(f"{VISIBLE}={said!r}: not a list of modules. Valid: numbers separated by commas, as '0,1'.")
-    return [module for module in dict.fromkeys(map(int, words)) if module in there]
+    # Older drivers do not report the modules; they are then numbered as the library does.
+    available = sorted(index if module is None else module for index, module in enumerate(map(_module, cards)))
+    given = (os.environ if environ is None else environ).get(VISIBLE, "").strip()
+    if not given:
+        return available
+    numbers = [number.strip() for number in given.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise ValueError(f"{VISIBLE}={given!r}: not a list of modules. Valid: numbers separated by commas, as '0,1'.")
+    return [module for module in dict.fromkeys(map(int, numbers)) if module in available]
 
 
 def generation() -> str:
-    """What kind the first card is, as ``"GAUDI2"``; empty where the driver does not tell, or there is none."""
+    """Return the generation of the first card, such as ``"GAUDI2"``; empty if unknown or without a card."""
     cards = _cards()
     return _text(cards[0], "device_type") if cards else ""
 
 
 def _cards() -> list[str]:
-    """The driver's folders of the cards that have a device file here."""
+    """The driver's folders of the cards with a device file."""
     for of_class, prefix, devices in _KINDS:
         found = []
         try:
@@ -93,8 +96,8 @@ def _is_card(name: str, prefix: str) -> bool:
 
 
 def _module(card: str) -> int | None:
-    said = _text(card, "module_id")
-    return int(said) if said.isdecimal() else None
+    text = _text(card, "module_id")
+    return int(text) if text.isdecimal() else None
 
 
 def _text(folder: str, name: str) -> str:

@@ -10,7 +10,7 @@ __all__ = ["core_accelerators", "core_strategies"]
 
 @hookimpl
 def core_accelerators() -> list[AcceleratorSpec]:
-    """Gaudi cards, which torch calls ``hpu``."""
+    """Gaudi cards, torch's device type ``hpu``."""
     return [
         AcceleratorSpec(
             name="hpu",
@@ -26,7 +26,7 @@ def core_accelerators() -> list[AcceleratorSpec]:
 
 @hookimpl
 def core_strategies() -> list[StrategySpec]:
-    """Strategies that mark where steps end, as the lazy mode needs it."""
+    """Strategies that mark the end of steps for lazy mode."""
     return [
         StrategySpec(
             name="hpu_single",
@@ -38,7 +38,7 @@ def core_strategies() -> list[StrategySpec]:
         StrategySpec(
             name="hpu_parallel",
             target="torch_hal_hpu.strategies:HPUParallelStrategy",
-            description="DistributedDataParallel over HCCL, a Gaudi card for each process",
+            description="DistributedDataParallel over HCCL, one process per Gaudi card",
             accelerators=("hpu",),
         ),
     ]

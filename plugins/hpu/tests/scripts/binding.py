@@ -1,4 +1,4 @@
-"""What a process is told of its card. Word: which case."""
+"""What a process is told of its card. Argument: which case."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if case == "second card":
     runtime.launch()
     assert str(runtime.device) == "hpu:0"
     runtime.teardown()
-    with pytest.raises(BackendError, match="this process works on module 1, and a process cannot change its card"):
+    with pytest.raises(BackendError, match="this process already uses module 1 and cannot change its card"):
         run(1)
 elif case == "visible":
     runtime = run(1)
