@@ -1,4 +1,4 @@
-"""Graphcore IPUs as torch-hal uses them."""
+"""Graphcore IPUs as an accelerator."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _LARGEST_POD = 1024
 
 
 class IPUAccelerator(Accelerator):
-    """IPUs run whole compiled steps: tensors stay on the host, and the strategy ``ipu`` hands them over."""
+    """IPUs run whole compiled steps: tensors stay on the host, and the strategy ``ipu`` transfers them."""
 
     name = "ipu"
     default_strategy: ClassVar[str] = "ipu"
     default_parallel_strategy: ClassVar[str] = "ipu"
-    lacks: ClassVar[Mapping[str, str]] = MappingProxyType(
+    unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "eager": "poptorch compiles a module's whole step, and runs no single operation",
             "float64": "an IPU computes in float32 and float16",
             "bfloat16": "an IPU computes in float32 and float16",
-            "autocast": "torch.autocast does not reach into a compiled step, and poptorch has none of its own",
+            "autocast": "torch.autocast has no effect in a compiled step, and poptorch has no autocast",
             "loss_scaling": "poptorch scales a loss by loss_scaling of its own optimizers, not by a GradScaler",
-            "rng_state": "the device's generator belongs to the compiled step, and starts anew with it",
+            "rng_state": "the device's generator is part of the compiled step, and restarts with it",
             "collectives": "poptorch replicates a step over all IPUs by itself, from one process",
-            "memory_stats": "memory is laid out when a step is compiled; poptorch tells nothing of it at run time",
+            "memory_stats": "memory is planned when a step is compiled; poptorch does not report it at run time",
         }
     )
 
     def is_available(self) -> bool:
-        """Whether there is an IPU, or the IPU Model is asked for."""
+        """Return whether there is an IPU or the IPU Model."""
         return self._detected() > 0
 
     def auto_device_count(self) -> int:
-        """How many IPUs there are; of a pod's partition as many as poptorch says, a power of two."""
+        """Return the number of IPUs; for a pod's partition the number that poptorch reports, a power of two."""
         detected = self._detected()
         if not detected or detect.uses_model() or detect.cards():
             return detected
@@ -56,33 +56,33 @@ class IPUAccelerator(Accelerator):
         return count
 
     def get_parallel_devices(self, devices: list[int]) -> list[torch.device]:
-        """The IPUs at these indices, by name: no tensor is ever placed there."""
+        """Return the IPUs at these indices; they are only names, tensors are never placed there."""
         return [torch.device("ipu", index) for index in devices]
 
     def import_backend(self) -> None:
         """Import poptorch.
 
         Raises:
-            BackendError: It cannot be imported.
+            BackendError: Importing poptorch failed.
         """
         _poptorch()
 
     def setup_device(self, device: torch.device) -> None:
-        """Nothing: poptorch attaches a compiled step to its IPUs by itself."""
+        """Do nothing: poptorch itself attaches compiled steps to IPUs."""
 
     def _detected(self) -> int:
         try:
             return detect.count()
         except OSError:
-            _log.warning("IPUs cannot be counted", exc_info=True)
+            _log.warning("counting IPUs failed; they are treated as unavailable", exc_info=True)
             return 0
 
 
 def _poptorch() -> Any:
     try:
         return importlib.import_module("poptorch")
-    except Exception as error:  # a vendor's package may raise anything; it is the cause shown
+    except Exception as error:  # a vendor's package can raise anything
         raise BackendError(
-            f"accelerator 'ipu': poptorch cannot be imported: {type(error).__name__}: {error}. Valid: a Poplar SDK "
-            "that is enabled, with the poptorch that was built for this torch."
+            f"accelerator='ipu': importing poptorch failed: {type(error).__name__}: {error}. Enable a Poplar SDK, and "
+            "install the poptorch that is built for this torch."
         ) from error

@@ -1,4 +1,4 @@
-"""Which IPUs are there: torch-free, without a call of the driver."""
+"""Counts IPUs without torch and without calling the driver."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _CARD = re.compile(r"ipu\d+")
 
 
 def count() -> int:
-    """How many IPUs this machine has.
+    """Return the number of IPUs of this machine.
 
-    One for the IPU Model, which simulates an IPU where ``POPTORCH_IPU_MODEL`` says so; else a card for each
-    ``/dev/ipu<n>``; else one for a partition of a pod, of which poptorch alone knows how many IPUs it has.
+    1 for the IPU Model, which simulates an IPU if ``POPTORCH_IPU_MODEL`` is set; otherwise the number of
+    ``/dev/ipu<n>``; otherwise 1 for a partition of a pod, since only poptorch knows its number of IPUs.
 
     Raises:
-        FileNotFoundError: ``IPUOF_CONFIG_PATH`` names a file that is not there.
+        FileNotFoundError: The file ``IPUOF_CONFIG_PATH`` does not exist.
     """
     if uses_model():
         return 1
@@ -27,20 +27,20 @@ def count() -> int:
 
 
 def uses_model() -> bool:
-    """Whether poptorch is told to simulate an IPU on the host."""
+    """Return whether poptorch simulates an IPU on the host."""
     return os.environ.get("POPTORCH_IPU_MODEL", "0") not in ("", "0")
 
 
 def cards() -> int:
-    """How many IPUs are on this machine's own bus."""
+    """Return the number of IPUs on this machine's bus."""
     return sum(1 for entry in os.scandir(DEVICES) if _CARD.fullmatch(entry.name))
 
 
 def has_partition() -> bool:
-    """Whether a partition of a pod is configured: by its name, or by a configuration file.
+    """Return whether a partition of a pod is configured, by its name or a configuration file.
 
     Raises:
-        FileNotFoundError: The file is named and not there.
+        FileNotFoundError: The file ``IPUOF_CONFIG_PATH`` does not exist.
     """
     config = os.environ.get("IPUOF_CONFIG_PATH")
     if config and not Path(config).is_file():

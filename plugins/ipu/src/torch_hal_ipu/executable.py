@@ -1,4 +1,4 @@
-"""One step's compiled form, for the batch at hand, and its turn on the devices."""
+"""A compiled step for the current batch's shapes, and its use of the devices."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _log = logging.getLogger(__name__)
 
 
 class Devices:
-    """The machine's IPUs, which one executable at a time is attached to."""
+    """The machine's IPUs, to which one executable at a time is attached."""
 
     def __init__(self) -> None:
         self._holder: Executable | None = None
 
     def give_to(self, executable: Executable) -> None:
-        """Detach whoever holds them, unless it is ``executable``, which attaches by itself when it is called."""
+        """Detach the current executable, unless it is ``executable``, which attaches itself when it is called."""
         if self._holder is not executable:
             self.release()
             self._holder = executable
 
     def release(self) -> None:
-        """Detach whoever holds them; weights and the optimizer's state come to the host."""
+        """Detach the current executable; weights and optimizer state are copied to the host."""
         if self._holder is not None:
             self._holder.detach()
         self._holder = None
 
 
 class Executable:
-    """A step that is compiled for the shapes of its first batch, and again where those change.
+    """A step that is compiled for the shapes of its first batch, and again if the shapes change.
 
     Args:
-        devices: Where it runs.
-        step: What is compiled.
-        build: ``build(step, items, batches)`` gives the executor for a call with so many items in so many batches of
+        devices: The devices that it runs on.
+        step: The step to compile.
+        build: ``build(step, items, batches)`` returns the executor for calls with these numbers of items and batches of
             the loader.
     """
 
@@ -57,9 +57,9 @@ class Executable:
         """Whether the devices' weights are newer than the host's."""
 
     def __call__(self, batch: Any, batches: int = 1) -> Any:
-        """What the step returns for ``batch``, which is ``batches`` batches of the loader, joined."""
+        """Run the step on ``batch``, the concatenation of ``batches`` batches of the loader."""
         items = first_dimension(batch)
-        # The Trainer evaluates in inference mode, and tensors that are made there are of no use to training afterwards.
+        # The Trainer evaluates in inference mode, and training cannot use tensors created there.
         with torch.inference_mode(False), torch.no_grad():
             self._prepare(batch, items, batches)
             self._devices.give_to(self)
@@ -68,24 +68,24 @@ class Executable:
         return self._step.finish(results, items)
 
     def set_optimizer(self, optimizer: Any) -> None:
-        """Take over an optimizer's settings, where it is compiled; else it is compiled with them."""
+        """Apply an optimizer's settings if the step is compiled; otherwise it will be compiled with them."""
         if self._executor is not None:
             self._executor.setOptimizer(optimizer)
 
     def copy_weights_to_host(self) -> None:
-        """Make the host's weights those of the devices, where these are newer."""
+        """Copy the devices' weights to the host, if they are newer."""
         if self._is_ahead and self._executor is not None and self._executor.isAttachedToDevice():
             self._executor.copyWeightsToHost()
             self._is_ahead = False
 
     def detach(self) -> None:
-        """Give the devices to somebody else; what is compiled stays so."""
+        """Detach from the devices; the step stays compiled."""
         if self._executor is not None and self._executor.isAttachedToDevice():
             self._executor.detachFromDevice()
         self._is_ahead = False
 
     def destroy(self) -> None:
-        """Give the devices back, and forget what was compiled."""
+        """Detach from the devices and discard the compiled step."""
         if self._executor is not None:
             self._executor.destroy()
         self._executor = None
@@ -97,7 +97,7 @@ class Executable:
             return
         if self._executor is not None:
             _log.warning(
-                "compiling again, since a batch of %d items follows other ones; drop_last=True on the loader avoids it",
+                "compiling the step again for a batch of %d items; drop_last=True on the loader avoids it",
                 items,
             )
         self.destroy()
@@ -107,22 +107,22 @@ class Executable:
 
 
 def first_dimension(batch: Any) -> int:
-    """How many items ``batch`` has: the first dimension of its first tensor that has one.
+    """Return the number of items of ``batch``: the first dimension of its first tensor that is not a scalar.
 
     Raises:
-        ConfigurationError: There is no such tensor.
+        ConfigurationError: ``batch`` has no such tensor.
     """
     for tensor in _tensors(batch):
         if tensor.dim():
             return tensor.shape[0]
     raise ConfigurationError(
-        f"strategy 'ipu': a batch without a tensor that has items: {type(batch).__name__}. Valid: tensors, nested in "
-        "any way, with the items along the first dimension."
+        f"strategy='ipu': the batch, a {type(batch).__name__}, has no tensor with a batch dimension. Use tensors, "
+        "nested in any way, with the items along the first dimension."
     )
 
 
 def joined(batches: list[Any]) -> Any:
-    """Batches of one structure as one, their tensors joined along the first dimension."""
+    """Concatenate the tensors of batches of the same structure along the first dimension."""
     if len(batches) == 1:
         return batches[0]
     columns: Iterator[tuple[Tensor, ...]] = zip(*(_tensors(batch) for batch in batches), strict=True)

@@ -1,4 +1,4 @@
-"""torch's optimizers as poptorch's: only the latter hand out the state that they keep on the device."""
+"""Replaces torch's optimizers by poptorch's, since only those return the state that they keep on the device."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CLASSES: dict[type[Optimizer], str] = {
 
 
 class NativeOptimizer:
-    """An optimizer of poptorch, kept to the settings of the user's own.
+    """An optimizer of poptorch with the settings of the user's optimizer.
 
-    Learning rate schedulers change the settings of the optimizer that they were made with; :meth:`follow` takes them
-    over.
+    Learning rate schedulers change the user's optimizer; :meth:`follow` copies the changes.
 
     Args:
-        given: The user's own: of ``poptorch.optim``, which is used as it is, or torch's SGD, Adam, AdamW or RMSprop.
+        given: The user's optimizer: from ``poptorch.optim``, which is used directly, or torch's SGD, Adam, AdamW or
+            RMSprop.
 
     Raises:
-        ConfigurationError: It is another one, or has a setting that poptorch has no counterpart of.
+        ConfigurationError: The optimizer or one of its settings is not supported by poptorch.
     """
 
     def __init__(self, given: Optimizer) -> None:
@@ -39,10 +39,10 @@ class NativeOptimizer:
         self.native: Any = given if isinstance(given, poptorch.optim.Optimizer) else _converted(given)
         self._followed = self._settings()
         self.is_changed = False
-        """Whether a step that is compiled with it has other settings."""
+        """Whether the settings differ from those in the compiled step."""
 
     def follow(self) -> None:
-        """Take over the settings of the user's own."""
+        """Copy the settings of the user's optimizer."""
         settings = self._settings()
         if settings != self._followed:
             for group, values in zip(self.native.param_groups, settings, strict=True):
@@ -51,14 +51,14 @@ class NativeOptimizer:
             self.is_changed = True
 
     def lead(self) -> None:
-        """Give the user's own the settings that were loaded."""
+        """Copy settings that were loaded to the user's optimizer."""
         for own, group in zip(self.given.param_groups, self.native.param_groups, strict=True):
             own.update({name: value for name, value in group.items() if name in own and name != "params"})
         self._followed = self._settings()
         self.is_changed = True
 
     def mark_stepped(self) -> None:
-        """Tell schedulers that a step was made; torch warns where it cannot know of one."""
+        """Tell schedulers that a step was made; otherwise torch warns."""
         self.given._opt_called = True  # type: ignore[attr-defined]
 
     def _settings(self) -> list[dict[str, Any]]:
@@ -69,15 +69,17 @@ def _converted(given: Optimizer) -> Any:
     name = _CLASSES.get(type(given))
     if name is None:
         raise ConfigurationError(
-            f"configure_optimizers: given {type(given).__name__}, which no IPU runs. Valid: torch.optim's or "
-            f"poptorch.optim's {quoted(_CLASSES.values())}, or another one of poptorch.optim."
+            f"configure_optimizers: an IPU cannot run {type(given).__name__}. Valid: {quoted(_CLASSES.values())} of "
+            "torch.optim, or an optimizer of poptorch.optim."
         )
     for group in given.param_groups:
         set_ = [setting for setting in ("amsgrad", "maximize", "differentiable") if group.get(setting)]
         if set_:
-            raise ConfigurationError(f"configure_optimizers: {name} with {quoted(set_)}, which poptorch has not.")
+            raise ConfigurationError(
+                f"configure_optimizers: poptorch's {name} does not support {quoted(set_)}. Turn it off."
+            )
     cls: Any = getattr(poptorch.optim, name)
-    # What its constructor is given by name can change later; all else is compiled into the step.
+    # Constructor arguments passed by name can change later; all others are compiled into the step.
     takes = inspect.signature(cls).parameters
     defaults = {setting: value for setting, value in given.defaults.items() if setting in takes}
     return cls([dict(group) for group in given.param_groups], **defaults)

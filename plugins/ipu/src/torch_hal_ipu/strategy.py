@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import poptorch
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import CheckpointError, ConfigurationError, DeviceError
-from core.strategies import SingleDeviceStrategy
-from core.strategies.base import TrainingStep, TrainingStepOptions
+from core.strategies import SingleDeviceStrategy, StrategyParts, TrainingStep, TrainingStepOptions
 from torch_hal_ipu.executable import Devices, Executable, joined
 from torch_hal_ipu.optimizers import NativeOptimizer
 from torch_hal_ipu.tracing import TracedStep
@@ -23,27 +22,27 @@ __all__ = ["IPUStrategy"]
 ConfigureOptions = Callable[[Any, bool], Any]
 
 _STATE = "poptorch"
-"""What a checkpoint has the optimizer's state under: torch's own cannot take it for theirs, which lies elsewhere."""
+"""The key of the optimizer's state in a checkpoint, so that torch's optimizers do not load it."""
 
 
 class IPUStrategy(SingleDeviceStrategy):
     """One process drives all IPUs of the machine; poptorch compiles the module's step and replicates it over them.
 
-    Batch and parameters are the host's; a step gets a batch of the loader (``accumulate_grad_batches`` of them, joined)
-    and splits it along its first dimension over device iterations, accumulation and replicas. Each device iteration
-    is one step of the optimizer, on the mean gradient of its parts.
+    Batches and parameters stay on the host. A step takes a batch of the loader (``accumulate_grad_batches`` of them,
+    concatenated) and splits it along its first dimension over device iterations, accumulation and replicas. Each device
+    iteration is one optimizer step, on the mean gradient of its parts.
 
     Args:
-        device_iterations: Steps of the optimizer that one call makes, one after another, each on its part of the batch.
-        ipus_per_replica: IPUs that one copy of the module takes, where its layers are placed on several; ``devices=``
-            must be a multiple.
-        executable_cache: A folder where poptorch keeps what it compiled.
-        configure_options: ``configure_options(options, training)`` may change the ``poptorch.Options`` of a step before
-            it is compiled; what this strategy sets is set after it.
+        device_iterations: The number of optimizer steps in one call, each on its part of the batch.
+        ipus_per_replica: The number of IPUs for one copy of the module, if its layers are placed on several;
+            ``devices=`` must be a multiple.
+        executable_cache: The folder for poptorch's cache of compiled steps.
+        configure_options: ``configure_options(options, training)`` can change the ``poptorch.Options`` of a step before
+            it is compiled; the strategy's own options are set afterwards.
         **parts: As in :class:`core.Strategy`.
 
     Raises:
-        ConfigurationError: A number is not a whole one from 1.
+        ConfigurationError: ``device_iterations`` or ``ipus_per_replica`` is not an integer >= 1.
     """
 
     name = "ipu"
@@ -51,7 +50,7 @@ class IPUStrategy(SingleDeviceStrategy):
     precisions = ("32-true", "16-true")
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
     one_process_per_node: ClassVar[bool] = True
-    serves_own_loop: ClassVar[bool] = False
+    supports_custom_loop: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -60,12 +59,12 @@ class IPUStrategy(SingleDeviceStrategy):
         ipus_per_replica: int = 1,
         executable_cache: str | os.PathLike[str] | None = None,
         configure_options: ConfigureOptions | None = None,
-        **parts: Any,
+        **parts: Unpack[StrategyParts],
     ) -> None:
         super().__init__(**parts)
         for argument, value in (("device_iterations", device_iterations), ("ipus_per_replica", ipus_per_replica)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{argument}={value!r}. Valid: a whole number from 1.")
+                raise ConfigurationError(f"{argument}={value!r}: must be an integer >= 1.")
         self.device_iterations = device_iterations
         self.ipus_per_replica = ipus_per_replica
         self.executable_cache = executable_cache
@@ -74,39 +73,39 @@ class IPUStrategy(SingleDeviceStrategy):
         self._training: Executable | None = None
         self._evaluations: list[Executable] = []
         self._optimizers: dict[Optimizer, NativeOptimizer] = {}
-        """By poptorch's own."""
+        """By poptorch's optimizer."""
 
     def connect(self, **parts: Any) -> None:
         """As in the base class.
 
         Raises:
-            DeviceError: The IPUs are no whole number of replicas, or others than poptorch can be told to take.
+            DeviceError: The number of IPUs is not a multiple of ``ipus_per_replica``, or poptorch cannot select them.
         """
         super().connect(**parts)
         count = len(self.parallel_devices)
         if count % self.ipus_per_replica:
             raise DeviceError(
-                f"devices: {count} IPU(s) are no whole number of replicas of ipus_per_replica={self.ipus_per_replica}. "
-                "Valid: a multiple."
+                f"devices: {count} IPU(s) cannot be divided into replicas of ipus_per_replica={self.ipus_per_replica}. "
+                f"Use a multiple of {self.ipus_per_replica}."
             )
         indices = [device.index for device in self.parallel_devices]
         if count > 1 and indices != list(range(count)):
             raise DeviceError(
-                f"devices={indices}: poptorch itself chooses which IPUs serve together. Valid: a count, or one index."
+                f"devices={indices}: poptorch itself chooses which IPUs work together. Use a count, or a single index."
             )
 
     @property
     def root_device(self) -> torch.device:
-        """The host, where tensors are when Python sees them."""
+        """The host, where all tensors are."""
         return torch.device("cpu")
 
     @property
     def replicas(self) -> int:
-        """Copies of the module, which share a step's work."""
+        """The number of replicas of the module."""
         return len(self.parallel_devices) // self.ipus_per_replica
 
     def teardown(self, failed: bool = False) -> None:
-        """Bring weights to the host, and give the IPUs back."""
+        """Copy the weights to the host, and detach from the IPUs."""
         executables = [*self._evaluations, *([] if self._training is None else [self._training])]
         self._training, self._evaluations, self._optimizers = None, [], {}
         try:
@@ -119,7 +118,7 @@ class IPUStrategy(SingleDeviceStrategy):
     # -- training ------------------------------------------------------------------------------------------------
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """In place of torch's poptorch's own, since only those hand out the state that they keep on the device."""
+        """Replace torch's optimizers by poptorch's, which return the state that they keep on the device."""
         natives = [NativeOptimizer(optimizer) for optimizer in super().setup_optimizers(optimizers)]
         self._optimizers.update({native.native: native for native in natives})
         return [native.native for native in natives]
@@ -127,22 +126,24 @@ class IPUStrategy(SingleDeviceStrategy):
     def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
         """The whole step, compiled at its first call; see the class.
 
-        A batch that is only collected, for accumulation, has no loss yet: the step returns ``None`` for it.
+        For a batch that is only collected, for accumulation, the step returns ``None``.
 
         Raises:
-            ConfigurationError: Gradients are to be limited in a way that the optimizer cannot.
+            ConfigurationError: The optimizer does not support the requested gradient clipping.
         """
         optimizer = self._optimizers[options.optimizer]
         if options.clip_value is not None:
             _limit_gradients(optimizer.native, options.clip_value)
 
         share = 1.0
-        """Of the batches that a step adds up, how many there are: less than all where an epoch ends."""
+        """The number of batches in this step relative to ``accumulate``; below 1 at the end of an epoch."""
 
         def loss(batch: Any) -> Tensor:
             value = forward(batch, 0)
             if value is None:
-                raise ConfigurationError("training_step: returned None, but a compiled step can skip no batch.")
+                raise ConfigurationError(
+                    "training_step: returned None, but a compiled step cannot skip a batch. Return a loss."
+                )
             marked: Tensor = poptorch.identity_loss(value * share if share != 1 else value, reduction="none")
             return marked
 
@@ -150,9 +151,9 @@ class IPUStrategy(SingleDeviceStrategy):
             parts = self.device_iterations * batches
             if items % parts:
                 raise ConfigurationError(
-                    f"strategy 'ipu': {items} items in {batches} batch(es) of the loader cannot be split evenly over "
-                    f"device_iterations={self.device_iterations} and {batches} accumulated batch(es). Valid: a "
-                    f"multiple of {parts}; drop_last=True on the loader leaves out a smaller last batch."
+                    f"strategy='ipu': {items} items in {batches} batch(es) of the loader cannot be split evenly over "
+                    f"device_iterations={self.device_iterations} and {batches} accumulated batch(es). Use a "
+                    f"multiple of {parts}; drop_last=True on the loader drops a smaller last batch."
                 )
             settings = self._options(items, parts, training=True)
             settings.Training.gradientAccumulation(batches)
@@ -181,7 +182,7 @@ class IPUStrategy(SingleDeviceStrategy):
         return step
 
     def _options(self, items: int, parts: int, *, training: bool) -> Any:
-        """Of a step on so many items, in so many parts on each replica; one replica alone where those are uneven."""
+        """The options of a step; with items that do not divide evenly it runs on one replica."""
         replicas = self.replicas if items % (parts * self.replicas) == 0 else 1
         options = poptorch.Options()
         if self.configure_options is not None:
@@ -198,7 +199,7 @@ class IPUStrategy(SingleDeviceStrategy):
     # -- evaluation ----------------------------------------------------------------------------------------------
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """``module``, its forward pass compiled; a batch that cannot be split evenly runs on one replica."""
+        """``module`` with a compiled forward pass; a batch that cannot be split evenly runs on one replica."""
 
         def build(step: TracedStep, items: int, batches: int) -> Any:
             del batches
@@ -212,22 +213,22 @@ class IPUStrategy(SingleDeviceStrategy):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As in the base class, of the weights as the devices have them; plain tensors."""
+        """As in the base class, with the devices' weights, as plain tensors."""
         if self._training is not None:
             self._training.copy_weights_to_host()
-        # poptorch makes parameters of a class of its own, which has no place in a file.
+        # poptorch changes the parameters' class, which must not be pickled.
         return {
             name: value.as_subclass(Tensor) if isinstance(value, Tensor) else value
             for name, value in super().module_state(module).items()
         }
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """As in the base class; it goes to the devices with the next step."""
+        """As in the base class; the next step copies it to the devices."""
         self._devices.release()
         super().load_module_state(module, state)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As the devices have it, with the settings that a scheduler has made by now; of no use to other hardware."""
+        """The devices' state, with the current settings of a scheduler; only IPUs can load it."""
         self._optimizers[optimizer].follow()
         return {_STATE: super().optimizer_state(optimizer)}
 
@@ -235,12 +236,12 @@ class IPUStrategy(SingleDeviceStrategy):
         """As in the base class.
 
         Raises:
-            CheckpointError: The state is not of an IPU's optimizer.
+            CheckpointError: The state was not saved on IPUs.
         """
         if _STATE not in state:
             raise CheckpointError(
-                "optimizer: its state was not written on IPUs, and theirs is of another form. Valid: a checkpoint of "
-                "strategy 'ipu'."
+                "optimizer: its state was not written on IPUs, and has another format. Load a checkpoint of "
+                "strategy='ipu', or only its weights."
             )
         self._devices.release()
         super().load_optimizer_state(optimizer, state[_STATE])
@@ -248,14 +249,14 @@ class IPUStrategy(SingleDeviceStrategy):
 
 
 class _Inference(nn.Module):
-    """A compiled forward pass in place of a module's."""
+    """A module whose forward pass is compiled."""
 
     def __init__(self, executable: Executable) -> None:
         super().__init__()
         self._executable = executable
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
-        """The module's output for ``batch``; in a compiled step each batch is number 0."""
+        """Return the module's output for ``batch``; in a compiled step ``batch_idx`` is 0."""
         del batch_idx
         return self._executable(batch)
 
@@ -263,7 +264,7 @@ class _Inference(nn.Module):
 def _limit_gradients(optimizer: Any, value: float) -> None:
     if not hasattr(optimizer, "max_grad_norm"):
         raise ConfigurationError(
-            f"gradient_clip_val={value!r} with {type(optimizer).__name__}: a compiled step limits gradients by "
-            "max_grad_norm of poptorch's optimizer alone. Valid: 'norm' with SGD, Adam or AdamW, or no limit."
+            f"gradient_clip_val={value!r} with {type(optimizer).__name__}: poptorch's optimizer has no max_grad_norm, "
+            "which clips gradients in a compiled step. Use 'norm' with SGD, Adam or AdamW, or do not clip."
         )
     optimizer.max_grad_norm = value

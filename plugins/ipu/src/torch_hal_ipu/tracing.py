@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import attrs
-import torch
 from torch import Tensor, nn
 
-from core import Module
 from core.errors import ConfigurationError
 from core.nested import map_tensors
+from core.strategies import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
 
 __all__ = ["TracedStep"]
 
@@ -25,22 +22,14 @@ class _Result:
     is_scalar: bool
 
 
-@attrs.frozen
-class _Logged:
-    """A tensor that the step logged, and how."""
-
-    module: Module
-    name: str
-    options: Mapping[str, Any]
-
-
 @attrs.define
 class _Trace:
-    """What the step's Python did in its one run, beside computing."""
+    """What the step's Python did in its single run, besides computing."""
 
     output: Any = None
     """What it returned, with a :class:`_Result` in place of each tensor."""
-    logged: list[_Logged] = attrs.field(factory=list)
+    logged: list[LoggedValue] = attrs.field(factory=list)
+    """What it logged, without the tensors."""
 
 
 class TracedStep(nn.Module):
@@ -66,7 +55,18 @@ class TracedStep(nn.Module):
         Raises:
             ConfigurationError: There is none, or a number was logged.
         """
-        with _recorded(self.module) as logged:
+        logged: list[LoggedValue] = []
+
+        def collect(value: LoggedValue) -> None:
+            if not isinstance(value.value, Tensor) or value.value.dim():
+                raise ConfigurationError(
+                    f"log({value.name!r}, {value.value!r}) in a step that is compiled: only what is computed in each "
+                    "call can be logged there. Log a scalar tensor that the step computes, or use a hook such as "
+                    "on_train_batch_end."
+                )
+            logged.append(value)
+
+        with collect_logs(collect):
             output = self.function(batch)
         results: list[Tensor] = []
 
@@ -75,8 +75,8 @@ class TracedStep(nn.Module):
             return _Result(is_scalar=tensor.dim() == 0)
 
         self.trace.output = map_tensors(take, output)
-        self.trace.logged = [entry for entry, _ in logged]
-        results += [value for _, value in logged]
+        self.trace.logged = [attrs.evolve(value, value=None) for value in logged]
+        results += [value.value for value in logged]
         if not results:
             raise ConfigurationError(
                 "strategy 'ipu': a step returned no tensor and logged none, so nothing of it can be compiled. Valid: "
@@ -91,20 +91,13 @@ class TracedStep(nn.Module):
         """
         remaining = iter(results)
         output = _filled(self.trace.output, remaining)
-        for entry, value in zip(self.trace.logged, remaining, strict=True):
-            options = {"batch_size": batch_size, **entry.options}
-            combine = _COMBINE.get(options.get("reduce_fx", "mean"), torch.mean)
-            entry.module.log(entry.name, combine(value), **options)
+        for logged, by_part in zip(self.trace.logged, remaining, strict=True):
+            values = by_part.reshape(-1).unbind()
+            if logged.reduce_fx in LOG_REDUCTIONS:  # otherwise logging it raises the error
+                values = (reduce_logged(values, [1] * len(values), logged.reduce_fx),)
+            size = batch_size if logged.batch_size is None else logged.batch_size
+            attrs.evolve(logged, value=values[0], batch_size=size).log()
         return output
-
-
-_COMBINE: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": torch.mean,
-    "sum": torch.sum,
-    "min": torch.min,
-    "max": torch.max,
-}
-"""How the parts' values of what is logged become one."""
 
 
 def _filled(output: Any, results: Iterator[Tensor]) -> Any:
@@ -118,47 +111,3 @@ def _filled(output: Any, results: Iterator[Tensor]) -> Any:
     if isinstance(output, list | tuple):
         return type(output)(_filled(item, results) for item in output)
     return output
-
-
-@contextmanager
-def _recorded(module: nn.Module) -> Iterator[list[tuple[_Logged, Tensor]]]:
-    """Within, what any :class:`core.Module` in ``module`` logs is kept instead."""
-    logged: list[tuple[_Logged, Tensor]] = []
-    modules = [part for part in module.modules() if isinstance(part, Module)]
-    for part in modules:
-        part.__dict__["log"] = partial(_record, logged, part)
-    try:
-        yield logged
-    finally:
-        for part in modules:
-            del part.__dict__["log"]
-
-
-def _record(
-    logged: list[tuple[_Logged, Tensor]],
-    module: Module,
-    name: str,
-    value: Any,
-    prog_bar: bool = False,
-    on_step: bool | None = None,
-    on_epoch: bool | None = None,
-    reduce_fx: str = "mean",
-    sync_dist: bool = False,
-    batch_size: int | None = None,
-) -> None:
-    """What stands in for :meth:`core.Module.log` while a step is compiled; with its arguments."""
-    if not isinstance(value, Tensor) or value.dim():
-        raise ConfigurationError(
-            f"log({name!r}, {value!r}) in a step that is compiled: only what is computed anew in each call can be "
-            "logged there. Valid: a scalar tensor that the step computes, or a hook such as on_train_batch_end."
-        )
-    options: dict[str, Any] = {
-        "prog_bar": prog_bar,
-        "on_step": on_step,
-        "on_epoch": on_epoch,
-        "reduce_fx": reduce_fx,
-        "sync_dist": sync_dist,
-    }
-    if batch_size is not None:
-        options["batch_size"] = batch_size
-    logged.append((_Logged(module, name, options), value))
