@@ -7,15 +7,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from declared import pytest_terminal_summary, torch_refuses_simulated_devices  # noqa: F401
 
 from . import machine
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["ACME_DEVICES"] = "0"  # a process simulates one type of device
 
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++"))), None)
 
 needs_simulation = pytest.mark.skipif(COMPILER is None, reason="the simulation is compiled by a C++ compiler")
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ["ACME_DEVICES"] = "0"  # a process simulates one type of device
+_REFUSED = torch_refuses_simulated_devices()
+needs_backward = pytest.mark.skipif(_REFUSED is not None, reason=str(_REFUSED))
 
 
 @pytest.fixture(scope="session")

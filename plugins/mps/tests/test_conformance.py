@@ -8,11 +8,12 @@ import pytest
 
 from core.testing import check_backends
 
-from .conftest import needs_simulation
+from .conftest import needs_backward, needs_simulation
 
 pytest.importorskip("acme_driver", reason="needs the simulated devices")
 
 
+@needs_backward
 @needs_simulation
 @pytest.mark.timeout(600)
 def test_it_passes_the_kit(mac: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The GPU of Apple silicon in torch-hal. Importing this package imports no torch."""
+"""The GPU of Apple silicon in torch-hal. Importing this package does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU of Apple silicon, which torch calls ``mps``."""
+"""The GPU of Apple silicon, torch's device type ``mps``."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class MPSAccelerator(Accelerator):
     """The GPU of Apple silicon; a Mac has one, which shares its memory with the host."""
 
     name = "mps"
-    lacks = MappingProxyType(
+    unsupported = MappingProxyType(
         {
             "float64": "Metal has no double precision",
-            "collectives": "a Mac has one GPU, and torch no process group whose collectives run on Metal",
+            "collectives": "a Mac has one GPU, and torch has no process group with collectives on Metal",
         }
     )
 
     def is_available(self) -> bool:
-        """Whether this is a Mac that torch can compute on, and torch is built with Metal."""
+        """Return whether torch can use this Mac's GPU and is built with Metal."""
         return self.auto_device_count() > 0
 
     def auto_device_count(self) -> int:
-        """One, or none."""
+        """Return 1, or 0 without a usable GPU."""
         return detect.count() if torch.backends.mps.is_built() else 0
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The GPU, once for each index: there is one."""
+        """Return the GPU at each index; there is only one."""
         return [torch.device("mps", index) for index in devices]
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """The memory that GPU and host share.
+        """Return the state of the memory that GPU and host share.
 
-        ``memory_allocated_bytes`` (by tensors), ``memory_reserved_bytes`` (by Metal for this process, what is cached
-        included), ``memory_recommended_bytes`` (what Metal advises a process to stay below) and ``host_memory_bytes``
-        (all there is).
+        ``memory_allocated_bytes`` (by tensors), ``memory_reserved_bytes`` (by Metal for this process, including its
+        cache), ``memory_recommended_bytes`` (the limit that Metal recommends for a process) and ``host_memory_bytes``
+        (total).
         """
         del device
         return {
@@ -53,5 +53,5 @@ class MPSAccelerator(Accelerator):
         }
 
     def fork_unsafe_reason(self) -> str:
-        """That Metal is lost to a forked process; torch does not tell whether this one uses it already."""
-        return "Metal cannot be used in a process that was forked from one that uses it"
+        """Return that Metal cannot be used after a fork; torch does not report whether this process uses it already."""
+        return "Metal cannot be used in a process forked from one that uses it"

@@ -1,4 +1,4 @@
-"""Is this Apple silicon, with a macOS that torch computes on: torch-free, in microseconds."""
+"""Detects Apple silicon with a macOS that torch supports, in microseconds and without torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _DARWIN_OF_MACOS_14 = 23
 
 
 def count() -> int:
-    """One where the kernel is that of macOS 14 or newer on Apple silicon, 0 anywhere else.
+    """Return 1 on Apple silicon with macOS 14 or newer, according to the kernel, and 0 anywhere else.
 
-    Python under Rosetta is told that the processor is Intel's: torch for Intel has no Metal.
+    Python under Rosetta sees an Intel processor: torch for Intel has no Metal.
     """
     if not hasattr(os, "uname"):
         return 0

@@ -10,7 +10,7 @@ __all__ = ["core_accelerators"]
 
 @hookimpl
 def core_accelerators() -> list[AcceleratorSpec]:
-    """The GPU that torch calls ``mps``."""
+    """The GPU of torch's device type ``mps``."""
     return [
         AcceleratorSpec(
             name="mps",
