@@ -1,1 +1,1 @@
-"""TPU, and what else torch_xla runs on, in torch-hal: accelerator ``xla``."""
+"""TPUs and other devices of torch_xla in torch-hal: accelerator ``xla``."""

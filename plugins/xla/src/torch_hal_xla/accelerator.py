@@ -1,4 +1,4 @@
-"""What torch_xla runs on, as an accelerator."""
+"""The devices of torch_xla as an accelerator."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["XLAAccelerator"]
 
 logger = logging.getLogger(__name__)
 
-_LACKS = {
-    "float16": "what torch_xla runs on computes in bfloat16",
+_UNSUPPORTED = {
+    "float16": "torch_xla's devices compute in bfloat16",
     "loss_scaling": "bfloat16 has float32's range, so there is nothing to scale",
 }
-_CPU_LACKS = {
-    "collectives": "with PJRT_DEVICE=CPU torch_xla's processes are threads, which wait for one another for ever",
-    "memory_stats": "with PJRT_DEVICE=CPU torch_xla keeps no account of memory",
+_CPU_UNSUPPORTED = {
+    "collectives": "with PJRT_DEVICE=CPU torch_xla's processes are threads, which deadlock",
+    "memory_stats": "with PJRT_DEVICE=CPU torch_xla does not count memory",
 }
 _STATS = {
     "memory_allocated_bytes": "bytes_used",
@@ -34,32 +34,35 @@ _STATE_BYTES = 8
 
 
 class XLAAccelerator(Accelerator):
-    """The devices of torch_xla: TPU, and what else it runs on.
+    """The devices of torch_xla: TPUs and others.
 
-    A computation is gathered as it is written down, and run as a whole where a step ends or a value is looked at.
+    torch_xla collects operations, and runs them together at the end of a step or when a value is read.
 
-    Which kind of device is used is said by ``PJRT_DEVICE``. With ``PJRT_DEVICE=CPU`` it is the host, for tests.
+    ``PJRT_DEVICE`` selects the kind of device. With ``PJRT_DEVICE=CPU`` it is the host, for tests.
     """
 
     name = "xla"
     default_strategy = "single_xla"
     default_parallel_strategy = "xla"
-    lacks: ClassVar[Mapping[str, str]] = {**_LACKS, **(_CPU_LACKS if detect.runtime_type(os.environ) == "CPU" else {})}
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **_UNSUPPORTED,
+        **(_CPU_UNSUPPORTED if detect.runtime_type(os.environ) == "CPU" else {}),
+    }
 
     def is_available(self) -> bool:
-        """Whether there is a device. Never raises."""
+        """Return whether there is a device. Never raises."""
         try:
             return detect.count() > 0
         except (OSError, ValueError):
-            logger.warning("the XLA devices can't be counted", exc_info=True)
+            logger.warning("counting XLA devices failed; they are treated as unavailable", exc_info=True)
             return False
 
     def auto_device_count(self) -> int:
-        """How many devices there are."""
+        """Return the number of devices."""
         return detect.count()
 
     def get_parallel_devices(self, devices: Any) -> list[torch.device]:
-        """The devices at these indices."""
+        """Return the devices at these indices."""
         return [torch.device("xla", index) for index in devices]
 
     def import_backend(self) -> None:
@@ -67,35 +70,35 @@ class XLAAccelerator(Accelerator):
         import torch_xla  # noqa: F401
 
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` this process's current one, its generator seeded as the host's is.
+        """Make ``device`` the current device of this process, and seed its generator like the host's.
 
-        ``torch.manual_seed`` alone does not reach it.
+        ``torch.manual_seed`` alone does not seed it.
 
         Raises:
-            BackendError: A backward pass was run in this process before torch_xla's runtime started.
+            BackendError: This process ran a backward pass before torch_xla's runtime started.
         """
         import torch_xla
         import torch_xla.core.xla_model as xm
         import torch_xla.runtime as xr
 
-        xr.global_runtime_device_count()  # starts the runtime, which naming a device does not in SPMD mode
+        xr.global_runtime_device_count()  # starts the runtime; in SPMD mode creating a device does not
         torch_xla.device(device.index)
         _require_backward(device)
         xm.set_rng_state(torch.initial_seed(), str(device))
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all that was run is done, also on other devices of this process; what is gathered is not run."""
+        """Wait for all running work, on all devices of this process; collected operations are not run."""
         import torch_xla.core.xla_model as xm
 
-        del device  # of which torch_xla wants another name than torch's
+        del device  # torch_xla has its own names for devices
         xm.wait_device_ops()
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Memory of ``device``: ``memory_allocated_bytes``, ``memory_allocated_peak_bytes``, ``memory_total_bytes``.
+        """Return ``memory_allocated_bytes``, ``memory_allocated_peak_bytes`` and ``memory_total_bytes`` of ``device``.
 
-        Nothing where torch_xla keeps no account of it.
+        Empty if torch_xla does not count memory.
         """
-        if "memory_stats" in self.lacks:
+        if "memory_stats" in self.unsupported:
             return {}
         import torch_xla.core.xla_model as xm
 
@@ -103,34 +106,33 @@ class XLAAccelerator(Accelerator):
         return {name: info[theirs] for name, theirs in _STATS.items() if theirs in info}
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """The state of the generator of ``device``: 8 bytes, on the CPU."""
+        """Return the state of the generator of ``device``: 8 bytes, on the CPU."""
         import torch_xla.core.xla_model as xm
 
         state = xm.get_rng_state(str(device))
-        # What was drawn since the last step lives on in the graph: from here on, the state alone says what is drawn.
+        # Draws since the last step are part of the graph; setting the state makes later draws depend on it alone.
         xm.set_rng_state(state, str(device))
         return torch.tensor(list(state.to_bytes(_STATE_BYTES, "little")), dtype=torch.uint8)
 
     def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
-        """Put the generator of ``device`` back into ``state``."""
+        """Set the state of the generator of ``device``."""
         import torch_xla.core.xla_model as xm
 
         xm.set_rng_state(int.from_bytes(bytes(state.tolist()), "little"), str(device))
 
     def fork_unsafe_reason(self) -> str | None:
-        """That torch_xla is loaded: its threads do not survive a fork."""
-        return "torch_xla is loaded in it"
+        """Return that torch_xla is loaded: its threads do not survive a fork."""
+        return "torch_xla is already loaded"
 
 
 def _require_backward(device: torch.device) -> None:
-    """Make sure that torch's threads for backward passes know ``device``."""
+    """Check that torch's backward threads can use ``device``."""
     weight = torch.zeros(1, device=device, requires_grad=True)
     try:
         weight.sum().backward()  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise BackendError(
-            f"accelerator='xla': torch cannot run backward passes on {device} in this process any more, since it "
-            "started its threads for them, at the first one, before torch_xla's runtime: "
-            f"{str(error).partition(' INTERNAL')[0]}. Valid: a Trainer or Runtime on 'xla' before any backward pass on "
-            "the CPU, or a process of its own."
+            f"accelerator='xla': this process ran a backward pass before torch_xla's runtime started, so torch cannot "
+            f"run one on {device}: {str(error).partition(' INTERNAL')[0]}. Create a Trainer or Runtime on 'xla' before "
+            "any backward pass on the CPU, or use a separate process."
         ) from error

@@ -1,4 +1,4 @@
-"""Checkpoints that any machine can read."""
+"""Checkpoints that any machine can load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["XLACheckpointIO", "on_host"]
 
 
 class XLACheckpointIO(TorchCheckpointIO):
-    """torch-hal's own format, with all tensors on the host: one of XLA's can be read only where torch_xla is."""
+    """torch-hal's own format, with all tensors on the host, since XLA tensors can only be loaded with torch_xla."""
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -24,5 +24,5 @@ class XLACheckpointIO(TorchCheckpointIO):
 
 
 def on_host(data: Any) -> Any:
-    """``data``, any nested structure, with all tensors on the CPU."""
+    """Return the nested structure ``data`` with all tensors on the CPU."""
     return map_tensors(Tensor.cpu, data)

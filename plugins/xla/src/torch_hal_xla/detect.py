@@ -1,11 +1,11 @@
-"""How many devices are there, and who started this process: torch-free, and without starting torch_xla's runtime."""
+"""Counts devices and detects the launcher, without torch and without starting torch_xla's runtime."""
 
 from __future__ import annotations
 
 import math
 import os
 
-TYPE_CHECKING = False  # every import here is part of what looking for hardware costs
+TYPE_CHECKING = False  # every import slows detection down
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -29,27 +29,27 @@ _CORES = {
 
 
 def count() -> int:
-    """How many XLA devices this machine has; none where torch_xla is not installed.
+    """Return the number of XLA devices of this machine; 0 if torch_xla is not installed.
 
-    Which kind of them is asked for is said by ``PJRT_DEVICE``, as torch_xla reads it; without it, TPUs count alone, so
-    that a CPU is an XLA device for those who ask for it and nobody else.
+    ``PJRT_DEVICE`` selects the kind, as for torch_xla; without it only TPUs are counted, so that the CPU is an XLA
+    device only on request.
 
     Raises:
-        ValueError: A variable that says how many there are is no number.
-        OSError: The files of the system that tell cannot be read.
+        ValueError: A variable with a number of devices is not a number.
+        OSError: The system's files cannot be read.
     """
     kind = runtime_type(os.environ)
-    there = _tpus(os.environ) if kind == "TPU" else _number(os.environ, f"{kind}_NUM_DEVICES", 1)
-    return there if there and _has_torch_xla() else 0
+    found = _tpus(os.environ) if kind == "TPU" else _number(os.environ, f"{kind}_NUM_DEVICES", 1)
+    return found if found and _has_torch_xla() else 0
 
 
 def runtime_type(environ: Mapping[str, str]) -> str:
-    """What torch_xla is to run on: ``PJRT_DEVICE``, else ``"TPU"``."""
+    """Return the kind of device: ``PJRT_DEVICE``, by default ``"TPU"``."""
     return environ.get("PJRT_DEVICE", "").strip().upper() or "TPU"
 
 
 def is_launched(environ: Mapping[str, str]) -> bool:
-    """Whether torch_xla started this process, by what it sets in ``environ``."""
+    """Return whether torch_xla started this process, according to ``environ``."""
     return LAUNCHED in environ
 
 
@@ -64,7 +64,7 @@ def _tpus(environ: Mapping[str, str]) -> int:
     if not cores and environ.get("PJRT_DEVICE"):
         cores = [1] * _chips_by_bounds(environ)
     visible = environ.get("TPU_VISIBLE_CHIPS", environ.get("TPU_VISIBLE_DEVICES", "")).strip()
-    if visible and not is_launched(environ):  # where torch_xla has set it itself, to this process's own chip
+    if visible and not is_launched(environ):  # in launched processes torch_xla sets it itself
         cores = cores[: len(visible.split(","))]
     return sum(cores)
 
@@ -78,12 +78,12 @@ def _cores_by_pci() -> list[int]:
         device = os.path.join(_PCI_DEVICES, address)
         if _read(os.path.join(device, "vendor")) == _GOOGLE:
             model = _read(os.path.join(device, "device"))
-            found.append(_CORES.get(model, 0))  # 0: another of Google's devices, as for networks
+            found.append(_CORES.get(model, 0))  # 0: another device of Google's, such as a network card
     return [cores for cores in found if cores]
 
 
 def _read(path: str) -> str:
-    """What is in the file; nothing where there is none."""
+    """The content of the file; empty if there is none."""
     if not os.path.isfile(path):
         return ""
     with open(path, encoding="ascii") as file:
@@ -91,26 +91,26 @@ def _read(path: str) -> str:
 
 
 def _device_files() -> int:
-    """Chips by their device files, in a container that hides the bus."""
+    """The number of chips by device files, in a container that hides the bus."""
     names = os.listdir(_DEVICE_FILES)
     return sum(name.removeprefix("accel").isdecimal() for name in names if name.startswith("accel"))
 
 
 def _chips_by_bounds(environ: Mapping[str, str]) -> int:
-    """Chips of this machine, as who set up a container on it says."""
-    said = environ.get("TPU_CHIPS_PER_HOST_BOUNDS", "").strip()
-    if not said:
+    """The number of chips of this machine, as a container's environment states it."""
+    given = environ.get("TPU_CHIPS_PER_HOST_BOUNDS", "").strip()
+    if not given:
         return 0
-    parts = said.split(",")
+    parts = given.split(",")
     if not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"TPU_CHIPS_PER_HOST_BOUNDS={said!r}: not a shape. Valid: whole numbers, such as '2,2,1'.")
+        raise ValueError(f"TPU_CHIPS_PER_HOST_BOUNDS={given!r}: must be integers separated by commas, as in '2,2,1'.")
     return math.prod(map(int, parts))
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:
-    said = environ.get(name, "").strip()
-    if not said:
+    given = environ.get(name, "").strip()
+    if not given:
         return default
-    if not (said.isascii() and said.isdecimal()):
-        raise ValueError(f"{name}={said!r}: not a number of devices. Valid: a whole number from 0.")
-    return int(said)
+    if not (given.isascii() and given.isdecimal()):
+        raise ValueError(f"{name}={given!r}: must be an integer >= 0.")
+    return int(given)

@@ -1,4 +1,4 @@
-"""Who this process is among those that torch_xla started."""
+"""The cluster environment of processes that torch_xla started."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _DEFAULT_PORT = 12355  # torch_xla's own
 class XLAEnvironment(ClusterEnvironment):
     """Ranks from torch_xla's runtime, in a process (or thread) that ``torch_xla.launch`` started.
 
-    The runtime is asked, and so started, in such a process only.
+    Only in such a process does it query, and so start, the runtime.
     """
 
     name = "xla"
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether torch_xla started this process, by its environment variables."""
+        """Return whether torch_xla started this process, according to its environment variables."""
         return detect.is_launched(os.environ if environ is None else environ)
 
     @property
@@ -34,7 +34,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """``MASTER_ADDR``, else what the runtime found out on TPUs, else the loopback address."""
+        """``MASTER_ADDR``, on TPUs else the runtime's address, else the loopback address."""
         import torch_xla.runtime as xr
 
         given = self.environ.get("MASTER_ADDR")
@@ -56,7 +56,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """The runtime's ``local_device_count``: a process, or a thread of one, runs on each device."""
+        """The runtime's ``local_device_count``: one process or thread per device."""
         import torch_xla.runtime as xr
 
         return int(xr.local_device_count())
@@ -83,18 +83,18 @@ class XLAEnvironment(ClusterEnvironment):
         return int(xr.host_index())
 
     def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
-        """Refuse a process that torch_xla did not start, and other numbers than it gave.
+        """Check that torch_xla started this process, with these numbers.
 
         Raises:
-            ConfigurationError: As said.
+            ConfigurationError: torch_xla did not start this process, or started other numbers of processes or machines.
         """
         if not self.creates_processes_externally:
             raise ConfigurationError(
                 f"cluster_environment={self.name!r}: torch_xla did not start this process ({detect.LAUNCHED} is not "
-                "set). Valid: 'auto'."
+                "set). Use cluster_environment='auto'."
             )
         if (processes_per_node, num_nodes) != (self.local_world_size, self.num_nodes):
             raise ConfigurationError(
-                f"devices, num_nodes: {processes_per_node} process(es) on {num_nodes} machine(s) asked for, but "
-                f"torch_xla started {self.local_world_size} on {self.num_nodes}. Valid: those numbers, or 'auto'."
+                f"devices, num_nodes: {processes_per_node} process(es) on {num_nodes} machine(s) requested, but "
+                f"torch_xla started {self.local_world_size} on {self.num_nodes}. Use those numbers, or 'auto'."
             )

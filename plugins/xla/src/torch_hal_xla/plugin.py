@@ -1,4 +1,4 @@
-"""What this package provides, without torch."""
+"""The hooks of the package."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _ONLY_XLA = ("xla",)
 
 @hookimpl
 def core_accelerators() -> list[AcceleratorSpec]:
-    """What torch_xla runs on."""
+    """The devices of torch_xla."""
     return [
         AcceleratorSpec(
             name="xla",
             target="torch_hal_xla.accelerator:XLAAccelerator",
-            description="TPU, and what else torch_xla runs on",
+            description="TPUs and other devices of torch_xla",
             aliases=("tpu",),
             priority=50,
             detect="torch_hal_xla.detect:count",
@@ -27,7 +27,7 @@ def core_accelerators() -> list[AcceleratorSpec]:
 
 @hookimpl
 def core_strategies() -> list[StrategySpec]:
-    """One device, one process for each device, and one process for all of them."""
+    """Strategies with one device, with one process per device, and with one process for all devices."""
     return [
         StrategySpec(
             name="single_xla",
@@ -38,13 +38,13 @@ def core_strategies() -> list[StrategySpec]:
         StrategySpec(
             name="xla",
             target="torch_hal_xla.strategies.parallel:XLAStrategy",
-            description="a replica in a process for each device of the machine, started by torch_xla.launch",
+            description="one process with a replica per device of the machine, started by torch_xla.launch",
             accelerators=_ONLY_XLA,
         ),
         StrategySpec(
             name="xla_debug",
             target="torch_hal_xla.strategies.parallel:XLAStrategy",
-            description="xla, with torch_xla's own analysis of each graph, and each step waited for and checked",
+            description="xla with torch_xla's analysis of each graph; waits for each step and checks it",
             accelerators=_ONLY_XLA,
             init_args={"debug": True},
         ),
@@ -64,7 +64,7 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
         CheckpointIOSpec(
             name="xla",
             target="torch_hal_xla.checkpoint_io:XLACheckpointIO",
-            description="a directory with shards and a manifest, committed by one rename; all tensors on the host",
+            description="a directory of files and a manifest, committed by one rename; all tensors on the host",
         )
     ]
 

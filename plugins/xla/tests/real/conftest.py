@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from python_processes import run_python
 
 RunScript = Callable[..., Any]
 
@@ -54,18 +53,8 @@ def _runtime() -> None:
 def run_script(tmp_path: Path) -> RunScript:
     """Run a script in a process of its own; what it tells in its last line, and all that it wrote to standard error."""
 
-    def run(name: str, *words: str, **environ: str | None) -> Any:
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).parent / "scripts" / name), *words],
-            env={key: value for key, value in env.items() if value is not None},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    def run(name: str, *arguments: str, **environ: str | None) -> Any:
+        done = run_python(Path(__file__).parent / "scripts" / name, *arguments, cwd=tmp_path, env=environ)
         return {**json.loads(done.stdout.splitlines()[-1]), "stderr": done.stderr}
 
     return run

@@ -66,7 +66,7 @@ def test_each_step_is_run_as_one() -> None:
 
 
 def test_bfloat16_autocast() -> None:
-    """XLA's own autocast computes in bfloat16: near the CPU's losses under its autocast, other than in float32."""
+    """XLA's own autocast compute in bfloat16: near the CPU's losses under its autocast, other than in float32."""
     module = Classifier()
     Trainer(**ONE, precision="bf16-mixed", **OPTIONS).fit(module, loader())
     assert module.seen == {"xla:0", "bfloat16"}
@@ -86,7 +86,7 @@ def test_all_in_bfloat16() -> None:
 @pytest.mark.parametrize("precision", ["16-mixed", "16-true"])
 def test_float16_is_refused(precision: str) -> None:
     """What computes in float16 is refused by name, with the reason."""
-    with pytest.raises(ConfigurationError, match="computes in bfloat16"):
+    with pytest.raises(ConfigurationError, match="compute in bfloat16"):
         Trainer(**ONE, precision=precision)
 
 

@@ -6,14 +6,13 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from python_processes import run_python
 
 RunScript = Callable[..., Any]
 
@@ -70,17 +69,8 @@ def calls() -> Iterator[list[str]]:
 def run_script(tmp_path: Path) -> RunScript:
     """Run a script in a process of its own; what it tells in its last line."""
 
-    def run(name: str, *words: str, **environ: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, str(Path(__file__).parent / "scripts" / name), *words],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environ},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+    def run(name: str, *arguments: str, **environ: str) -> Any:
+        script = Path(__file__).parent / "scripts" / name
+        return json.loads(run_python(script, *arguments, cwd=tmp_path, env=environ).stdout.splitlines()[-1])
 
     return run

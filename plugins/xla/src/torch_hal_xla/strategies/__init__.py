@@ -1,4 +1,4 @@
-"""One device, one process for each device, and one process for all of them."""
+"""Strategies with one device, with one process per device, and with one process for all devices."""
 
 from torch_hal_xla.strategies.parallel import XLAStrategy
 from torch_hal_xla.strategies.single import SingleXLAStrategy

@@ -1,4 +1,4 @@
-"""Which devices a strategy can take."""
+"""Checks which devices a strategy can use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["require_all"]
 
 
 def require_all(strategy: str, devices: Sequence[torch.device], accelerator: Accelerator) -> None:
-    """Refuse some of a machine's devices where torch_xla itself takes all that it sees.
+    """Check that all devices of the machine are used, since torch_xla uses all that it sees.
 
     Raises:
-        ConfigurationError: As said.
+        ConfigurationError: ``devices`` are not all devices, in order.
     """
-    there = accelerator.auto_device_count()
-    if [device.index for device in devices] != list(range(there)):
+    count = accelerator.auto_device_count()
+    if [device.index for device in devices] != list(range(count)):
         raise ConfigurationError(
-            f"devices: {', '.join(map(str, devices))} of {there}, but under strategy={strategy!r} torch_xla takes all "
-            f"that it sees, in order. Valid: {there}, 'auto'; or let it see fewer, by a variable such as "
-            "CPU_NUM_DEVICES."
+            f"devices: {', '.join(map(str, devices))} of {count}, but under strategy={strategy!r} torch_xla uses all "
+            f"devices that it sees, in order. Use devices={count} or 'auto', or limit the visible devices with a "
+            "variable such as CPU_NUM_DEVICES."
         )

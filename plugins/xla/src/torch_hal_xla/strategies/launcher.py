@@ -1,4 +1,4 @@
-"""Running a function in each process that torch_xla starts."""
+"""Runs a function in each process that torch_xla starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import attrs
 
 from core.errors import LaunchError
 from core.random import get_host_rng_state, set_host_rng_state
-from core.strategies.launchers import unpicklable_path
+from core.strategies import unpicklable_path
 from torch_hal_xla.checkpoint_io import on_host
 from torch_hal_xla.environment import XLAEnvironment
 
@@ -30,7 +30,7 @@ _FAILED = 1
 
 @attrs.frozen
 class _Task:
-    """What each process is to do."""
+    """What each process runs."""
 
     strategy: XLAStrategy
     rng_state: Mapping[str, Any]
@@ -40,14 +40,14 @@ class _Task:
 
 
 def launch(strategy: XLAStrategy, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call ``function`` in a process, or a thread of one, for each device of this machine.
+    """Call ``function`` in one process or thread per device of this machine.
 
     Returns:
-        What it returned in the first of them, tensors on the CPU.
+        The result of local rank 0, with tensors on the CPU.
 
     Raises:
-        LaunchError: Something cannot be pickled, torch_xla cannot start processes, or one of them failed; the others
-            are ended then.
+        LaunchError: An object cannot be pickled, torch_xla cannot start processes, or a process failed, which ends the
+            others.
     """
     import torch_xla
 
@@ -55,34 +55,35 @@ def launch(strategy: XLAStrategy, function: Callable[..., Any], args: Any, kwarg
     with tempfile.TemporaryDirectory(prefix="torch-hal-xla-") as folder:
         try:
             torch_xla.launch(_work, (task, folder))
-        except Exception as error:  # what torch_xla or the pool of processes raises
+        except Exception as error:  # any exception of torch_xla or of its process pool
             failures = [path.read_text() for path in sorted(Path(folder).glob(f"{_FAILURE}-*"), key=_age)]
             raise LaunchError("\n".join(failures) or f"torch_xla.launch failed: {error}") from error
         return pickle.loads((Path(folder) / _RESULT).read_bytes())
 
 
 def _work(ordinal: int, pickled: bytes, folder: str) -> None:
-    """What each process does."""
+    """Run the task in a started process."""
     try:
-        # Each has a copy of its own, threads of one process too.
+        # Each process and each thread unpickles its own copy.
         task: _Task = pickle.loads(pickled)
         set_host_rng_state(dict(task.rng_state))
         _take_ranks(task.strategy)
         result = task.function(*task.args, **task.kwargs)
         if task.strategy.local_rank == 0:
             (Path(folder) / _RESULT).write_bytes(_pickled(on_host(result), "result"))
-    except BaseException as error:  # noqa: BLE001  whatever it is, it ends the process and is shown
-        said = f"rank {ordinal} failed: {type(error).__name__}: {error}\n\n{''.join(traceback.format_exception(error))}"
-        (Path(folder) / f"{_FAILURE}-{ordinal}").write_text(said)
-        # Others wait in a collective for this one. The pool that torch_xla runs them in waits for an exception's turn,
-        # but ends them all when one dies.
+    except BaseException as error:  # noqa: BLE001  any exception ends the process and is shown
+        report = (
+            f"rank {ordinal} failed: {type(error).__name__}: {error}\n\n{''.join(traceback.format_exception(error))}"
+        )
+        (Path(folder) / f"{_FAILURE}-{ordinal}").write_text(report)
+        # Other processes wait for this one in a collective. torch_xla's process pool would wait for them before it
+        # raises an exception, but ends all when one process dies.
         os._exit(_FAILED)
 
 
 def _take_ranks(strategy: XLAStrategy) -> None:
-    num_nodes = strategy.cluster_environment.num_nodes
     strategy.cluster_environment = XLAEnvironment()
-    strategy.cluster_environment.connect(strategy.local_processes, num_nodes)
+    strategy.cluster_environment.connect(strategy.plan.processes_per_node, strategy.plan.num_nodes)
 
 
 def _pickled(obj: object, name: str) -> bytes:
@@ -91,8 +92,8 @@ def _pickled(obj: object, name: str) -> bytes:
     except Exception as error:
         path, cause = unpicklable_path(obj, name) or (name, f"{type(error).__name__}: {error}")
         raise LaunchError(
-            f"{path} cannot be pickled: {cause}. Processes that torch_xla starts are sent what they work on; valid is "
-            "what can be pickled."
+            f"{path} cannot be pickled: {cause}. torch_xla sends it to the processes that it starts. Use an object "
+            "that can be pickled."
         ) from error
 
 

@@ -1,19 +1,18 @@
-"""A replica in a process for each device, started by torch_xla."""
+"""One process with a replica per device, started by torch_xla."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from core import Accelerator, CheckpointIO, ClusterEnvironment, Precision
 from core.errors import ConfigurationError
-from core.strategies import ParallelStrategy
+from core.strategies import ParallelStrategy, StrategyParts
 from torch_hal_xla.checkpoint_io import on_host
 from torch_hal_xla.environment import XLAEnvironment
 from torch_hal_xla.strategies.checks import StepChecks
@@ -34,68 +33,60 @@ _OPERATIONS = {
     "max": "REDUCE_MAX",
     "product": "REDUCE_MUL",
 }
-"""By word: the name of torch_xla's."""
+"""torch_xla's names of reductions."""
 
 
 class XLAStrategy(MarksSteps, ParallelStrategy):
-    """A replica of the module in a process for each device of the machine; gradients are averaged after backward.
+    """One process with a replica of the module per device of the machine; gradients are averaged after backward.
 
-    ``torch_xla.launch`` starts the processes, and XLA's own collectives connect them: there is no process group. It
-    runs a function in each, so a loop of one's own goes into one: ``runtime.launch(train)``.
+    ``torch_xla.launch`` starts the processes, and XLA's collectives connect them: there is no process group. It
+    runs a function in each, so put your own loop into a function: ``runtime.launch(train)``.
 
     Args:
-        accelerator: The hardware, as an object or by name.
-        cluster_environment: Who this process is, as an object or by name.
-        checkpoint_io: How checkpoints are written, as an object or by name.
-        precision_plugin: The dtype policy, as an object or by name.
-        debug: Have torch_xla say of each graph why it was compiled and run (``PT_XLA_DEBUG=1``, to standard error),
-            wait at the end of each step so that an error shows where it is made, and log operations that XLA left to
-            the host and steps that were compiled anew.
+        debug: Make torch_xla write to standard error why it compiled and ran each graph (``PT_XLA_DEBUG=1``), wait at
+            the end of each step so that an error shows in its step, and log operations that ran on the host and steps
+            that were compiled again.
+        **parts: As in :class:`core.Strategy`.
     """
 
     name = "xla"
-    uses_process_group: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        accelerator: Accelerator | str | None = None,
-        cluster_environment: ClusterEnvironment | str | None = None,
-        checkpoint_io: CheckpointIO | str | None = None,
-        precision_plugin: Precision | str | None = None,
-        *,
-        debug: bool = False,
-    ) -> None:
-        super().__init__(accelerator, cluster_environment, checkpoint_io, precision_plugin)
+    def __init__(self, *, debug: bool = False, **parts: Unpack[StrategyParts]) -> None:
+        super().__init__(**parts)
         self.launcher = "xla"
         self.debug = debug
         self._checks: StepChecks | None = None
         self._modules: list[nn.Module] = []
         """The modules whose gradients are averaged."""
         self._unsynced: list[nn.Module] = []
-        """Those of them that are within :meth:`no_sync`."""
+        """Those of them that are in :meth:`no_sync`."""
 
-    # -- who and where -------------------------------------------------------------------------------------------
+    # -- ranks and devices----------------------------------------------------------------------------------------
 
-    def connect(self, *, parallel_devices: Sequence[torch.device], **parts: Any) -> None:
+    def launcher_for(self, processes_per_node: int, num_nodes: int) -> str | None:
+        """``"xla"``, also for one process on each of several machines; see :meth:`core.Strategy.launcher_for`."""
+        return None if processes_per_node * num_nodes == 1 else self.launcher
+
+    def connect(self, **parts: Any) -> None:
         """As in the base class.
 
         Raises:
-            ConfigurationError: The devices are more than one and not all there are; or a launcher other than
-                torch_xla's started this process.
+            ConfigurationError: More than one, but not all devices are requested, or another launcher started this
+                process.
         """
-        super().connect(parallel_devices=parallel_devices, **parts)
+        super().connect(**parts)
         environment = self.cluster_environment
         if environment.creates_processes_externally and not isinstance(environment, XLAEnvironment):
             raise ConfigurationError(
-                f"strategy={self.name!r}: cluster environment {environment.name!r} says that it started this process, "
-                "but here torch_xla starts them. Valid: the script once on each machine, by itself."
+                f"strategy={self.name!r}: cluster environment {environment.name!r} started this process, but torch_xla "
+                "has to start the processes. Start the script once on each machine, without a launcher."
             )
-        if len(parallel_devices) > 1:
-            require_all(self.name, parallel_devices, self.accelerator)
+        if len(self.parallel_devices) > 1:
+            require_all(self.name, self.parallel_devices, self.accelerator)
 
     @property
     def root_device(self) -> torch.device:
-        """The device that this process works on; in one that torch_xla started, what torch_xla gave it."""
+        """The device of this process; torch_xla assigns it in processes that it started."""
         if isinstance(self.cluster_environment, XLAEnvironment):
             import torch_xla
 
@@ -107,9 +98,9 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
 
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`core.Strategy.launch`."""
-        if self.cluster_environment.creates_processes_externally or self.world_size == 1:
+        if self.plan.launcher is None or self.cluster_environment.creates_processes_externally:
             return function(*args, **kwargs)
-        with self._debugging():  # processes that are started see it when they import torch_xla
+        with self._debugging():  # started processes read it when they import torch_xla
             result: T = launch(self, function, args, kwargs)
         return result
 
@@ -119,7 +110,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         self._checks = StepChecks() if self.debug else None
 
     def init_dist_connection(self) -> None:
-        """Nothing to join: the runtime has connected the devices."""
+        """Do nothing: the runtime has connected the devices."""
 
     def teardown(self, failed: bool = False) -> None:
         """As in the base class."""
@@ -131,7 +122,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
     # -- modules and the step ------------------------------------------------------------------------------------
 
     def mark_step(self) -> None:
-        """Run what was gathered; under ``debug`` wait for it, and check what it took."""
+        """Run the collected operations; with ``debug`` wait for them and check the step."""
         if self._checks is None:
             super().mark_step()
             return
@@ -142,7 +133,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         self._checks.look()
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Converted and moved, parameters and buffers as rank 0 has them."""
+        """Convert and move the module, and broadcast parameters and buffers from rank 0."""
         module = super().setup_module(module)
         if self.world_size > 1:
             import torch_xla.core.xla_model as xm
@@ -152,7 +143,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         return module
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute gradients, and average those of the modules that are not within :meth:`no_sync`."""
+        """Compute gradients, and average those of modules that are not in :meth:`no_sync`."""
         import torch_xla.core.xla_model as xm
 
         super().backward(loss, *args, **kwargs)
@@ -163,7 +154,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
                 xm.all_reduce(xm.REDUCE_SUM, gradients, scale=1 / self.world_size)
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """Backward within leaves the gradients of ``module`` as they are in this process."""
+        """Return a context in which backward does not average the gradients of ``module``."""
         return self._left_unsynced(module)
 
     @contextmanager
@@ -176,7 +167,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
 
     @contextmanager
     def _debugging(self) -> Iterator[None]:
-        """Within, torch_xla's own variable says that it is to debug, if so."""
+        """Set torch_xla's debug variable in the context, if ``debug`` is set."""
         before = os.environ.get(_DEBUG)
         if self.debug:
             os.environ[_DEBUG] = "1"
@@ -188,32 +179,25 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
-    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
-        """Combined over all processes; a mean of whole numbers is a float32 tensor."""
+    def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
+        """Reduce with XLA's collective, if it has the reduction."""
         import torch_xla.core.xla_model as xm
 
-        self.check_reduction(reduction)
-        own = tensor.detach().to(self.root_device)
-        is_mean = reduction == "mean"
-        if is_mean and not (own.is_floating_point() or own.is_complex()):
-            own = own.to(torch.float32)
-        result: Any = xm.all_reduce(getattr(xm, _OPERATIONS[reduction]), own.clone())
-        combined: Tensor = result / self.world_size if is_mean else result
+        if reduction not in _OPERATIONS:
+            return super().all_reduce(tensor, reduction)
+        result: Any = xm.all_reduce(getattr(xm, _OPERATIONS[reduction]), tensor)
+        combined: Tensor = result
         return combined
 
-    def broadcast(self, obj: T, src: int = 0) -> T:
-        """As process ``src`` has it, tensors on the CPU."""
-        return self.all_gather_object(obj)[src]
-
     def barrier(self, name: str | None = None) -> None:
-        """Wait until every process is here."""
+        """Wait for all processes."""
         if self.world_size > 1:
             import torch_xla.core.xla_model as xm
 
             xm.rendezvous(name or "barrier")
 
     def all_gather_object(self, obj: T) -> list[T]:
-        """By rank, tensors on the CPU."""
+        """Return the objects of all processes by rank, with tensors on the CPU."""
         if self.world_size == 1:  # a rendezvous, however small, ends the step
             return [on_host(obj)]
         import torch_xla.core.xla_model as xm
@@ -221,7 +205,8 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         payloads = xm.rendezvous("all_gather_object", pickle.dumps(on_host(obj)))
         return [pickle.loads(payload) for payload in payloads]
 
-    def _all_gather_list(self, tensor: Tensor) -> list[Tensor]:
+    def all_gather_list(self, tensor: Tensor) -> list[Tensor]:
+        """Gather with XLA's collective."""
         import torch_xla.core.xla_model as xm
 
         return list(xm.all_gather(tensor.unsqueeze(0), dim=0))

@@ -9,6 +9,6 @@ __all__ = ["SingleXLAStrategy"]
 
 
 class SingleXLAStrategy(MarksSteps, SingleDeviceStrategy):
-    """One process on one XLA device, the end of each step marked."""
+    """One process on one XLA device; it marks the end of each step."""
 
     name = "single_xla"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from core.nested import map_tensors
@@ -19,15 +17,15 @@ _AXIS = "data"
 
 
 class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
-    """One process that sees one large device: XLA splits each computation over all devices of the machine.
+    """One process uses all devices as one: XLA splits each computation over all devices of the machine.
 
-    What a prepared module is called with is split along its first dimension, and its parameters are on every device;
-    what follows from that, such as the sum of gradients, XLA adds by itself. So a batch is one batch, of the size that
-    the loader gives, and a result is that of one device, batch statistics too.
+    The inputs of a prepared module are split along their first dimension, and its parameters are on every device; XLA
+    adds the communication, such as the sum of gradients. So the loader's batch is the whole batch, and results are
+    those of one device, including batch statistics.
 
     Source: Xu et al., GSPMD, 2021; ``torch_xla.distributed.spmd``.
 
-    ``torch_xla.runtime.use_spmd()`` is called, and cannot be taken back: from then on, this process runs nothing else.
+    It calls ``torch_xla.runtime.use_spmd()``, which cannot be undone: the process can run nothing else afterwards.
     """
 
     name = "xla_spmd"
@@ -35,14 +33,14 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
     mesh: Any
     """All devices in one dimension, ``"data"``: a ``torch_xla.distributed.spmd.Mesh``, once set up."""
 
-    def connect(self, *, parallel_devices: Sequence[torch.device], **parts: Any) -> None:
+    def connect(self, **parts: Any) -> None:
         """As in the base class.
 
         Raises:
-            ConfigurationError: The devices are not all there are.
+            ConfigurationError: Not all devices are requested.
         """
-        super().connect(parallel_devices=parallel_devices, **parts)
-        require_all(self.name, parallel_devices, self.accelerator)
+        super().connect(**parts)
+        require_all(self.name, self.parallel_devices, self.accelerator)
 
     def setup_environment(self) -> None:
         """Put this process into SPMD mode, then as in the base class."""
@@ -55,15 +53,15 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
         self.mesh = xs.get_1d_mesh(_AXIS)
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """Converted and moved, what it is called with split over the devices."""
+        """Convert and move the module, and wrap it to split its inputs over the devices."""
         return _SplitModule(super().setup_module(module), self.split)
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The module within."""
+        """Return the wrapped module."""
         return module.module if isinstance(module, _SplitModule) else module
 
     def split(self, data: Any) -> Any:
-        """Have each tensor in ``data`` split along its first dimension over the devices; in place, and handed back."""
+        """Split each tensor in ``data`` along its first dimension over the devices, in place; return ``data``."""
         return map_tensors(self._split, data)
 
     def _split(self, tensor: Tensor) -> Tensor:
@@ -75,11 +73,11 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
 
 
 class _SplitModule(nn.Module):
-    """``module``, with what it is called with split over the devices.
+    """``module`` with its inputs split over the devices.
 
     Args:
-        module: What is called.
-        split: What splits.
+        module: The wrapped module.
+        split: The function that splits inputs.
     """
 
     module: nn.Module
@@ -88,10 +86,10 @@ class _SplitModule(nn.Module):
         super().__init__()
         self.module = module
         self._split = split
-        self.training = module.training  # not train(), which would wake parts that are in evaluation mode
+        self.training = module.training  # not train(), which would change submodules in evaluation mode
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's."""
+        """Call the module with split inputs."""
         return self.module(*self._split(args), **self._split(kwargs))
 
     def __getattr__(self, name: str) -> Any:
@@ -101,9 +99,9 @@ class _SplitModule(nn.Module):
             return getattr(super().__getattr__("module"), name)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's, without a prefix."""
+        """Return the module's state, without a prefix."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Into the module."""
+        """Load the module's state."""
         return self.module.load_state_dict(*args, **kwargs)

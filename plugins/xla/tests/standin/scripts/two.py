@@ -44,7 +44,7 @@ def train(runtime: Runtime, accumulate: int) -> dict[str, Any]:
     calls = [name for name in stand_ins.calls if not name.startswith("xr.")]
     return {
         "calls": calls,
-        "losses": runtime.reduce(torch.stack(losses)).tolist(),
+        "losses": runtime.reduce(torch.stack(losses), "mean").tolist(),
         "device": str(runtime.device),
         "weights": [parameter.tolist() for parameter in model.parameters()],
     }
@@ -62,7 +62,7 @@ def collectives(runtime: Runtime) -> dict[str, Any]:
     runtime.barrier()
     return {
         **{word: runtime.reduce(own, word).tolist() for word in ("mean", "sum", "min", "max", "product")},
-        "mean_of_whole": runtime.reduce(torch.tensor(rank)).tolist(),
+        "mean_of_whole": runtime.reduce(torch.tensor(rank), "mean").tolist(),
         "own": own.tolist(),
         "gather": runtime.gather(own).tolist(),
         "broadcast": runtime.broadcast({"of": rank, "tensor": own}, 1)["tensor"].tolist(),
