@@ -39,9 +39,9 @@ def network() -> nn.Module:
 
 
 def arguments(description: str | None) -> argparse.Namespace:
-    """The words that choose hardware, distribution and precision, and the length of the run."""
+    """The arguments for hardware, strategy and precision, and the number of epochs."""
     parser = argparse.ArgumentParser(description=description)
-    for word in ("accelerator", "strategy", "devices", "precision"):
-        parser.add_argument(f"--{word}", default="auto")
+    for name in ("accelerator", "strategy", "devices", "precision"):
+        parser.add_argument(f"--{name}", default="auto")
     parser.add_argument("--epochs", type=int, default=15)
     return parser.parse_args()

@@ -48,7 +48,7 @@ def train(runtime: Runtime, epochs: int) -> None:
 
 
 def main() -> None:
-    """Read the words, and run the loop in every process that they mean."""
+    """Parse the arguments, and run the loop in every process of the run."""
     args = arguments(__doc__)
     runtime = Runtime(
         accelerator=args.accelerator, strategy=args.strategy, devices=args.devices, precision=args.precision
