@@ -1,13 +1,12 @@
-"""Train with every strategy on two processes, and hold what comes of it to the plain loop and to DDP.
+"""Trains with every strategy on two processes, and compares the results with a plain loop and with DDP.
 
     python benchmarks/compare.py --check
 
 Each strategy trains an MLP on scikit-learn's digits and a transformer of four layers on *Paradise Lost* (see
-`tasks.py`), on its real engine: in a loop of one's own on the global batches of the plain loop, and then with the
-Trainer for two epochs, which processes started anew take up again after the first. `compare_roster.py` says what each
-must come to.
+`tasks.py`), on its real engine: with the Runtime on the global batches of the plain loop, and then with the Trainer for
+two epochs, which new processes also resume after the first. `compare_roster.py` has the expected results.
 
-Needs scikit-learn and the packages of the strategies that are asked for; the text comes from the package index.
+Needs scikit-learn and the packages of the chosen strategies; the text comes from the package index.
 """
 
 from __future__ import annotations
@@ -76,28 +75,28 @@ def main() -> int:
         rows = {name: figures.as_json() for name, figures in found.items()}
         arguments.json.write_text(json.dumps({**conditions(arguments), "strategies": rows}, indent=1) + "\n")
     faulty = [entry.name for entry in chosen if broken(entry, found)]
-    print(f"not what they must be: {', '.join(faulty) or 'none'}", file=sys.stderr)
+    print(f"unexpected results: {', '.join(faulty) or 'none'}", file=sys.stderr)
     return 1 if faulty and arguments.check else 0
 
 
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="strategies with a WORD in their name")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="all by default")
-    parser.add_argument("--steps", type=int, help="steps of the loops; 280 of digits and 200 of the text by default")
-    parser.add_argument("--seconds", type=float, default=400, help="that processes of one strategy may take (400)")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between its markers in PAGE")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="strategies with TEXT in their name")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="tasks to train (all)")
+    parser.add_argument("--steps", type=int, help="steps of the loops (280 for digits, 200 for the text)")
+    parser.add_argument("--seconds", type=float, default=400, help="time limit for the processes of one strategy (400)")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table between its markers in PAGE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--check", action="store_true", help="exit code 1 where one is not what it must be")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a result is unexpected")
     return parser.parse_args()
 
 
-def choose(words: list[str]) -> list[Entry]:
-    """The entries that were asked for, and those that they are compared with, which come first."""
-    asked = [entry for entry in ROSTER if any(word in entry.name for word in words)]
-    compared = {PLAIN, DDP} | ({PLAIN_ADAM} if any(entry.adam for entry in asked) else set())
-    return [entry for entry in ROSTER if entry in asked or entry.name in compared]
+def choose(texts: list[str]) -> list[Entry]:
+    """The chosen entries, preceded by those that they are compared with."""
+    chosen = [entry for entry in ROSTER if any(text in entry.name for text in texts)]
+    compared = {PLAIN, DDP} | ({PLAIN_ADAM} if any(entry.adam for entry in chosen) else set())
+    return [entry for entry in ROSTER if entry in chosen or entry.name in compared]
 
 
 def train(entry: Entry, folder: Path, arguments: argparse.Namespace) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""What `compare.py` makes of the files that the processes left, and whether it is what it must be."""
+"""The figures of `compare.py` from the files of its processes, and their checks."""
 
 from __future__ import annotations
 

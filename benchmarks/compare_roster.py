@@ -1,4 +1,4 @@
-"""Which strategies `compare.py` trains, how their processes are started, and what each must come to."""
+"""The strategies that `compare.py` trains, how their processes start, and the expected results."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ __all__ = ["table"]
 
 
 LEGEND = f"""\
-Final losses are means over the last {LAST} steps. The other figures are the greatest of both tasks: relative
-differences of a step's loss to DDP's; differences of a final parameter to DDP's, and between the processes where each
-has all of them, as a share of the largest in its tensor; both of these between a run of the Trainer that new processes
-resumed at an epoch's end and one that nobody interrupted. *equal* is bit for bit. `async` is not deterministic.
-DeepSpeed keeps parts of less than a megabyte in memory, hence all of these models where the strategy offloads to a
-drive: the tests of torch-hal-deepspeed train and resume a larger one there, bit for bit what it comes to on the host.
+Final losses are means over the last {LAST} steps. Every other figure is the larger one of both tasks: relative
+differences of a step's loss from DDP's; differences of a final parameter from DDP's, and between processes if each
+has all parameters, relative to the largest value in its tensor; and both of these between an uninterrupted run of the
+Trainer and one that new processes resumed at the end of an epoch. *equal* means bit for bit. `async` is not
+deterministic. DeepSpeed keeps tensors of less than a megabyte in memory, so all of these models when the strategy
+offloads to a drive; the tests of torch-hal-deepspeed train and resume a larger one there, bit for bit as on the host.
 Under `qadam` the optimizer is Adam, as in the second row.
 """
 

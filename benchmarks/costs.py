@@ -1,10 +1,10 @@
-"""Bytes that each strategy holds in a process's memory, and sends a step: counted, and held against formulas.
+"""Measures the bytes that each strategy holds in memory and sends per step, and compares them with formulas.
 
     python benchmarks/costs.py --write docs/strategies.md
     python benchmarks/costs.py --only fsdp stage_3 --processes 2 4
 
 Runs with all engines installed, as ``nox -s deepspeed`` does. Needs ``unshare`` (util-linux) and ``ip`` (iproute2), and
-root or user namespaces: each run has a network namespace of its own, whose loopback interface counts what its processes
+root or user namespaces: each run has its own network namespace, whose loopback interface counts what its processes
 send.
 """
 
@@ -25,15 +25,15 @@ from pages import write_between
 
 SECONDS = 300
 PORT = 29500
-"""In a namespace of its own every port is free."""
+"""Always free, since each run has its own namespace."""
 CLOSE = 0.02
-"""How far a figure may be from its formula, as a part of ``P``: padding, headers of packets, a barrier."""
+"""The tolerance of a figure, relative to ``P``: padding, packet headers, a barrier."""
 BAR = 0.05
-"""What those of ``BARRED`` may hold beyond their n-th of DDP's, as a part of DDP's."""
+"""What the rows in ``BARRED`` may hold beyond 1/n of DDP's memory, relative to DDP's."""
 BARRED = ("fsdp", "fsdp_kept", "fsdp_cpu_offload", "stage_3", "stage_3_released")
 
 Counted = dict[str, float]
-"""``sent``, ``held``, ``host`` and ``beside``, in bytes."""
+"""``sent``, ``held``, ``host`` and ``extra``, in bytes."""
 Figures = dict[str, dict[int, Counted]]
 """By row and number of processes."""
 
@@ -42,13 +42,13 @@ Figures = dict[str, dict[int, Counted]]
 
 
 def unshare() -> list[str]:
-    """Put before a command it runs that in a network namespace of its own; none of its processes outlives it."""
+    """The prefix that runs a command in its own network namespace; none of its processes outlives it."""
     command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     return command if os.geteuid() == 0 else [*command, "--map-root-user"]
 
 
 def count(name: str, processes: int) -> Counted:
-    """Run one strategy in a network namespace of its own; returns what its processes counted."""
+    """Run one strategy in its own network namespace; return what its processes counted."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "counted.json"
         inside = [sys.executable, __file__, "--only", name, "--processes", str(processes), "--inside", str(out)]
@@ -61,7 +61,7 @@ def count(name: str, processes: int) -> Counted:
 
 
 def run_inside(name: str, processes: int, out: Path) -> int:
-    """Start the processes of a run, in the namespace that this one is in already; returns their highest exit code."""
+    """Start the processes of a run in the current namespace; return their highest exit code."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     worker = [sys.executable, str(Path(__file__).with_name("costs_worker.py")), name, str(processes), str(out)]
     common = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -96,26 +96,26 @@ def _ranks(row: Row, rank: int, processes: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-# -- judging ---------------------------------------------------------------------------------------------------------
+# -- checking ---------------------------------------------------------------------------------------------------------
 
 
 def complaints(figures: Figures) -> list[str]:
-    """What is not as its formula, or above the bar."""
+    """Figures that differ from their formula or exceed the bar."""
     found = []
     for name, by_number in figures.items():
         row = ROWS[name]
         more = 2 * FACTS.largest if row.borders else 0
         for n, counted in by_number.items():
-            for what, words, figure, above in (
+            for what, expected, figure, above in (
                 ("held", row.held, _all_held(counted) / BYTES, more),
                 ("sent", row.sent, counted["sent"] / BYTES, 0),
             ):
-                said = figure if words.value is None else words.value(n)
-                close = CLOSE * max(1, said)
-                if not said - close <= figure <= said + close + above:
-                    found.append(f"{name}, {n} processes: {what} {figure:.3f} P, not {said:.3f} P")
+                formula = figure if expected.value is None else expected.value(n)
+                close = CLOSE * max(1, formula)
+                if not formula - close <= figure <= formula + close + above:
+                    found.append(f"{name}, {n} processes: {what} {figure:.3f} P. Expected: {formula:.3f} P")
             if name in BARRED and _all_held(counted) > (1 / n + BAR) * 4 * BYTES:
-                found.append(f"{name}, {n} processes: holds more than 1/{n} and {BAR:.0%} of DDP's")
+                found.append(f"{name}, {n} processes: holds more than 1/{n} + {BAR:.0%} of DDP's memory")
     return found
 
 
@@ -123,11 +123,11 @@ def _all_held(counted: Counted) -> float:
     return counted["held"] + counted["host"]
 
 
-# -- what is written -------------------------------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------------------------
 
 
 def conditions() -> str:
-    """In what the figures were counted, as Markdown."""
+    """The conditions of the measurement, as Markdown."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "deepspeed", "horovod"))
     return (
         f"A transformer of four layers with {BYTES / 4e6:.1f} million parameters in float32, P = {BYTES / 1e6:.1f} MB, "
@@ -137,20 +137,20 @@ def conditions() -> str:
 
 
 def memory_table(figures: Figures) -> str:
-    """What is held, as Markdown."""
+    """The memory table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number})
     several = [n for n in numbers if n > 1]
     lines = [
         "| strategy | each process holds | " + " | ".join(f"n = {n}, MB" for n in numbers) + " | "
-        "" + " | ".join(f"n = {n}, of `ddp`'s" for n in several) + f" | beside it, n = {numbers[-1]}, MB |",
+        "" + " | ".join(f"n = {n}, of `ddp`'s" for n in several) + f" | in addition, n = {numbers[-1]}, MB |",
         "|---|---|" + "---:|" * (len(numbers) + len(several)) + "---|",
     ]
     for name, by_number in figures.items():
         cells = [ROWS[name].title, ROWS[name].held.text]
         cells += [_megabytes(by_number[n]) if n in by_number else "" for n in numbers]
         cells += [f"{_all_held(by_number[n]) / BYTES / 4:.1%}" if n in by_number else "" for n in several]
-        most = by_number[max(by_number)]["beside"] / 1e6
-        cells.append(f"{most:.1f} {ROWS[name].beside}" if most >= 1 else ROWS[name].beside)
+        most = by_number[max(by_number)]["extra"] / 1e6
+        cells.append(f"{most:.1f} {ROWS[name].extra}" if most >= 1 else ROWS[name].extra)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([conditions(), "", *lines])
 
@@ -161,7 +161,7 @@ def _megabytes(counted: Counted) -> str:
 
 
 def traffic_table(figures: Figures) -> str:
-    """What is sent, as Markdown."""
+    """The traffic table, as Markdown."""
     numbers = sorted({n for by_number in figures.values() for n in by_number if n > 1})
     heads = [head for n in numbers for head in (f"n = {n}, MB", "by formula", "of `ddp`'s")]
     lines = [
@@ -189,12 +189,14 @@ def _sent_cells(row: Row, n: int, counted: Counted) -> list[str]:
 
 
 def main() -> None:
-    """Count, write what was asked for, and fail where a figure is not as its formula."""
+    """Measure, write the tables, and fail if a figure differs from its formula."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW")
-    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
-    parser.add_argument("--figures", type=Path, help="a file for what is counted; runs that it has are not repeated")
-    parser.add_argument("--write", type=Path, metavar="PAGE")
+    parser.add_argument(
+        "--only", nargs="+", default=list(ROWS), choices=list(ROWS), metavar="ROW", help="rows to measure; default: all"
+    )
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4], help="numbers of processes")
+    parser.add_argument("--figures", type=Path, help="file of measurements; its runs are not repeated")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="page to write the tables to")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.inside:

@@ -1,4 +1,4 @@
-"""What is counted: the strategies, and the formulas that their figures are held against."""
+"""The strategies to measure, and the formulas that their figures are compared with."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["BYTES", "FACTS", "ITEMS", "LENGTH", "ROWS", "VOCABULARY", "Row", "bu
 
 VOCABULARY, WIDTH = 96, 384
 ITEMS, LENGTH = 2, 32
-"""Texts that each process has a step, and their characters."""
+"""Texts per process and step, and characters per text."""
 PERSISTENT = 100_000
-"""Elements from which DeepSpeed's stage 3 divides a parameter."""
+"""The number of elements from which DeepSpeed's stage 3 shards a parameter."""
 
 
 def build() -> nn.Module:
-    """What is trained: a transformer of four layers and 7.2 million parameters."""
+    """The model: a transformer of four layers and 7.2 million parameters."""
     return Transformer(VOCABULARY, WIDTH)
 
 
 class Facts(NamedTuple):
-    """Of the model, in units of ``P``, the bytes of its parameters.
+    """Sizes of the model, in units of ``P``, the bytes of its parameters.
 
     Attributes:
         low_rank: What PowerSGD sends of the gradients at rank 1.
-        small: Parameters that DeepSpeed's stage 3 does not divide.
-        unplanned: Parameters that the tensor parallel plan does not divide.
-        activations: What a layer makes of a process's texts.
+        small: Parameters that DeepSpeed's stage 3 does not shard.
+        unplanned: Parameters that the tensor parallel plan does not shard.
+        activations: A layer's output for a process's texts.
         largest: The largest parameter.
     """
 
@@ -64,14 +64,14 @@ def _facts() -> tuple[int, Facts]:
 
 
 BYTES, FACTS = _facts()
-"""``P``, and the rest."""
+"""``P``, and the other sizes."""
 
 Formula = Callable[[int], float]
-"""In units of ``P``, of the number of processes."""
+"""A function of the number of processes, in units of ``P``."""
 
 
-class Words(NamedTuple):
-    """A formula as a table has it, and as a function."""
+class Quantity(NamedTuple):
+    """A formula as text for the table, and as a function."""
 
     text: str
     value: Formula | None
@@ -82,36 +82,36 @@ class Row:
     """One strategy.
 
     Attributes:
-        title: As tables call it, in Markdown.
-        strategy: Its name; or the class that makes it and its options.
+        title: Its name in tables, in Markdown.
+        strategy: Its name, or its class and options.
         held: Parameters, gradients and optimizer state in each process.
         sent: Bytes that each process sends a step.
-        beside: What it holds beside, in words.
-        machines: How many machines a run pretends to have: ``"one"``, ``"two"``, or one for ``"each"`` process.
-        launcher: ``"horovodrun"`` where that starts the processes.
-        qadam: Whether the optimizer is ``QAdamOptimizer`` in place of ``Adam``.
+        extra: What it holds in addition, as text.
+        machines: The simulated machines of a run: ``"one"``, ``"two"``, or one for ``"each"`` process.
+        launcher: ``"horovodrun"`` if that starts the processes.
+        qadam: Whether the optimizer is ``QAdamOptimizer`` instead of ``Adam``.
         borders: Whether gradients that lie across the borders of a process's part are held whole in addition.
     """
 
     title: str
     strategy: str | tuple[str, Mapping[str, Any]]
-    held: Words
-    sent: Words
-    beside: str = ""
+    held: Quantity
+    sent: Quantity
+    extra: str = ""
     machines: str = "one"
     launcher: str = ""
     qadam: bool = False
     borders: bool = False
 
     def make(self) -> Any:
-        """The strategy, as a Runtime takes it."""
+        """The strategy as an argument of Runtime."""
         if isinstance(self.strategy, str):
             return self.strategy
         (module, _, name), options = self.strategy[0].partition(":"), self.strategy[1]
         return getattr(import_module(module), name)(**options)
 
     def machines_of(self, processes: int) -> int:
-        """How many a run of so many processes has."""
+        """The number of machines of a run with that many processes."""
         return {"one": 1, "two": min(2, processes), "each": processes}[self.machines]
 
 
@@ -138,20 +138,20 @@ def _hybrid(n: int) -> float:
     return 4 * _others(k) + 2 / k * _others(machines)
 
 
-WHOLE = Words("4 P", lambda n: 4)
-DIVIDED = Words("4 P / n", lambda n: 4 / n)
-STAGE_1 = Words("2 P + 2 P / n", lambda n: 2 + 2 / n)
-STAGE_2 = Words("P + 3 P / n, and gradients at borders", lambda n: 1 + 3 / n)
-STAGE_3 = Words("4 P / n, and small parameters", lambda n: 4 / n + (FACTS.small if n > 1 else 0))
-ALLREDUCE = Words("2 P (n-1)/n", lambda n: 2 * _others(n))
-HALF = Words("P (n-1)/n", _others)
-AND_GATHER = Words("3 P (n-1)/n", lambda n: 3 * _others(n))
-FSDP = Words("3 P (n-1)/n; gloo 4 P (n-1)/n", lambda n: 4 * _others(n))
-BYTEGRAD = Words("P/2 (n-1)/n", lambda n: _others(n) / 2)
+WHOLE = Quantity("4 P", lambda n: 4)
+DIVIDED = Quantity("4 P / n", lambda n: 4 / n)
+STAGE_1 = Quantity("2 P + 2 P / n", lambda n: 2 + 2 / n)
+STAGE_2 = Quantity("P + 3 P / n, and gradients at borders", lambda n: 1 + 3 / n)
+STAGE_3 = Quantity("4 P / n, and small parameters", lambda n: 4 / n + (FACTS.small if n > 1 else 0))
+ALLREDUCE = Quantity("2 P (n-1)/n", lambda n: 2 * _others(n))
+HALF = Quantity("P (n-1)/n", _others)
+AND_GATHER = Quantity("3 P (n-1)/n", lambda n: 3 * _others(n))
+FSDP = Quantity("3 P (n-1)/n; gloo 4 P (n-1)/n", lambda n: 4 * _others(n))
+BYTEGRAD = Quantity("P/2 (n-1)/n", lambda n: _others(n) / 2)
 BUCKETS = "buckets"
 
 ROWS: dict[str, Row] = {
-    "single_device": Row("`single_device`", "single_device", WHOLE, Words("nothing", lambda n: 0)),
+    "single_device": Row("`single_device`", "single_device", WHOLE, Quantity("nothing", lambda n: 0)),
     "ddp": Row("`ddp`, `ddp_spawn`, `ddp_fork`, `ddp_notebook`", "ddp", WHOLE, ALLREDUCE, BUCKETS),
     "ddp_view": Row("`ddp`, `gradient_as_bucket_view=True`", _ddp(gradient_as_bucket_view=True), WHOLE, ALLREDUCE),
     "ddp_fp16": Row("`ddp`, hook `fp16_compress`", _ddp(communication_hook="fp16_compress"), WHOLE, HALF, BUCKETS),
@@ -160,35 +160,35 @@ ROWS: dict[str, Row] = {
         "`ddp`, hook `power_sgd` of rank 1",
         _ddp(communication_hook="power_sgd", communication_options={"start_powerSGD_iter": 2}),
         WHOLE,
-        Words("2 C (n-1)/n", lambda n: 2 * FACTS.low_rank * _others(n)),
-        "buckets, and errors to make up for",
+        Quantity("2 C (n-1)/n", lambda n: 2 * FACTS.low_rank * _others(n)),
+        "buckets, and error feedback",
     ),
     "ddp_sharded": Row(
-        "`ddp_sharded`", "ddp_sharded", Words("2 P + 2 P / n", lambda n: 2 + 2 / n), AND_GATHER, BUCKETS
+        "`ddp_sharded`", "ddp_sharded", Quantity("2 P + 2 P / n", lambda n: 2 + 2 / n), AND_GATHER, BUCKETS
     ),
     "fsdp": Row("`fsdp`", "fsdp", DIVIDED, FSDP),
     "fsdp_kept": Row(
         "`fsdp`, `reshard_after_forward=False`",
         ("torch_hal_fsdp:FSDPStrategy", {"reshard_after_forward": False}),
         DIVIDED,
-        Words("2 P (n-1)/n; gloo 3 P (n-1)/n", lambda n: 3 * _others(n)),
+        Quantity("2 P (n-1)/n; gloo 3 P (n-1)/n", lambda n: 3 * _others(n)),
     ),
     "fsdp_cpu_offload": Row(
-        "`fsdp_cpu_offload`", "fsdp_cpu_offload", Words("4 P / n on the host", DIVIDED.value), FSDP
+        "`fsdp_cpu_offload`", "fsdp_cpu_offload", Quantity("4 P / n on the host", DIVIDED.value), FSDP
     ),
     "fsdp_hybrid": Row(
         "`fsdp_hybrid`, two machines",
         "fsdp_hybrid",
-        Words("4 P / k", lambda n: 4 / _per_machine(n)),
-        Words("`fsdp` of k, and 2 P/k (m-1)/m", _hybrid),
+        Quantity("4 P / k", lambda n: 4 / _per_machine(n)),
+        Quantity("`fsdp` of k, and 2 P/k (m-1)/m", _hybrid),
         machines="two",
     ),
     "fsdp_tensor_parallel": Row(
         "`fsdp_tensor_parallel`, one machine",
         "fsdp_tensor_parallel",
-        Words("4 P / n, and what is not in the plan", lambda n: 4 / n + 4 * FACTS.unplanned * _others(n)),
-        # Forward, two are summed up; backward, the inputs' gradients of the four that are divided by columns.
-        Words("12 A (n-1)/n a layer", lambda n: 4 * 12 * FACTS.activations * _others(n)),
+        Quantity("4 P / n, and what is not in the plan", lambda n: 4 / n + 4 * FACTS.unplanned * _others(n)),
+        # Forward: two sums; backward: input gradients of the four layers that are split by columns.
+        Quantity("12 A (n-1)/n a layer", lambda n: 4 * 12 * FACTS.activations * _others(n)),
     ),
     "stage_0": Row("`deepspeed`, `stage=0`", _deepspeed(stage=0), WHOLE, ALLREDUCE),
     "stage_1": Row("`deepspeed_stage_1`", "deepspeed_stage_1", STAGE_1, AND_GATHER, BUCKETS),
@@ -197,11 +197,11 @@ ROWS: dict[str, Row] = {
         "`deepspeed_stage_3`",
         "deepspeed_stage_3",
         STAGE_3,
-        Words("2 P (n-1)/n; gloo 3 P (n-1)/n", lambda n: 3 * _others(n)),
+        Quantity("2 P (n-1)/n; gloo 3 P (n-1)/n", lambda n: 3 * _others(n)),
         BUCKETS,
     ),
     "stage_3_released": Row(
-        "`deepspeed_stage_3`, parameters let go",
+        "`deepspeed_stage_3`, parameters released",
         _deepspeed(
             stage=3,
             config={
@@ -219,23 +219,23 @@ ROWS: dict[str, Row] = {
     "stage_1_offload": Row(
         "`deepspeed_stage_1_offload`",
         "deepspeed_stage_1_offload",
-        Words("2 P; host 5 P / n", lambda n: 2 + 5 / n),
+        Quantity("2 P; host 5 P / n", lambda n: 2 + 5 / n),
         AND_GATHER,
         BUCKETS,
     ),
     "stage_2_offload": Row(
         "`deepspeed_stage_2_offload`",
         "deepspeed_stage_2_offload",
-        Words("P; host 6 P / n, and gradients at borders", lambda n: 1 + 6 / n),
+        Quantity("P; host 6 P / n, and gradients at borders", lambda n: 1 + 6 / n),
         AND_GATHER,
-        "two parameters on their way",
+        "two parameters in transit",
         borders=True,
     ),
     "stage_3_offload": Row(
         "`deepspeed_stage_3_offload`",
         "deepspeed_stage_3_offload",
-        Words("small parameters; host 6 P / n", lambda n: 6 / n + (FACTS.small if n > 1 else 0)),
-        Words("as `deepspeed_stage_3`", lambda n: 3 * _others(n)),
+        Quantity("small parameters; host 6 P / n", lambda n: 6 / n + (FACTS.small if n > 1 else 0)),
+        Quantity("as `deepspeed_stage_3`", lambda n: 3 * _others(n)),
         BUCKETS,
     ),
     "horovod": Row("`horovod`", "horovod", WHOLE, ALLREDUCE, "its fusion buffer", launcher="horovodrun"),
@@ -254,7 +254,7 @@ ROWS: dict[str, Row] = {
         '`bagua_decentralized`, `peer_selection_mode="shift_one"`',
         ("torch_hal_bagua:BaguaStrategy", {"algorithm": "decentralized", "peer_selection_mode": "shift_one"}),
         WHOLE,
-        Words("P", lambda n: min(n - 1, 1)),
+        Quantity("P", lambda n: min(n - 1, 1)),
         BUCKETS,
         machines="each",
     ),
@@ -262,7 +262,7 @@ ROWS: dict[str, Row] = {
         "`bagua_low_precision_decentralized`",
         "bagua_low_precision_decentralized",
         WHOLE,
-        Words("P/2; of two processes P/4", lambda n: min(n - 1, 2) / 4),
+        Quantity("P/2; of two processes P/4", lambda n: min(n - 1, 2) / 4),
         "buckets, and three replicas",
         machines="each",
     ),
@@ -270,7 +270,7 @@ ROWS: dict[str, Row] = {
         "`bagua_async`",
         "bagua_async",
         WHOLE,
-        Words("2 P (n-1)/n each 500 ms", None),
+        Quantity("2 P (n-1)/n each 500 ms", None),
         "buckets; as much again while it averages",
         machines="each",
     ),

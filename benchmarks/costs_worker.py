@@ -89,17 +89,17 @@ class Run:
         seen: set[int] = set()
         held = {kind: _storage_bytes(tensors, seen) for kind, tensors in self._tensors_by_kind().items()}
         everything = [found for found in gc.get_objects() if issubclass(type(found), Tensor)]
-        held["beside"] += _storage_bytes(everything, seen) + _ddp_buckets(self.model)
+        held["extra"] += _storage_bytes(everything, seen) + _ddp_buckets(self.model)
         self.optimizer.step()
         return held
 
     def _tensors_by_kind(self) -> dict[str, list[Any]]:
-        """``held`` on the device or on the ``host`` by an engine that tells the two apart, and what is ``beside``."""
+        """``held`` on the device or on the ``host`` by an engine that tells the two apart, and what is ``extra``."""
         own = list(self.own.parameters())
         base = getattr(self.optimizer, "optimizer", self.optimizer)
         base = getattr(base, "optim", base)  # a divided optimizer's share
         state = _tensors_in(list(base.state.values()))
-        kinds: dict[str, list[Any]] = {"host": [], "held": [*own, *(parameter.grad for parameter in own)], "beside": []}
+        kinds: dict[str, list[Any]] = {"host": [], "held": [*own, *(parameter.grad for parameter in own)], "extra": []}
         engine: Any = getattr(self.runtime.strategy, "engine", None)
         if engine is None or not engine.zero_optimization():
             kinds["held"] += state
@@ -116,7 +116,7 @@ class Run:
         divided = [getattr(parameter, "ds_tensor", None) for parameter in own]
         kinds["host" if getattr(zero, "offload_param", False) else "held"] += divided
         kinds["held"] += [getattr(parameter, "grad_accum", None) for parameter in own]
-        kinds["beside"] += [bucket.buffer for bucket in zero.ipg_buckets.values()]
+        kinds["extra"] += [bucket.buffer for bucket in zero.ipg_buckets.values()]
         return kinds
 
 

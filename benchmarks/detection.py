@@ -1,8 +1,8 @@
-"""What asking the hardware plugins' ``detect`` costs beyond the listing, on a machine with none of their hardware.
+"""Measures the plugins' ``detect`` functions in addition to the listing, on a machine without their hardware.
 
-Usage: ``python benchmarks/detection.py [--runs N]``, with the plugins installed. Three commands are run in turn: the
+Usage: ``python benchmarks/detection.py [--runs N]``, with the plugins installed. Three commands run in turn: the
 listing; the listing and then every ``detect`` in the same process; and the listing and then detection as resolution
-does it, in a process of its own. Exits with 1 where the functions themselves take more than 20 ms, or import torch.
+does it, in a separate process. Exits with 1 if the functions themselves take more than 20 ms, or import torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ assert "torch" not in sys.modules
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", type=int, default=40, help="how often each command is run (default 40)")
+    parser.add_argument("--runs", type=int, default=40, help="runs of each command (default 40)")
     options = parser.parse_args()
     accelerators = cast(list[AcceleratorSpec], Registry.read(os.environ).specs("accelerator"))
     specs = {spec.name: spec.detect for spec in accelerators if spec.detect}

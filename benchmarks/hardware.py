@@ -1,7 +1,7 @@
-"""What the conformance kit finds on each accelerator, as the table in ``docs/hardware.md``.
+"""Writes the results of the conformance kit on each accelerator as the table in ``docs/hardware.md``.
 
-Usage: ``python benchmarks/hardware.py FOLDER``, where every run of the kit left its report in FOLDER, as it does with
-``CORE_CONFORMANCE_REPORTS=FOLDER`` in the environment. ``nox -s hardware`` makes the runs and the table.
+Usage: ``python benchmarks/hardware.py FOLDER``, where FOLDER has the reports of the kit's runs, written with
+``CORE_CONFORMANCE_REPORTS=FOLDER`` in the environment. ``nox -s hardware`` does both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNS_ON = {
 HEAD = """\
 # Hardware
 
-What the [conformance kit](conformance.md) found on each accelerator. Made by `nox -s hardware`, which runs the kit anew
+What the [conformance kit](conformance.md) found on each accelerator. Made by `nox -s hardware`, which runs the kit
 and writes this page.
 
 """
@@ -35,7 +35,7 @@ and writes this page.
 COLUMNS = {
     "passed": "passed",
     "expected_failure": "expected failures",
-    "lacked": "lacked by declaration",
+    "unsupported": "unsupported, as declared",
     "works_undeclared": "works, undeclared",
     "not_run": "not run",
     "failed": "failed",
@@ -43,7 +43,7 @@ COLUMNS = {
 
 
 def main() -> int:
-    """Write the page; returns 1 where a test failed."""
+    """Write the page; return 1 if a test failed."""
     suites = [suite for report in reports(Path(sys.argv[1])) for suite in accelerators(report)]
     suites.sort(key=lambda suite: (suite["backend"]["name"], suite["devices"] or 0))
     PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites), "utf-8")
@@ -51,13 +51,13 @@ def main() -> int:
 
 
 def reports(folder: Path) -> list[dict[str, Any]]:
-    """Every report in ``folder``, and those that tests left below it under the name ``report.json``."""
+    """All reports in ``folder``, and files ``report.json`` of tests in its subfolders."""
     paths = sorted({path.resolve() for path in (*folder.glob("*.json"), *folder.rglob("*/report.json"))})
     return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
 def accelerators(report: dict[str, Any]) -> list[dict[str, Any]]:
-    """The report's accelerators that were wholly tested, each with the report's versions."""
+    """The accelerators of a complete report, each with the report's versions."""
     return [
         {**suite, "versions": report["versions"], "date": report["date"][:10]}
         for suite in report["suites"]
@@ -66,7 +66,7 @@ def accelerators(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(suites: list[dict[str, Any]]) -> str:
-    """A row for each accelerator and number of devices."""
+    """One row per accelerator and number of devices."""
     lines = [f"| accelerator | devices | runs on | {' | '.join(COLUMNS.values())} | torch | date |"]
     lines.append("|" + "---|" * (len(COLUMNS) + 5))
     for suite in suites:
@@ -83,13 +83,14 @@ def remarks(suites: list[dict[str, Any]]) -> str:
     lines = []
     for suite in suites:
         name = suite["backend"]["name"]
-        lines += [f"* `{name}` lacks {word}: {reason}." for word, reason in sorted(suite["lacks"].items())]
+        unsupported = sorted(suite["unsupported"].items())
+        lines += [f"* `{name}` does not support {what}: {reason}." for what, reason in unsupported]
         for test in suite["tests"]:
             if test["outcome"] in ("expected_failure", "failed"):
                 how = test["outcome"].replace("_", " ")
                 lines.append(f"* `{name}`, {how}: `{test['id'].partition('::')[2]}`: {test['reason']}")
     text = "\n".join(dict.fromkeys(lines))
-    return f"## What they lack\n\n{text}\n\n*Not run* is what takes more devices than there are, or metadata.\n"
+    return f"## Not supported\n\n{text}\n\n*Not run*: tests that need more devices than the machine has, or metadata.\n"
 
 
 if __name__ == "__main__":

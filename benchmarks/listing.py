@@ -1,7 +1,7 @@
-"""What ``python -m core.list`` costs at 500 installed distributions, beside an empty module and importlib.metadata.
+"""Measures ``python -m core.list`` with 500 installed distributions, next to an empty module and importlib.metadata.
 
-Usage: ``python benchmarks/listing.py [--runs N] [--distributions N]``. The commands are run in turn, so that whatever
-else the machine does meets all of them alike; exits with 1 where the listing takes 8 ms more than the empty module.
+Usage: ``python benchmarks/listing.py [--runs N] [--distributions N]``. The commands run in turn, so that other load on
+the machine affects all of them alike; exits with 1 if the listing takes 8 ms longer than the empty module.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ for kind in ("accelerators", "strategies", "precisions", "checkpoint_ios", "clus
 def main() -> int:
     """Measure and print; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--runs", type=int, default=60, help="how often each command is run (default 60)")
-    parser.add_argument("--distributions", type=int, default=500, help="how many are installed (default 500)")
+    parser.add_argument("--runs", type=int, default=60, help="runs of each command (default 60)")
+    parser.add_argument("--distributions", type=int, default=500, help="installed distributions (default 500)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         site = make_site(Path(directory, "site"), options.distributions)
@@ -86,7 +86,7 @@ def report(times: dict[str, list[float]], distributions: int) -> int:
         median = statistics.median(values)
         print(f"{label:<20}{median:>8.1f}{min(values):>8.1f}{median - empty:>+13.1f}{median / empty:>7.2f}")
     above = min(times["core.list"]) - min(times["empty module"])
-    print(f"core.list above an empty module, each at its least disturbed: {above:+.1f} ms (bar: +{BAR:g})")
+    print(f"core.list above an empty module, by their fastest runs: {above:+.1f} ms (limit: +{BAR:g})")
     return int(above > BAR)
 
 

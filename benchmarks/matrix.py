@@ -1,6 +1,6 @@
 """The matrix strategy x precision x (Runtime, Trainer) x (1, 2 processes), on the CPU and on each real engine.
 
-A cell works, or is refused by name before any process starts; anything else is a failure, and the exit code 1.
+A cell works, or is refused by name before any process starts; anything else is a failure, with exit code 1.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from matrix_processes import outcomes
 from core.discovery.registry import Registry
 
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_RANK", "NODE_RANK", "MASTER_", "TORCHELASTIC_", "HOROVOD_")
-WORDS = ("CORE_ACCELERATOR", "CORE_STRATEGY", "CORE_DEVICES", "CORE_NUM_NODES", "CORE_PRECISION")
+ARGUMENTS = ("CORE_ACCELERATOR", "CORE_STRATEGY", "CORE_DEVICES", "CORE_NUM_NODES", "CORE_PRECISION")
 
 
 def main() -> int:
     """Run what the command line asks for; returns the exit code."""
     options = _options()
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    for name in [name for name in os.environ if name in WORDS or name.startswith(RANK_VARIABLES)]:
+    for name in [name for name in os.environ if name in ARGUMENTS or name.startswith(RANK_VARIABLES)]:
         del os.environ[name]
     os.environ["OMP_NUM_THREADS"] = "1"
     strategies = by_distribution(options.all)
@@ -51,8 +51,8 @@ def main() -> int:
     failed = [cell for cell, outcome in found.items() if outcome.kind == "failed"]
     print(f"\n{summary(found)}")
     counts = Counter(outcome.kind for outcome in found.values())
-    said = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    print(f"\n{len(found)} cells in {time.monotonic() - began:.0f} s: {said}")
+    summed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    print(f"\n{len(found)} cells in {time.monotonic() - began:.0f} s: {summed}")
     for cell in failed:
         print(f"\n{'=' * 100}\n{cell}: {found[cell].text}\n{'-' * 100}\n{found[cell].output}")
     if options.json:
@@ -79,23 +79,23 @@ def by_distribution(everything: bool = True) -> dict[str, list[str]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="WORD", help="strategies, precisions, Runtime, Trainer, 1, 2"
+        "--only", nargs="+", default=[], metavar="NAME", help="strategies, precisions, Runtime, Trainer, 1, 2"
     )
-    parser.add_argument("--all", action="store_true", help="also the names that only set find_unused_parameters")
-    parser.add_argument("--jobs", type=int, default=2, help="cells at a time (default 2)")
-    parser.add_argument("--limit", type=float, default=90.0, help="seconds for each cell (default 90)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every cell and its outcome")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its marks")
+    parser.add_argument("--all", action="store_true", help="include names that only set find_unused_parameters")
+    parser.add_argument("--jobs", type=int, default=2, help="cells to run at the same time (default 2)")
+    parser.add_argument("--limit", type=float, default=90.0, help="time limit per cell in seconds (default 90)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every cell and its outcome to FILE")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table between its markers in PAGE")
     return parser.parse_args()
 
 
-def _chosen(words: list[str], strategies: list[str]) -> set[Cell]:
-    """The cells that ``words`` leave: of strategies, precisions, front ends and ranks those named, else all."""
+def _chosen(chosen: list[str], strategies: list[str]) -> set[Cell]:
+    """The cells with the ``chosen`` strategies, precisions, front ends and ranks; of each all if none is chosen."""
     axes = [strategies, list(PRECISIONS), list(FRONT_ENDS), [str(number) for number in RANKS]]
-    unknown = [word for word in words if not any(word in axis for axis in axes)]
+    unknown = [name for name in chosen if not any(name in axis for axis in axes)]
     if unknown:
         raise SystemExit(f"--only {' '.join(unknown)}: neither strategy, precision, front end nor number of processes")
-    names, precisions, front_ends, ranks = ([word for word in axis if word in words] or axis for axis in axes)
+    names, precisions, front_ends, ranks = ([name for name in axis if name in chosen] or axis for axis in axes)
     return {cell for cell in cells_of(names, precisions) if cell.front_end in front_ends and str(cell.ranks) in ranks}
 
 

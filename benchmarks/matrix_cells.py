@@ -1,4 +1,4 @@
-"""The cells of the matrix, and what is asked of one before anything runs: to be taken, or refused by name."""
+"""The cells of the matrix, and the check before anything runs whether one is accepted or refused by name."""
 
 from __future__ import annotations
 

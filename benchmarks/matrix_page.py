@@ -14,35 +14,35 @@ from pages import write_between
 __all__ = ["summary", "table", "write_page"]
 
 LEGEND = """\
-*yes*: trained by both front ends, on one process and on two. *no*: refused, for the reason below. Names that only add
-`_find_unused_parameters_true` or `_false` are left out: their rows are those of the names without.
+*yes*: trains with both front ends, on one process and on two. *no*: refused, for the reason below. Names with
+`_find_unused_parameters_true` or `_false` have the same rows as the names without.
 """
 
 
 def write_page(page: Path, found: Mapping[Cell, Outcome]) -> None:
-    """Replace what lies between the marks in ``page``."""
+    """Replace the text between the markers in ``page``."""
     write_between(page, "matrix", f"{LEGEND}\n{table(found)}\n{_made()}")
 
 
 def table(found: Mapping[Cell, Outcome]) -> str:
-    """In Markdown, with a note for each reason that something is refused for."""
+    """The table in Markdown, with a note for each reason of a refusal."""
     notes: dict[str, int] = {}
     precisions = [precision for precision in PRECISIONS if any(cell.precision == precision for cell in found)]
     lines = [f"| strategy | {' | '.join(precisions)} |", "|---" * (len(precisions) + 1) + "|"]
     for strategy in dict.fromkeys(cell.strategy for cell in sorted(found)):
         entries = [_entry(strategy, precision, found, notes) for precision in precisions]
         lines.append(f"| `{strategy}` | {' | '.join(entries)} |")
-    said = [f"{number}. {reason}" for reason, number in notes.items()]
-    return "\n".join([*lines, "", *said]) + "\n"
+    notes_list = [f"{number}. {reason}" for reason, number in notes.items()]
+    return "\n".join([*lines, "", *notes_list]) + "\n"
 
 
 def summary(found: Mapping[Cell, Outcome]) -> str:
-    """For a terminal."""
+    """The table for a terminal."""
     return table(found).replace("<sup>", "^").replace("</sup>", "")
 
 
 def _made() -> str:
-    """When and with what."""
+    """The date and the versions."""
     versions = []
     for library in ("torch", "deepspeed", "horovod"):
         with suppress(metadata.PackageNotFoundError):
@@ -68,7 +68,7 @@ def _entry(strategy: str, precision: str, found: Mapping[Cell, Outcome], notes: 
 
 
 def _where(worked: set[tuple[str, int]], asked: set[tuple[str, int]]) -> str:
-    """Which of the cells that were asked for have worked, in few words."""
+    """Which of the requested cells worked, as a short text."""
     if worked == asked:
         return "yes"
     for ranks in RANKS:
@@ -81,6 +81,6 @@ def _where(worked: set[tuple[str, int]], asked: set[tuple[str, int]]) -> str:
 
 
 def _reason(strategy: str, precision: str, outcome: Outcome) -> str:
-    """The refusal, without what is the table's own."""
+    """The refusal, without the names of strategy and precision."""
     first = outcome.text.strip().splitlines()[0]
     return first.replace(repr(strategy), "…").replace(repr(precision), "…").replace("|", "\\|")

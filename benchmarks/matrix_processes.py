@@ -1,4 +1,4 @@
-"""Running cells in real processes: each in a group of its own, with a time limit, none of which is left behind.
+"""Runs cells in real processes: each in its own process group, with a time limit, leaving no process behind.
 
 A server is forked for the strategies of one distribution before torch is imported, so that libraries of different
 engines never meet. It imports what they need, stays with one thread, and forks a supervisor for each cell, which forks

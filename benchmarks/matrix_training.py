@@ -204,7 +204,7 @@ def report(strategy: Any, net: Net, stored: list[str], losses: list[float], answ
         "losses": losses,
         "stored": stored,
         "computed": sorted({dtype for block in net.blocks for dtype in block.computed}),  # type: ignore[union-attr]
-        "weights": None if strategy.infers_together else _digest(net),
+        "weights": None if strategy.inference_is_collective else _digest(net),
         "answers": answers.detach().double().flatten().tolist(),
         "group": dist.get_backend() if dist.is_initialized() else None,
     }

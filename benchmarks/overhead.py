@@ -1,11 +1,11 @@
-"""Microseconds a step that each front end takes beyond the loop written by hand.
+"""Measures the microseconds per step that each front end takes in addition to a hand-written loop.
 
     python benchmarks/overhead.py --check
 
-One process trains the same tiny network on the same batches with each front end that is installed, round after round.
-While a front end trains, the loop written by hand takes turns with it, some steps each: the figure is what an epoch of
-the one took beyond the same epoch of the other, and the table gives the median over all epochs. The row "plain loop",
-the loop beside itself, shows how exact the figures are. Every run must end with the bits of the loop's parameters.
+One process trains the same tiny network on the same batches with each installed front end, round after round. While a
+front end trains, the hand-written loop takes turns with it, some steps each: the figure is the difference of an epoch's
+time, and the table has the median over all epochs. The row "plain loop" compares the loop with itself and shows the
+accuracy of the figures. Every run must end with the same parameters as the loop, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from overhead_contenders import Contender, contenders
-from overhead_task import CLOCKS, HandWrittenLoop, MixedLoop, Task, own_numbers
+from overhead_task import CLOCKS, Task, own_numbers
 from torch import Tensor
 
 
@@ -38,10 +38,10 @@ class Figures:
 
     Attributes:
         step: Median of the contender.
-        overhead: Median of what it takes beyond the loop beside it.
+        overhead: Median time in addition to the loop.
         quartiles: The first and the third of the same.
         overhead_of_minima: The contender's best epoch less the loop's best.
-        ratio: Median of the contender divided by the loop beside it.
+        ratio: Median of the contender's time divided by the loop's.
     """
 
     step: float
@@ -55,7 +55,7 @@ def main() -> int:
     """Measure, print, and say whether the bars hold."""
     arguments = read_arguments()
     torch.set_num_threads(1)
-    chosen = [one for one in contenders() if any(word.lower() in one.name.lower() for word in arguments.only)]
+    chosen = [one for one in contenders() if any(text.lower() in one.name.lower() for text in arguments.only)]
     if not chosen:
         print(f"--only: no contender has any of {arguments.only} in its name", file=sys.stderr)
         return 2
@@ -70,7 +70,7 @@ def main() -> int:
         arguments.json.write_text(json.dumps({**conditions(arguments), "contenders": rows}, indent=1) + "\n")
     broken = [c.name for c in chosen if c.bar is not None and figures[c.name][arguments.clock].overhead > c.bar]
     if broken:
-        print(f"over the bar: {', '.join(broken)}", file=sys.stderr)
+        print(f"over the limit: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken and arguments.check else 0
 
 
@@ -78,24 +78,24 @@ def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=at_least(1), default=10, help="runs of each contender (10)")
-    parser.add_argument("--steps", type=at_least(1), default=2000, help="steps an epoch (2000)")
-    parser.add_argument("--epochs", type=at_least(2), default=3, help="epochs a run, the last not measured (3)")
+    parser.add_argument("--steps", type=at_least(1), default=2000, help="steps per epoch (2000)")
+    parser.add_argument("--epochs", type=at_least(2), default=3, help="epochs per run; the last is not measured (3)")
     parser.add_argument(
-        "--clock", choices=CLOCKS[:-1], default="wall", help="cpu: without what others take of it (wall)"
+        "--clock", choices=CLOCKS[:-1], default="wall", help="wall time, or CPU time without other processes (wall)"
     )
-    parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="contenders with a WORD in their name")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="contenders with TEXT in their name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures, by both clocks, to FILE")
-    parser.add_argument("--check", action="store_true", help="exit code 1 where torch-hal is over a bar")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if torch-hal is over a limit")
     return parser.parse_args()
 
 
 def at_least(low: int) -> Callable[[str], int]:
     """Reads a whole number from ``low``."""
 
-    def number(word: str) -> int:
-        if int(word) < low:
-            raise argparse.ArgumentTypeError(f"{word}: must be at least {low}")
-        return int(word)
+    def number(text: str) -> int:
+        if int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text}: must be at least {low}")
+        return int(text)
 
     return number
 
@@ -104,7 +104,7 @@ def measure(chosen: list[Contender], rounds: int, epochs: int, steps: int) -> li
     """For each contender, microseconds a step: of shape ``(epochs measured, 2, clocks)``, its own before the loop's."""
     for contender in chosen:
         run(contender, 2, 50)
-    # What was imported stays out of every later collection: nobody pays for another's modules.
+    # Imported modules are excluded from later garbage collections, so that none slows another contender down.
     gc.collect()
     gc.freeze()
     order, draw = list(range(len(chosen))), random.Random(0)
@@ -119,7 +119,7 @@ def measure(chosen: list[Contender], rounds: int, epochs: int, steps: int) -> li
 
 def run(contender: Contender, epochs: int, steps: int) -> Tensor:
     """Let it train once; its times, of shape ``(epochs - 1, 2, clocks)``."""
-    task = Task(epochs, steps, MixedLoop if contender.autocast else HandWrittenLoop)
+    task = Task(epochs, steps, contender.loop)
     gc.collect()
     with silence():
         network = contender.train(task)

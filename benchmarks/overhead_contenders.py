@@ -1,4 +1,4 @@
-"""Whom `overhead.py` and `overhead_engines.py` measure: one training run, written as each front end's documents say.
+"""The contenders of `overhead.py` and `overhead_engines.py`: one training run, as each front end's documentation says.
 
 Each function takes a :class:`Task`, trains its network on its batches, and returns the network: the parameters that it
 ends with prove that the same work was done.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from overhead_task import Batch, Task, sgd
+from overhead_task import AccumulatingLoop, Batch, HandWrittenLoop, MixedLoop, Task, sgd
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -28,13 +28,13 @@ class Contender:
     Attributes:
         name: As the table calls it.
         train: Does the whole run; returns the network.
-        autocast: Whether it is compared with the loop by hand under autocast.
+        loop: The loop by hand that it is compared with.
         bar: Microseconds a step that it may take beyond that loop; ``None`` for no promise.
     """
 
     name: str
     train: Callable[[Task], nn.Module]
-    autocast: bool = False
+    loop: type[HandWrittenLoop] = HandWrittenLoop
     bar: float | None = None
 
 
@@ -45,7 +45,8 @@ def contenders() -> list[Contender]:
         Contender("torch-hal Runtime", runtime, bar=5),
         Contender("torch-hal Trainer, bare", trainer_bare, bar=25),
         Contender("torch-hal Trainer, all three", trainer_all_three, bar=80),
-        Contender("torch-hal Runtime, bf16-mixed", runtime_mixed, autocast=True),
+        Contender("torch-hal Runtime, bf16-mixed", runtime_mixed, MixedLoop),
+        Contender("torch-hal Runtime, accumulate", runtime_accumulate, AccumulatingLoop, bar=15),
     ]
     if importlib.util.find_spec("lightning") is not None:
         found += [
@@ -55,6 +56,7 @@ def contenders() -> list[Contender]:
         ]
     if importlib.util.find_spec("accelerate") is not None:
         found.append(Contender("Accelerate", accelerate))
+        found.append(Contender("Accelerate, accumulate", accelerate_accumulate, AccumulatingLoop))
     return found
 
 
@@ -92,6 +94,22 @@ def runtime(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, 
 def runtime_mixed(task: Task) -> nn.Module:
     """The same in mixed precision."""
     return runtime(task, precision="bf16-mixed")
+
+
+def runtime_accumulate(task: Task) -> nn.Module:
+    """A step after every second batch."""
+    network, criterion = task.network(), nn.MSELoss()
+    runtime = Runtime(accelerator="cpu", devices=1, gradient_accumulation_steps=2)
+    model, optimizer, loader = runtime.prepare(network, sgd(network), task.loader())
+    for _ in range(task.epochs):
+        for inputs, targets in loader:
+            with runtime.accumulate(model):
+                loss = criterion(model(inputs), targets)
+                runtime.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+    runtime.teardown()
+    return network
 
 
 class Regression(Module):
@@ -168,6 +186,23 @@ def accelerate(task: Task) -> nn.Module:
             loss = criterion(model(inputs), targets)
             accelerator.backward(loss)
             optimizer.step()
+    return network
+
+
+def accelerate_accumulate(task: Task) -> nn.Module:
+    """A step after every second batch, on Accelerate."""
+    from accelerate import Accelerator
+
+    network, criterion = task.network(), nn.MSELoss()
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, optimizer, loader = accelerator.prepare(network, sgd(network), task.loader())
+    for _ in range(task.epochs):
+        for inputs, targets in loader:
+            with accelerator.accumulate(model):
+                loss = criterion(model(inputs), targets)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
     return network
 
 

@@ -1,35 +1,33 @@
-"""Microseconds a step that a strategy takes beyond the same engine driven by hand.
+"""Measures the microseconds per step that a strategy takes in addition to the same engine driven by hand.
 
     python benchmarks/overhead_engines.py --check
     python benchmarks/overhead_engines.py --only fsdp deepspeed --processes 2 --write docs/strategies.md
     python benchmarks/overhead_engines.py --json figures.json --continue
 
-As in `overhead.py`: the Runtime, or the Trainer with everything off, trains with a strategy, and in the same processes
-the engine driven by hand takes turns with it, step by step. In one process there is a process group of one: what is
-measured is the engine's way through its own software. In two, all of them change turns at the same step, so that both
-sides wait for the other process alike. Each run must end with the bits that the engine by hand ends with, unless the
-engine itself does not repeat them.
+As in `overhead.py`: the Runtime, or the Trainer with everything disabled, trains with a strategy, and in the same
+processes the engine driven by hand takes turns with it, step by step. With one process, the process group has one
+member, and the engine's own code is measured. With two, both processes take turns at the same step, so that both sides
+wait for the other process alike. Each run must end with the same bits as the engine by hand, unless the engine is not
+deterministic.
 
-Of equal engines in one process, the one made last is the quickest, by up to 2 % of a step. So there is a control: runs
-in which the engine by hand is in the front end's place, beside itself. What a front end takes is by how much its runs
-lie above the control's; what the control differs by from 0 shows how large that influence is.
+Of equal engines in one process, the one created last is the fastest, by up to 2 % of a step. So there is a control:
+runs with the engine by hand in the front end's place. The overhead of a front end is the difference from the control;
+the control's difference from 0 shows the size of that effect.
 
-A run counts once, with the median of its epochs, and an epoch with the median of its steps: where a process happens to
-have its memory, each of its epochs shares, and runs differ by far more than the epochs of one. A front end's figure is
-the median of all differences between one of its runs and one of the control's (Hodges and Lehmann, "Estimates of
-location based on rank tests", 1963); beside it is the interval that Mann and Whitney's test leaves, with 95 %
-confidence. Rows whose interval reaches over the bar are measured in further rounds, with their control, all of which
-counts. The bar holds where the whole interval is below it.
+A run counts once, with the median of its epochs, and an epoch with the median of its steps: the epochs of a process
+share its memory layout, and runs differ far more than the epochs of one run. A front end's figure is the median of all
+differences between one of its runs and one of the control's (Hodges and Lehmann, "Estimates of location based on rank
+tests", 1963), with the 95 % confidence interval of Mann and Whitney's test. Rows whose interval reaches over the limit
+are measured in further rounds, with their control; all rounds count. The limit is met if the whole interval is below.
 
-A machine that is shared with others changes its speed between runs, by a factor of two at times, and what software
-takes changes with it. So the engine by hand is the measure: what a run takes beyond it, as a share of its step, is
-counted at the median speed of the row's runs, the front ends' and the control's alike.
+A shared machine changes its speed between runs, at times by a factor of two, and software times change with it. So
+times are relative to the engine by hand: a run's overhead, as a share of the engine's step, is converted at the median
+speed of the row's runs, for front ends and control alike.
 
-The bar is held to the clock of the thread that runs the loop: others that work on the machine, the other process among
-them, hardly touch that one. DeepSpeed's engine does milliseconds of its own in a step, in the three calls that both
-sides make of it, and from run to run they differ by more than the bar; Horovod's waits for the other process on that
-thread, asking all the while. There the bar is held to what the thread spends outside of these calls, and the whole step
-stands beside it. Engines that are not installed are left out, and named.
+The limit applies to the CPU time of the thread that runs the loop, which other work on the machine hardly affects.
+DeepSpeed's engine takes milliseconds of a step in the three calls that both sides make, and these vary by more than the
+limit; Horovod's polls for the other process on that thread. For these engines the limit applies to the time outside
+these calls, and the table also has the whole step. Engines that are not installed are named and left out.
 """
 
 from __future__ import annotations
@@ -86,7 +84,7 @@ def main() -> int:
     broken = not_below_the_bar(figures, arguments.clock)
     if broken:
         names = "; ".join(row.name for row in broken)
-        print(f"over the bar, or not shown to be below it: {names}", file=sys.stderr)
+        print(f"over the limit, or not shown to be below it: {names}", file=sys.stderr)
     return 1 if broken and arguments.check else 0
 
 
@@ -102,25 +100,25 @@ def ask_to_end(*_: object) -> None:
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=at_least(FEWEST), default=5, help=f"runs for each row, from {FEWEST} on (5)")
-    parser.add_argument("--more", type=at_least(0), default=20, help="rounds for rows not below the bar, at most (20)")
-    parser.add_argument("--steps", type=at_least(STRETCH), default=100, help="steps an epoch (100)")
-    parser.add_argument("--epochs", type=at_least(3), default=8, help="of a run, first and last not measured (8)")
+    parser.add_argument("--rounds", type=at_least(FEWEST), default=5, help=f"runs per row, from {FEWEST} (5)")
+    parser.add_argument("--more", type=at_least(0), default=20, help="further rounds for rows over the limit (20)")
+    parser.add_argument("--steps", type=at_least(STRETCH), default=100, help="steps per epoch (100)")
+    parser.add_argument("--epochs", type=at_least(3), default=8, help="epochs per run, first and last not measured (8)")
     parser.add_argument(
         "--clock",
         choices=CLOCKS,
         default="outside",
-        help="that the bar is held to (outside: the loop's thread, but for the calls of an engine that has such)",
+        help="clock for the limit (outside: the loop's thread, without the engine's own calls)",
     )
-    parser.add_argument("--only", nargs="+", metavar="WORD", default=[""], help="engines with a WORD in their name")
+    parser.add_argument("--only", nargs="+", metavar="TEXT", default=[""], help="engines with TEXT in their name")
     parser.add_argument("--processes", nargs="+", type=at_least(1), default=[1, 2], help="numbers of processes (1 2)")
-    parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS, default=FRONT_ENDS, help="which (all)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table between the marks in FILE")
+    parser.add_argument("--front-ends", nargs="+", choices=FRONT_ENDS, default=FRONT_ENDS, help="front ends (all)")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table between its markers in FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all runs and figures to FILE, after each run")
     parser.add_argument(
-        "--continue", dest="go_on", action="store_true", help="what the file of --json has already counts, too"
+        "--continue", dest="go_on", action="store_true", help="continue with the runs in the file of --json"
     )
-    parser.add_argument("--check", action="store_true", help=f"exit code 1 where one is not below {BAR:.0f}")
+    parser.add_argument("--check", action="store_true", help=f"exit with 1 if a row is not below {BAR:.0f}")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.go_on and (arguments.json is None or not arguments.json.exists()):
@@ -130,7 +128,7 @@ def read_arguments() -> argparse.Namespace:
 
 def chosen(arguments: argparse.Namespace) -> list[Row]:
     """The rows of the table."""
-    named = [one for one in ENGINES if any(word.lower() in one.name.lower() for word in arguments.only)]
+    named = [one for one in ENGINES if any(text.lower() in one.name.lower() for text in arguments.only)]
     for engine in named:
         if engine.missing:
             print(f"{engine.name}: left out, not installed: {', '.join(engine.missing)}", file=sys.stderr)
@@ -164,7 +162,7 @@ def measure(
     except AskedToEnd:
         if min(map(len, measured.values())) < FEWEST:
             raise SystemExit("ended before there were runs enough for a table") from None
-        print("ended when asked to: the table has all whole runs", file=sys.stderr)
+        print("interrupted: the table has all complete runs", file=sys.stderr)
     return measured
 
 
@@ -176,7 +174,7 @@ def rows_due(measured: dict[Row, list[Tensor]], arguments: argparse.Namespace) -
     figures = figures_of(measured)
     open_ones = not_below_the_bar(figures, arguments.clock)
     for one in open_ones:
-        print(f"not shown below the bar: {one.name}: {spread(figures[one][arguments.clock])}", file=sys.stderr)
+        print(f"not shown to be below the limit: {one.name}: {spread(figures[one][arguments.clock])}", file=sys.stderr)
     again = [one for one in open_ones if len(measured[one]) < arguments.rounds + arguments.more]
     return [row for one in again for row in (control_of(one), one)]
 
@@ -193,8 +191,8 @@ def run(row: Row, arguments: argparse.Namespace) -> Tensor:
     """The front end's and the hand's median epoch in process 0, in processes of its own; shape ``(2, clocks)``."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "times.json"
-        words = [row.engine.name, row.front_end, str(row.processes), str(file)]
-        script = [__file__, "--steps", str(arguments.steps), "--epochs", str(arguments.epochs), "--worker", *words]
+        worker = [row.engine.name, row.front_end, str(row.processes), str(file)]
+        script = [__file__, "--steps", str(arguments.steps), "--epochs", str(arguments.epochs), "--worker", *worker]
         process = subprocess.Popen(
             row.engine.command(row.processes, *script),
             stdout=subprocess.PIPE,
@@ -248,7 +246,7 @@ def work(arguments: argparse.Namespace) -> int:
     if rank == 0:
         Path(file).write_text(json.dumps(torch.stack(task.median_times(), dim=1)[1:].tolist()))
     if front_end == CONTROL:
-        os._exit(0)  # nobody has parted the engine from its process group, without which torch may abort at the end
+        os._exit(0)  # the engine is still in its process group, so torch may abort at exit
     return 0
 
 
@@ -289,7 +287,7 @@ def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, li
         raise SystemExit(f"--continue: {arguments.json} is of {theirs}. Valid: a file of {own}")
     others = {one["name"] for one in found["rows"]} - {row.name for row in rows}
     if others:
-        raise SystemExit(f"--continue: {arguments.json} has rows that these words leave out: {sorted(others)}")
+        raise SystemExit(f"--continue: {arguments.json} has rows that are not selected: {sorted(others)}")
     runs = {one["name"]: [torch.tensor(run, dtype=torch.float64) for run in one["runs"]] for one in found["rows"]}
     return {row: runs.get(row.name, []) for row in rows}
 
@@ -299,9 +297,9 @@ def earlier_runs(rows: list[Row], arguments: argparse.Namespace) -> dict[Row, li
 
 def lines(figures: dict[Row, dict[str, Figures]], arguments: argparse.Namespace) -> Iterator[str]:
     """The table, in Markdown."""
-    yield f"µs a step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at their median speed; in"
-    yield f"brackets, where that is with {CONFIDENCE:.0%} confidence; of the control, its quartiles. Step: the engine's"
-    yield f"by hand, in the quickest, the median and the slowest run. Bar of the Runtime: {BAR:.0f}, by clock"
+    yield f"µs per step, from runs of {arguments.epochs - 2} times {arguments.steps} steps, at their median speed; in"
+    yield f"brackets the {CONFIDENCE:.0%} confidence interval, or the control's quartiles. Step: the engine driven by"
+    yield f"hand, in the fastest, the median and the slowest run. Limit for the Runtime: {BAR:.0f}, by the clock"
     yield f"`{arguments.clock}`."
     yield ""
     clocks = list(dict.fromkeys((arguments.clock, "thread", "wall")))

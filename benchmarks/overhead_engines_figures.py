@@ -1,4 +1,4 @@
-"""From the runs of `overhead_engines.py` to its figures: what a front end takes, and how sure that is."""
+"""The figures of `overhead_engines.py` from its runs: the overhead of a front end, with its confidence interval."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 FEWEST = 4
 """Runs, of which two samples can be told apart with that confidence: of three there is no such interval."""
 CONTROL = "by hand"
-"""In a front end's place: the engine by hand once more."""
+"""In a front end's place: the engine by hand."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Putting what a benchmark has measured into a page."""
+"""Writes a benchmark's results into a page."""
 
 from __future__ import annotations
 

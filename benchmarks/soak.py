@@ -1,7 +1,7 @@
-"""Many two-process runs one after another: how each ends, and what it leaves behind.
+"""Runs many two-process runs one after another, and checks how each ends.
 
-``python benchmarks/soak.py --runs 100`` prints how often each exit code came, of the launching process and of the
-other ranks, which processes were left, and the time a run took. The exit code is 0 if every run was clean.
+``python benchmarks/soak.py --runs 100`` prints the count of each exit code, of the launching process and of the other
+ranks, the processes that were left, and the time per run. The exit code is 0 if every run was clean.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MARK = "CORE_SOAK"
 def main() -> int:
     """Soak, or be one of the runs; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=100, help="number of runs (100)")
+    parser.add_argument("--processes", type=int, default=2, help="processes per run (2)")
     parser.add_argument(
-        "--end", choices=["leave", "exit"], default="exit", help="tear the run down, or let the exit do so"
+        "--end", choices=["leave", "exit"], default="exit", help="call teardown, or leave it to the exit (exit)"
     )
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds a run may take")
-    parser.add_argument("--train", action="store_true", help="be one of the runs (what the script starts itself as)")
+    parser.add_argument("--time-limit", type=float, default=60.0, help="time limit per run in seconds (60)")
+    parser.add_argument("--train", action="store_true", help="internal: be one of the runs")
     arguments = parser.parse_args()
     if arguments.train:
         train(arguments.processes, arguments.end)

@@ -1,4 +1,4 @@
-"""What benchmarks of strategies train: handwritten digits with an MLP, and a text with a small transformer.
+"""The tasks of the strategy benchmarks: handwritten digits with an MLP, and a text with a small transformer.
 
 Batches are global, that is of all processes together, and the same wherever and however often they are asked for, so
 that any number of processes can train on the same ones.
