@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_processes import run_python
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -20,28 +19,19 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def run(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python as a user does, with none of the words that the environment may hold."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CORE_")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+WITH_PYTHON = [
+    pytest.param(page, id=page.name, marks=[] if page.name == "README.md" else pytest.mark.slow)
+    for page in PAGES
+    if blocks(page, "python")
+]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     """The Python on a page, put together, runs as a script, without a warning of ours."""
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    result = run(["-W", "error", str(script)], cwd=tmp_path)
-    assert result.returncode == 0, result.stdout
+    run_python(script, cwd=tmp_path, warnings="error")
 
 
 EXAMPLES = [
@@ -55,7 +45,8 @@ EXAMPLES = [
 @pytest.mark.parametrize(("page", "command", "output"), EXAMPLES)
 def test_output_on_a_page_is_what_is_printed(page: str, command: str, output: str, tmp_path: Path) -> None:
     """The output shown below a command is what that command prints."""
-    assert run(shlex.split(command), cwd=tmp_path).stdout == output
+    ended = run_python(*shlex.split(command), cwd=tmp_path, expect=None)
+    assert ended.stdout + ended.stderr == output
 
 
 def test_pages_show_output() -> None:
