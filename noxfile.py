@@ -1,4 +1,4 @@
-"""Everything that is run on this project by a command: ``nox --list`` names it, ``nox -s NAME`` runs it.
+"""The commands of this project: ``nox --list`` lists the sessions, ``nox -s NAME`` runs one.
 
 Sessions that need torch share one environment, since installing torch takes longer than most of them.
 """
@@ -25,7 +25,7 @@ from forks import forks
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
-nox.options.sessions = ["lint", "types", "docs", "tests", "plugins", "vendor", "horovod"]
+nox.options.sessions = ["lint", "types", "docs", "tests"]
 
 HERE = Path(__file__).parent
 TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
@@ -33,21 +33,21 @@ CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
-"""Plugins that spread a model in ways of their own."""
+"""Plugins with strategies on a training engine."""
 SIMULATED = ("torch-acme", "stand-ins")
-"""What plays hardware and vendors' libraries in the tests of plugins; lies in ``tests/vendor``."""
+"""Projects in ``tests/vendor`` that simulate hardware and vendors' libraries in the plugins' tests."""
 LONGEST = ("fsdp", "bagua", "cuda", "hpu")
-"""The plugins whose tests take longest: begun first, they do not go on alone when all others have ended."""
+"""The plugins whose tests take longest: they start first, so that none runs alone at the end."""
 MANY_PROCESSES = {
     "PYTHONDONTWRITEBYTECODE": "",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(HERE / "tests" / "starting"),
 }
-"""Variables of what starts many processes: core's bytecode is kept, whatever the machine says, numpy and torch start no
-threads, and what lies in ``tests/starting`` makes the start of those that train short."""
+"""Environment variables for commands that start many processes: they keep core's bytecode, whatever the machine sets;
+numpy and torch start no threads; and ``tests/starting`` makes processes that train start fast."""
 INSTALLED: set[Path] = set()
-"""The folders and environments that were made, or brought up to date, in this run."""
+"""The folders and environments that this run has created or updated."""
 
 
 def group(*names: str) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def group(*names: str) -> tuple[str, ...]:
 
 
 def torch_python(session: nox.Session) -> str:
-    """The interpreter of the environment with torch, this project (editable) and what its sessions need."""
+    """The interpreter of the environment with torch, this project (editable) and its sessions' dependencies."""
     python = str(TORCH_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     if TORCH_ENVIRONMENT in INSTALLED:
         return python
@@ -76,40 +76,48 @@ def many_processes(session: nox.Session, *command: str) -> None:
 
 @nox.session(venv_backend="none")
 def digits(session: nox.Session) -> None:
-    """Train on handwritten digits, on one process and on two, with the Trainer and with the Runtime."""
+    """Train the digits examples on one process and on two, with the Trainer and with the Runtime."""
     python = torch_python(session)
     for example in ("digits_trainer.py", "digits_runtime.py"):
         for devices in ("1", "2"):
-            words = ("--accelerator", "cpu", "--devices", devices, *session.posargs)
-            session.run(python, f"examples/{example}", *words)
+            arguments = ("--accelerator", "cpu", "--devices", devices, *session.posargs)
+            session.run(python, f"examples/{example}", *arguments)
+
+
+@nox.session(venv_backend="none")
+def programs(session: nox.Session) -> None:
+    """Install transformers, diffusers and peft, and compare the programs in examples/ with plain torch."""
+    python = torch_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("examples-hf"))
+    many_processes(session, python, "-m", "pytest", "-n", "2", "-m", "", "tests/examples", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """All tests but those of :func:`slow`."""
-    # Most tests wait for processes: four at a time do well on two cores, too. Neighbours go to one worker, which makes
-    # what they share once, until another worker has nothing left.
-    words = ("-n", "4", "--dist", "worksteal", *session.posargs)
-    many_processes(session, torch_python(session), "-m", "pytest", *words)
+    """Run the quick tests of core: those that take seconds."""
+    # Most tests wait for processes, so four workers run well on two cores. Neighbouring tests go to the same worker,
+    # which creates shared fixtures once, until another worker is idle.
+    arguments = ("-n", "4", "--dist", "worksteal", *session.posargs)
+    many_processes(session, torch_python(session), "-m", "pytest", *arguments)
 
 
 @nox.session(venv_backend="none")
-def slow(session: nox.Session) -> None:
-    """The tests that are left out elsewhere for their length, most of the conformance kit's mutants among them."""
+def tests_slow(session: nox.Session) -> None:
+    """Run the other tests of core: those that start many processes, and the conformance kit's own."""
     many_processes(session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def plugins(session: nox.Session) -> None:
-    """The tests of each plugin, or of those named; no other plugin is installed beside core."""
+    """Run all tests of each plugin, or of the named ones; no other plugin is installed with core."""
     python = torch_python(session)
-    options = [word for word in session.posargs if word.startswith("-")]
+    options = ["-m", "", *(word for word in session.posargs if word.startswith("-"))]
     names = [word for word in session.posargs if not word.startswith("-")] or PLUGINS
-    # The heavy runs of a file are shared by its tests.
-    words = ("-n", "2", "--dist", "loadfile", *options)
+    # The tests of a file share its expensive runs.
+    arguments = ("-n", "2", "--dist", "loadfile", *options)
     ordered = sorted(names, key=[*LONGEST, *PLUGINS].index)
     with forks(python, MANY_PROCESSES) as env:
-        side_by_side(session, (plugin_tests(session, python, name, *words, env=env) for name in ordered))
+        side_by_side(session, (plugin_tests(session, python, name, *arguments, env=env) for name in ordered))
 
 
 class Run(NamedTuple):
@@ -118,21 +126,21 @@ class Run(NamedTuple):
     name: str
     command: Sequence[str]
     folder: Path
-    """Where."""
+    """The working directory."""
     env: Mapping[str, str]
-    """What it has in its environment beside what this process has."""
+    """Environment variables in addition to this process's."""
 
 
-def plugin_tests(session: nox.Session, python: str, name: str, *words: str, env: Mapping[str, str]) -> Run:
-    """pytest with ``words`` for a plugin, which is installed beside core and what plays hardware."""
+def plugin_tests(session: nox.Session, python: str, name: str, *arguments: str, env: Mapping[str, str]) -> Run:
+    """pytest with ``arguments`` for a plugin, installed next to core and the simulated hardware."""
     plugin = installed(session, python, name, f"plugins/{name}")
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
     path = os.pathsep.join([str(plugin), str(simulated), env["PYTHONPATH"]])
-    return Run(name, (python, "-m", "pytest", *words), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
+    return Run(name, (python, "-m", "pytest", *arguments), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
 
 
 def side_by_side(session: nox.Session, runs: Iterable[Run]) -> None:
-    """Run commands, two at a time; what one prints is shown when it has ended. All are run, also where one fails."""
+    """Run commands, two at a time; show each one's output when it has ended. All run, even if one fails."""
     waiting, failed = iter(runs), []
     running: dict[str, subprocess.Popen[bytes]] = {}
     with tempfile.TemporaryDirectory() as printed:
@@ -155,7 +163,7 @@ def side_by_side(session: nox.Session, runs: Iterable[Run]) -> None:
                     failed += [name] if code else []
         finally:
             for process in running.values():
-                process.send_signal(signal.SIGINT)  # as Ctrl-C does: pytest ends what its tests have started
+                process.send_signal(signal.SIGINT)  # like Ctrl-C: pytest ends the processes of its tests
             for process in running.values():
                 process.wait()
     if failed:
@@ -163,7 +171,7 @@ def side_by_side(session: nox.Session, runs: Iterable[Run]) -> None:
 
 
 def installed(session: nox.Session, python: str, name: str, *projects: str) -> Path:
-    """A folder with ``projects`` as an installer leaves them, made anew once a run, to be put on a path."""
+    """A folder with ``projects`` installed, for ``PYTHONPATH``; created again once per run."""
     target = HERE / ".nox" / "installed" / name
     if target in INSTALLED:
         return target
@@ -176,28 +184,51 @@ def installed(session: nox.Session, python: str, name: str, *projects: str) -> P
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Strict type checks of the package, the plugins, the tests and everything else in Python."""
+    """Check the types of core, its tests, the examples and the benchmarks, strictly."""
+    session.run(*mypy(torch_python(session)), *session.posargs)
+
+
+def mypy(python: str) -> tuple[str, ...]:
+    """The mypy command, with one cache for all checks, so that torch is read once."""
+    return (python, "-m", "mypy", "--cache-dir", str(HERE / ".mypy_cache"))
+
+
+@nox.session(venv_backend="none")
+def types_plugins(session: nox.Session) -> None:
+    """Check the types of the plugins and of the simulated vendors' packages, strictly."""
     python = torch_python(session)
-    # One cache for all: what they import, torch above all, is read once.
-    mypy = (python, "-m", "mypy", "--cache-dir", str(HERE / ".mypy_cache"))
-    session.run(*mypy, *session.posargs)
     vendor = [HERE / "tests" / "vendor" / name for name in (*SIMULATED, "torch-hal-acme")]
-    # Each has modules called tests of its own.
-    words = (*mypy, "--config-file", str(HERE / "pyproject.toml"), "--explicit-package-bases", "src", "tests")
+    # Each project has its own modules named tests.
+    arguments = (
+        *mypy(python),
+        "--config-file",
+        str(HERE / "pyproject.toml"),
+        "--explicit-package-bases",
+        "src",
+        "tests",
+    )
     checks = []
     for project in (*vendor, *(HERE / "plugins" / name for name in PLUGINS)):
         sources = os.pathsep.join(str(path / "src") for path in dict.fromkeys((project, *vendor)))
-        checks.append(Run(project.name, words, project, {"MYPYPATH": sources}))
+        checks.append(Run(project.name, arguments, project, {"MYPYPATH": sources}))
     side_by_side(session, checks)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, format, and the one direction in which rooms may know each other."""
+    """Check style, format, import contracts, and that docs/architecture.svg is up to date."""
     session.install(*group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("lint-imports", "--no-logo", "--no-cache")
+    session.run("python", "docs/draw_architecture.py", "--check")
+
+
+@nox.session
+def picture(session: nox.Session) -> None:
+    """Draw docs/architecture.svg from the imports in core/."""
+    session.install(*group("lint"))
+    session.run("python", "docs/draw_architecture.py")
 
 
 @nox.session
@@ -209,21 +240,21 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Build sdist and wheel into dist/; what is in them is checked by the tests."""
+    """Build sdist and wheel into dist/; the tests check their contents."""
     session.install("build")
     session.run("python", "-m", "build", "--outdir", "dist")
 
 
 @nox.session(venv_backend="none")
 def vendor(session: nox.Session) -> None:
-    """The packages of simulated third parties: each is installed and passes its own tests."""
-    words = ("-n", "3", "tests/vendor", *session.posargs)
-    many_processes(session, torch_python(session), "-m", "pytest", *words)
+    """Install the packages of simulated third parties and run their tests."""
+    arguments = ("-n", "3", "tests/vendor", *session.posargs)
+    many_processes(session, torch_python(session), "-m", "pytest", *arguments)
 
 
 @nox.session(venv_backend="none")
 def detection(session: nox.Session) -> None:
-    """What asking the five hardware plugins costs beyond the listing."""
+    """Measure what detection by the five hardware plugins costs beyond the listing."""
     python = torch_python(session)
     folders = [installed(session, python, name, f"plugins/{name}") for name in ("cuda", "hpu", "ipu", "mps", "xla")]
     env = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -231,21 +262,21 @@ def detection(session: nox.Session) -> None:
 
 
 def horovod_python(session: nox.Session) -> str:
-    """The interpreter of an environment with Horovod, its plugin and what that one's tests need.
+    """The interpreter of an environment with Horovod, its plugin and the dependencies of the plugin's tests.
 
-    Horovod is compiled once: its wheel is kept where the system has its caches.
+    Horovod is compiled once: its wheel is kept in the user's cache directory.
     """
     if not (shutil.which("make") and shutil.which("c++")):
-        session.skip("Horovod is compiled, which takes make and a C++ compiler")
+        session.skip("Horovod is compiled: needs make and a C++ compiler")
     folder = HERE / ".nox" / "engines"
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    words = ["--wheels", str(caches / "torch-hal" / "horovod"), *(["--mpi"] if shutil.which("mpicc") else [])]
-    session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS, *words)
+    arguments = ["--wheels", str(caches / "torch-hal" / "horovod"), "--mpi"]
+    session.run(sys.executable, "plugins/horovod/tests/real/environment.py", str(folder), *CONSTRAINTS, *arguments)
     return str(folder / "bin" / "python")
 
 
 def engines_python(session: nox.Session) -> str:
-    """As :func:`horovod_python`, with every engine that runs on a CPU, and the packages of plugins on them."""
+    """As :func:`horovod_python`, with every engine that runs on a CPU, and the plugins for them."""
     python = horovod_python(session)
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     deepspeed = nox.project.load_toml(HERE / "plugins" / "deepspeed" / "pyproject.toml")
@@ -259,7 +290,7 @@ def engines_python(session: nox.Session) -> str:
 
 @nox.session(venv_backend="none")
 def horovod(session: nox.Session) -> None:
-    """The plugin on Horovod itself."""
+    """Run the plugin's tests on Horovod itself."""
     python = horovod_python(session)
     with session.chdir(HERE / "plugins" / "horovod"):
         many_processes(session, python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
@@ -267,15 +298,15 @@ def horovod(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def deepspeed(session: nox.Session) -> None:
-    """The plugin on DeepSpeed itself."""
+    """Run the plugin's tests on DeepSpeed itself."""
     python = engines_python(session)
     with session.chdir(HERE / "plugins" / "deepspeed"):
-        many_processes(session, python, "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs)
+        many_processes(session, python, "-m", "pytest", "-m", "", "-n", "2", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def strategies(session: nox.Session) -> None:
-    """Measure all strategies on their engines, and write the tables of docs/strategies.md; or what the words say."""
+    """Measure all strategies on their engines and write the tables of docs/strategies.md; or run the named scripts."""
     python = engines_python(session)
     scripts = ("matrix", "compare", "costs", "overhead_engines")
     for script in session.posargs or scripts:
@@ -284,7 +315,7 @@ def strategies(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def hardware(session: nox.Session) -> None:
-    """Run the conformance kit on every accelerator that can be had here, and write docs/hardware.md."""
+    """Run the conformance kit on every accelerator that is available here, and write docs/hardware.md."""
     folder = HERE / ".nox" / "conformance"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -294,15 +325,15 @@ def hardware(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
     names = ("cuda", "hpu", "ipu", "mps")
-    words = ("-m", "", "tests/test_conformance.py")
-    side_by_side(session, (plugin_tests(session, python, name, *words, env=MANY_PROCESSES) for name in names))
+    arguments = ("-m", "", "tests/test_conformance.py")
+    side_by_side(session, (plugin_tests(session, python, name, *arguments, env=MANY_PROCESSES) for name in names))
     xla_real(session)
     session.run(python, "benchmarks/hardware.py", str(folder))
 
 
 @nox.session(venv_backend="none")
 def xla_real(session: nox.Session) -> None:
-    """plugins/xla on the real torch_xla, on this machine's CPU, in an environment of its own (2.2 GB, made once)."""
+    """Run plugins/xla on the real torch_xla, on this machine's CPU, in its own environment (2.2 GB, created once)."""
     folder = HERE / ".nox" / "xla_real"
     session.run(sys.executable, "plugins/xla/tests/real/environment.py", str(folder), *CONSTRAINTS)
     python = str(folder / "bin" / "python")
@@ -320,18 +351,18 @@ def xla_real(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """A hundred runs on two processes one after another: how each ends, and what it leaves behind."""
+    """Run a script on two processes a hundred times: how each run ends, and what it leaves behind."""
     session.run(torch_python(session), "benchmarks/soak.py", *session.posargs)
 
 
 @nox.session(venv_backend="none")
 def listing(session: nox.Session) -> None:
-    """What ``python -m core.list`` costs at 500 installed distributions."""
+    """Measure ``python -m core.list`` at 500 installed distributions."""
     session.run(torch_python(session), "benchmarks/listing.py", *session.posargs)
 
 
 @nox.session
 def overhead(session: nox.Session) -> None:
-    """Microseconds a step beyond the hand-written loop, beside the peers of today."""
+    """Measure microseconds per step beyond the hand-written loop, in comparison with Lightning and Accelerate."""
     session.install("--quiet", *CONSTRAINTS, "--editable", ".[progress]", *group("peers"))
     session.run("python", "benchmarks/overhead.py", *(session.posargs or ("--check",)))

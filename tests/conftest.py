@@ -21,7 +21,7 @@ def words_and_ranks() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(("CORE_", *RANKS))}
 
 
-REGISTRIES = [value for value in vars(registration).values() if isinstance(value, registration.CodeRegistry)]
+REGISTRIES = list(registration.REGISTRIES.values())
 
 for variable in words_and_ranks():
     del os.environ[variable]

@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SCRIPT = Path(__file__).parent / "scripts" / "train_from_wheel.py"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 
 class Built(NamedTuple):
@@ -59,23 +60,24 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def package_files() -> set[str]:
-    """Every file of the package as it stands here."""
-    files = [file for file in (ROOT / "core").rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    """Every file of both import packages in this source tree."""
+    folders = (ROOT / "core", ROOT / "torch_hal")
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
     return {file.relative_to(ROOT).as_posix() for file in files}
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
-    """The wheel's files are those of core/, type marker and licence included, and its own metadata."""
+    """The wheel's files are those of core/ and torch_hal/, type markers and licence included, and its own metadata."""
     info = f"torch_hal-{PROJECT['version']}.dist-info"
     metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     with zipfile.ZipFile(built.wheel) as wheel:
         assert {*wheel.namelist()} == package_files() | metadata
-        assert "core/py.typed" in wheel.namelist()
+        assert {"core/py.typed", "torch_hal/py.typed"} <= {*wheel.namelist()}
         assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
 def test_sdist_holds_what_the_wheel_is_built_from(built: Built) -> None:
-    """The sdist's files are those of core/, and what describes and builds the project."""
+    """The sdist's files are those of core/ and torch_hal/, and what describes and builds the project."""
     stem = f"torch_hal-{PROJECT['version']}"
     # hatchling adds .gitignore to every sdist.
     beside = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
@@ -102,10 +104,41 @@ def test_metadata_says_what_it_is_and_needs(built: Built) -> None:
     assert {line.partition(">")[0] for line in testing} == {"pytest", "numpy"}
 
 
+@pytest.mark.parametrize("plugin", PLUGINS, ids=lambda plugin: plugin.name)
+def test_every_plugin_declares_its_license_file(plugin: Path) -> None:
+    """Each plugin's folder has the project's licence, and its wheel takes it from there."""
+    project = tomllib.loads((plugin / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["license-files"] == ["LICENSE"]
+    assert (plugin / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_a_plugins_wheel_holds_the_license(tmp_path: Path) -> None:
+    """A plugin's wheel, as pip builds it, has the licence in its metadata."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-deps", "--no-index")
+    run([*pip, "--no-build-isolation", "--wheel-dir", tmp_path, ROOT / "plugins" / "mps"], cwd=tmp_path)
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/licenses/LICENSE"))
+        assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()
+
+
 def test_listing_of_the_installed_wheel_is_the_readmes(python: Path, tmp_path: Path) -> None:
     """In an environment with the wheel alone, without torch even, the listing is the table in the README."""
     table = run([python, "-m", "core.list"], cwd=tmp_path)
     assert f"```console\n$ python -m core.list\n{table}```\n" in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_command_works_next_to_a_core_of_the_users_own(python: Path, tmp_path: Path) -> None:
+    """In a directory with its own ``core``, the installed ``torch-hal`` works; ``python -m core`` is theirs."""
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").write_text("raise SystemExit('not torch-hal')\n")
+    command = python.with_name("torch-hal")
+    assert run([command, "list"], cwd=tmp_path) == run([python, "-m", "core.list"], cwd=python.parent)
+    assert run([command, "--version"], cwd=tmp_path) == f"torch-hal {PROJECT['version']}\n"
+    # Python finds the user's core first here; nothing of ours runs.
+    shadowed = subprocess.run([python, "-m", "core.list"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert shadowed.returncode == 1
+    assert "not torch-hal" in shadowed.stderr
 
 
 def test_installed_wheel_trains(python: Path, tmp_path: Path) -> None:
@@ -113,6 +146,13 @@ def test_installed_wheel_trains(python: Path, tmp_path: Path) -> None:
     # Dependencies are taken from here. The editable install's finder is left behind: no .pth of that place is read.
     purelib = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], cwd=tmp_path).strip()
     (Path(purelib) / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    (tmp_path / "core.py").touch()
+    command = python.with_name("torch-hal")
+    probed = run([command, "list", "--probe", "--kind", "precision"], cwd=tmp_path)  # in a process that it starts
+    assert (probed.count(" available"), probed.count("installed")) == (6, 0), probed
+    plan = run([command, "explain", "--accelerator", "cpu", "--devices", "1"], cwd=tmp_path)
+    assert plan.startswith(f"accelerator          cpu  [torch-hal {PROJECT['version']}]")
+    (tmp_path / "core.py").unlink()
     output = run([python, SCRIPT], cwd=tmp_path)
     places = [line.removeprefix("core lies in ") for line in output.splitlines() if line.startswith("core lies in ")]
     assert [Path(place).parent for place in places] == [Path(purelib)] * 2

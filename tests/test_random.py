@@ -20,7 +20,7 @@ def test_a_state_of_another_type_of_device_is_left_out(caplog: pytest.LogCapture
     drawn = random.random(), torch.rand(2).tolist()
     set_rng_state(state, accelerator, CPU)
     assert (random.random(), torch.rand(2).tolist()) == drawn
-    assert "the generator of cpu goes on as it is: the state is of a device of type 'xla'" in caplog.text
+    assert "generator of cpu was not restored: the state comes from a device of type 'xla'" in caplog.text
 
 
 def test_a_state_of_the_same_type_is_put_back(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 State = dict[str, torch.Tensor]
-RunScript = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def run_script(out: Path, script: str, *arguments: str, torchrun: int = 0, expect: int = 0) -> Any:
+def run_script(
+    out: Path, script: str, *arguments: str, torchrun: int = 0, expect: int = 0
+) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, under torchrun with that many processes if any, its files going to ``out``."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(torchrun), "--rdzv_backend", "c10d"]
     launcher += ["--rdzv_endpoint", "127.0.0.1:0"]
-    command = [sys.executable, "-W", "ignore", *(launcher if torchrun else []), str(SCRIPTS / script), *arguments]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("CORE_")}
-    result = subprocess.run(
-        command,
-        env={**environ, "OUT": str(out), "OMP_NUM_THREADS": "1"},
-        cwd=out,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == expect, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-    return result
+    command = [*(launcher if torchrun else []), SCRIPTS / script, *arguments]
+    return run_python(*command, cwd=out, warnings="ignore", expect=expect, timeout=240, env={"OUT": str(out)})
 
 
 def states(out: Path) -> dict[int, State]:

@@ -11,11 +11,11 @@ from .conftest import State, assert_same, run_script, states
 
 
 def _slow(*strategies: str) -> list[Any]:
-    """Starts that the other front end shows."""
+    """Other ways of starting the processes."""
     return [pytest.param(strategy, marks=pytest.mark.slow) for strategy in strategies]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_sharded", *_slow("ddp_fork", "ddp_notebook")])
+@pytest.mark.parametrize("strategy", ["ddp", *_slow("ddp_spawn", "ddp_sharded", "ddp_fork", "ddp_notebook")])
 def test_trainer_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """The Trainer's parameters after 50 steps are the hand-written script's, on both ranks and where it was asked."""
     run_script(tmp_path, "with_trainer.py", strategy)
@@ -25,7 +25,7 @@ def test_trainer_equals_hand_written_ddp(strategy: str, hand_written: State, tmp
         assert_same(state, hand_written)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_fork", "ddp_sharded", *_slow("ddp_spawn")])
+@pytest.mark.parametrize("strategy", ["ddp_fork", *_slow("ddp", "ddp_spawn", "ddp_sharded")])
 def test_runtime_equals_hand_written_ddp(strategy: str, hand_written: State, tmp_path: Path) -> None:
     """An own loop on the Runtime ends with the hand-written script's parameters, on both ranks."""
     run_script(tmp_path, "with_runtime.py", strategy)
@@ -35,6 +35,7 @@ def test_runtime_equals_hand_written_ddp(strategy: str, hand_written: State, tmp
         assert_same(state, hand_written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["with_trainer.py", "with_runtime.py"])
 def test_torchrun_gives_the_same_bits(script: str, hand_written: State, tmp_path: Path) -> None:
     """Under torchrun the same script, unchanged, gives the same parameters."""

@@ -17,6 +17,7 @@ def test_collectives(tmp_path: Path) -> None:
     assert result.stdout.count("printed once") == 1
 
 
+@pytest.mark.slow
 def test_communication_hooks_and_sharded_state(tmp_path: Path) -> None:
     """Each hook averages as its formula says, options are checked, and an optimizer's state is shared out and saved."""
     result = run_script(tmp_path, "communication.py")
@@ -24,7 +25,8 @@ def test_communication_hooks_and_sharded_state(tmp_path: Path) -> None:
     assert "process 1 is through" in result.stdout
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_spawn", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_evaluation_on_two_equals_evaluation_on_one(strategy: str, tmp_path: Path) -> None:
     """Every item counts once and predictions keep the order, though batches do not divide; one process stops all."""
     run_script(tmp_path, "stages.py", strategy, "2")

@@ -12,30 +12,36 @@ from .conftest import assert_same, run_script, states
 
 
 @pytest.mark.parametrize(
-    ("devices", "precision", "strategy"),
+    ("devices", "precision", "strategy", "die", "accumulate"),
     [
-        pytest.param("1", "32-true", "auto", marks=pytest.mark.slow),
-        ("2", "32-true", "auto"),
-        ("1", "16-mixed", "auto"),
-        ("2", "32-true", "ddp_sharded"),
+        ("1", "16-mixed", "auto", "die", "1"),
+        ("2", "32-true", "auto", "die-within", "2"),
+        pytest.param("1", "32-true", "auto", "die", "1", marks=pytest.mark.slow),
+        pytest.param("2", "32-true", "auto", "die", "1", marks=pytest.mark.slow),
+        pytest.param("2", "32-true", "ddp_sharded", "die", "1", marks=pytest.mark.slow),
+        pytest.param("2", "32-true", "ddp_sharded", "die-within", "2", marks=pytest.mark.slow),
+        pytest.param("3", "32-true", "ddp_find_unused_parameters_true", "die-within", "1", marks=pytest.mark.slow),
     ],
 )
-def test_resumed_run_equals_uninterrupted(devices: str, precision: str, strategy: str, tmp_path: Path) -> None:
+def test_resumed_run_equals_uninterrupted(
+    devices: str, precision: str, strategy: str, die: str, accumulate: str, tmp_path: Path
+) -> None:
     """SIGKILL in epoch 3 of 4, then a new process with another seed and ``ckpt_path="last"``: the same parameters."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()
-    run_script(whole, "resumable.py", "go", devices, precision, strategy)
-    run_script(broken, "resumable.py", "die", devices, precision, strategy, expect=-signal.SIGKILL)
+    run_script(whole, "resumable.py", "go", devices, precision, strategy, accumulate)
+    run_script(broken, "resumable.py", die, devices, precision, strategy, accumulate, expect=-signal.SIGKILL)
     assert not states(broken)
-    assert len(list((broken / "checkpoints").iterdir())) == 2
-    run_script(broken, "resumable.py", "resume", devices, precision, strategy)
+    assert len(list((broken / "checkpoints").iterdir())) == (3 if die == "die-within" else 2)
+    run_script(broken, "resumable.py", "resume", devices, precision, strategy, accumulate)
     expected, resumed = states(whole), states(broken)
     assert sorted(expected) == sorted(resumed) == list(range(int(devices)))
     for rank, state in expected.items():
         assert_same(resumed[rank], state)
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
     """From one to two to three to one it comes to what one uninterrupted does; warnings say that bits may differ."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -45,7 +51,18 @@ def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
     run_script(broken, "reshared.py", "1", "2")
     for before, after, epochs in (("1", "2", "3"), ("2", "3", "4"), ("3", "1", "6")):
         ended = run_script(broken, "reshared.py", after, epochs)
-        assert ended.stderr.count(f"written by {before} process(es), and this run has {after}") == 1
+        assert ended.stderr.count(f"written by {before} process(es), but this run has {after}") == 1
         resumed = states(broken)
         assert_same(resumed[0], resumed[int(after) - 1])
     torch.testing.assert_close(states(broken)[0], states(whole)[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_last_checkpoint_is_the_one_that_process_0_finds(tmp_path: Path) -> None:
+    """Whatever lies on the other processes' machines; if there is none, all of them raise, and can go on without it."""
+    said = run_script(tmp_path, "last.py").stdout.splitlines()
+    assert sorted(said) == [
+        "0: no committed checkpoint",
+        "0: resumed at 2",
+        "1: no committed checkpoint",
+        "1: resumed at 2",
+    ]

@@ -19,6 +19,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("items", [10, 9, 2])
 @pytest.mark.parametrize("strategy", ["DDPStrategy", "Together", "Shared"])
 def test_each_item_counts_once(said: dict[str, Any], strategy: str, items: int) -> None:

@@ -24,10 +24,10 @@ def check(runtime: Runtime) -> None:
     assert runtime.local_process_index == rank
 
     vector = torch.tensor([1.0, 2.0]) + 10 * rank
-    gathered = runtime.gather({"v": vector, "s": [torch.tensor(rank)], "text": "kept"})
+    gathered = runtime.gather({"v": vector, "s": [torch.tensor(rank)], "nothing": None})
     assert torch.equal(gathered["v"], torch.tensor([1.0, 2.0, 11.0, 12.0]))
     assert torch.equal(gathered["s"][0], torch.tensor([0, 1]))
-    assert gathered["text"] == "kept"
+    assert gathered["nothing"] is None
     assert torch.equal(vector, torch.tensor([1.0, 2.0]) + 10 * rank), "the input is left as it was"
 
     expected = {

@@ -139,7 +139,7 @@ def check_sharded(path: Path) -> None:
     with Runtime(accelerator="cpu", strategy=DDPShardedStrategy(), devices=2) as runtime:
         stepped = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         stepped.state[next(module.parameters())] = {"momentum_buffer": torch.zeros(16, 8)}
-        with pytest.raises(ConfigurationError, match="SGD: it has stepped before strategy"):
+        with pytest.raises(ConfigurationError, match="SGD has already stepped"):
             runtime.prepare(module, stepped)
 
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 EPOCHS = 5
 BATCH = 20
@@ -14,6 +14,11 @@ def dataset() -> TensorDataset:
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(400, 12, generator=generator)
     return TensorDataset(inputs, (inputs.sum(1, keepdim=True) + inputs[:, :1].sin()))
+
+
+def shuffled() -> DataLoader[object]:
+    """A process's batches, in an order that depends on nothing else."""
+    return DataLoader(dataset(), batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))
 
 
 def model() -> nn.Module:

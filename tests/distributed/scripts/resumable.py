@@ -1,4 +1,7 @@
-"""Four epochs, checkpointed after each; ``die`` kills this process in epoch 3, ``resume`` goes on from there."""
+"""Four epochs, checkpointed after each; ``die`` kills this process in epoch 3, ``resume`` goes on from there.
+
+``die-within`` saves again within that epoch, and within an accumulation of two batches, if those are asked for.
+"""
 
 import os
 import random
@@ -43,8 +46,15 @@ class Die(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class SaveWithin(Callback):
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 2 and batch_idx == 2:
+            trainer.save_checkpoint(os.path.join(os.environ["OUT"], "checkpoints", "within"))
+
+
 def main() -> None:
-    mode, devices, precision, strategy = sys.argv[1:]
+    mode, devices, precision, strategy, accumulate = sys.argv[1:]
+    callbacks: dict[str, list[Callback]] = {"die": [Die()], "die-within": [Die(), SaveWithin()]}
     seed_everything(3 if mode == "resume" else 0)
     module = Regression()
     trainer = Trainer(
@@ -53,7 +63,8 @@ def main() -> None:
         devices=devices,
         precision=precision,
         max_epochs=4,
-        callbacks=[Die()] if mode == "die" else [],
+        callbacks=callbacks.get(mode, []),
+        accumulate_grad_batches=int(accumulate),
         enable_progress_bar=False,
         default_root_dir=os.environ["OUT"],
     )

@@ -68,7 +68,7 @@ def unreadable(tensors: Tensor) -> None:
     strategy.save_checkpoint({"model": tensors, "lambda": print}, OUT / "saved")
 
 
-with patch.object(sharded, "check_seen", fail_in_one):
+with patch.object(sharded, "check_shared", fail_in_one):
     attempt("one cannot write", lambda: strategy.save_checkpoint({"model": rows + 9}, OUT / "saved"))
 attempt("unreadable", lambda: unreadable(rows))
 attempt("in a tuple", lambda: strategy.save_checkpoint({"model": (rows, rows)}, OUT / "saved"))

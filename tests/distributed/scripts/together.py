@@ -33,7 +33,7 @@ class Meeting(nn.Module):
 class Together(DDPStrategy):
     """Each forward pass needs both processes."""
 
-    infers_together = True
+    inference_is_collective = True
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         return Meeting(super().inference_module(module))

@@ -2,9 +2,8 @@
 
 import sys
 
-from problem import BATCH, EPOCHS, dataset, leave, model, optimizer
+from problem import EPOCHS, leave, model, optimizer, shuffled
 from torch import nn
-from torch.utils.data import DataLoader
 
 from core import Runtime, seed_everything
 
@@ -13,7 +12,7 @@ def train(runtime: Runtime) -> None:
     seed_everything(0)
     module = model()
     stepper = optimizer(module)
-    ddp, stepper, loader = runtime.prepare(module, stepper, DataLoader(dataset(), batch_size=BATCH, shuffle=True))
+    ddp, stepper, loader = runtime.prepare(module, stepper, shuffled())
     for _ in range(EPOCHS):
         for inputs, targets in loader:
             stepper.zero_grad()

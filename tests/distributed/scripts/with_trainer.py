@@ -3,9 +3,8 @@
 import sys
 from typing import Any
 
-from problem import BATCH, EPOCHS, dataset, leave, model, optimizer
+from problem import EPOCHS, leave, model, optimizer, shuffled
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from core import Module, Trainer, seed_everything
 
@@ -37,7 +36,7 @@ def main() -> None:
         enable_progress_bar=False,
         enable_checkpointing=False,
     )
-    trainer.fit(module, DataLoader(dataset(), batch_size=BATCH, shuffle=True))
+    trainer.fit(module, shuffled())
     assert trainer.global_step == 50
     # Whatever started the processes, the one that asked has the trained parameters.
     leave(module.model, 100 + trainer.runtime.process_index)

@@ -1,0 +1,227 @@
+"""Collectives and process control on three processes, each against its formula."""
+
+import time
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Runtime
+from core.errors import ConfigurationError, LaunchError, WrongTypeError
+from core.strategies import DDPStrategy
+
+
+def own(rank: int, *given: Any) -> Any:
+    return given[rank]
+
+
+def check_agreement(runtime: Runtime, rank: int) -> None:
+    """What differs is refused in every process, in gather as in reduce, and names the ranks and the place."""
+    f32, i32 = torch.ones(1), torch.ones(1, dtype=torch.int32)
+    cases = [
+        (own(rank, f32, i32, f32), r"at tensor: ranks 0, 2: \(1,\) float32; rank 1: \(1,\) int32"),
+        (torch.ones(2 + (rank == 2)), r"at tensor: ranks 0, 1: \(2,\) float32; rank 2: \(3,\) float32"),
+        ({"a": f32, "b": [torch.ones(rank)]}, r"at tensor\['b'\]\[0\]: rank 0: \(0,\).*; rank 1: \(1,\).*; rank 2"),
+        (own(rank, [f32], [f32], [f32, f32]), r"ranks 0, 1: nothing more; rank 2: tensor\[1\] \(1,\) float32"),
+        (own(rank, {"a": f32}, {"b": f32}, {"a": f32}), r"ranks 0, 2: tensor\['a'\].*; rank 1: tensor\['b'\]"),
+        (own(rank, f32, "text", f32), r"ranks 0, 2: \(1,\) float32; rank 1: str"),
+    ]
+    for data, facts in cases:
+        for method in (runtime.gather, runtime.reduce):
+            with pytest.raises(ConfigurationError, match=facts):
+                method(data)
+    for data, facts in cases[:5]:
+        with pytest.raises(ConfigurationError, match=facts.replace("tensor", "input_data")):
+            runtime.gather_for_metrics(data)
+    for data in (own(rank, f32, i32, f32), own(rank, f32, torch.ones(1, 1), f32)):
+        with pytest.raises(ConfigurationError, match=r"ranks 0, 2: \(\*,\) float32; rank 1: \("):
+            runtime.pad_across_processes(data)
+    with pytest.raises(WrongTypeError, match=r"must be a list.*ranks 0, 2: an object of type Tensor; rank 1"):
+        runtime.gather_for_metrics(own(rank, f32, "text", f32))
+    for refused in ("text", {"a": [f32, "text"]}, f32.to_sparse()):
+        for name in ("gather", "reduce", "pad_across_processes"):
+            with pytest.raises(WrongTypeError, match=name):
+                getattr(runtime, name)(refused)
+    with pytest.raises(ConfigurationError, match=r"different collectives: rank 0: gather; ranks 1, 2: reduce\('sum'\)"):
+        runtime.gather(f32) if rank == 0 else runtime.reduce(f32)
+    with pytest.raises(ConfigurationError, match=r"rank 0: reduce\('sum'\); ranks 1, 2: reduce\('bogus'\)"):
+        runtime.reduce(f32, own(rank, "sum", "bogus", "bogus"))
+    for data in (own(rank, f32, i32, f32), torch.ones(2 + (rank == 2))):
+        for method in (runtime.strategy.reduce, runtime.strategy.all_gather):
+            with pytest.raises(ConfigurationError, match=r"shapes or dtypes differ between processes: ranks? 0"):
+                method(data)
+
+
+def check_values(runtime: Runtime, rank: int) -> None:
+    reduced = runtime.reduce({"t": torch.tensor([rank, 1.0]), "n": rank + 1, "f": [rank / 2, None]}, "mean")
+    assert reduced["t"].tolist() == [1.0, 1.0]
+    assert (reduced["n"], reduced["f"]) == (2.0, [0.5, None])
+    for reduction, value in {"sum": 6, "min": 1, "max": 3, "product": 6}.items():
+        assert runtime.reduce(rank + 1, reduction) == value
+        assert type(runtime.reduce(rank + 1, reduction)) is int
+    assert runtime.reduce(2**70 + rank, "max") == 2**70 + 2, "numbers of any size"
+    assert runtime.reduce(torch.tensor(1.0)).item() == 3, "a sum, as in Accelerate"
+    assert runtime.reduce((torch.tensor(1.0), 2), "sum", scale=0.5) == (torch.tensor(1.5), 3.0)
+
+    assert runtime.gather_object([rank] * rank) == [1, 2, 2]
+    assert runtime.gather_object(("t", torch.tensor(rank)))[1::2] == [torch.tensor(i) for i in range(3)]
+    with pytest.raises(WrongTypeError, match="ranks 0, 2: a list; rank 1: an object of type int"):
+        runtime.gather_object([1] if rank != 1 else 1)
+    with pytest.raises(ConfigurationError, match="rank 1 gave an object that cannot be pickled"):
+        runtime.gather_object([(lambda: 0) if rank == 1 else 0])
+    with pytest.raises(ConfigurationError, match="rank 2 gave an object that cannot be pickled"):
+        runtime.broadcast((lambda: 0) if rank == 2 else None, from_process=2)
+
+    assert runtime.broadcast({"r": rank, "t": torch.tensor([rank])}, from_process=2) == {"r": 2, "t": torch.tensor([2])}
+    mine = [rank, "x"] if rank == 1 else [None] * rank
+    assert runtime.broadcast_object_list(mine, from_process=1) is mine
+    assert mine == [1, "x"]
+    with pytest.raises(WrongTypeError, match=r"object_list.* must be a list"):
+        runtime.broadcast_object_list((1,))  # type: ignore[type-var]
+
+    tensor = torch.full((rank + 1, 2), float(rank))
+    padded = runtime.pad_across_processes({"a": tensor, "scalar": torch.tensor(1), "b": tensor.T}, pad_index=-1)
+    assert padded["a"].tolist() == [[rank] * 2] * (rank + 1) + [[-1.0] * 2] * (2 - rank)
+    assert padded["scalar"].item() == 1
+    first = runtime.pad_across_processes(tensor.T, dim=-1, pad_first=True)
+    assert first.tolist() == [[0.0] * (2 - rank) + [float(rank)] * (rank + 1)] * 2
+    assert runtime.gather(runtime.pad_across_processes(tensor)).shape == (9, 2)
+
+
+def check_splitting(runtime: Runtime, rank: int) -> None:
+    for size in range(8):
+        inputs = list(range(size))
+        for given in (inputs, tuple(inputs), torch.tensor(inputs), {"a": inputs, "b": torch.tensor(inputs)}):
+            with runtime.split_between_processes(given) as part:
+                assert type(part) is type(given)
+                part = part["a"] if isinstance(part, dict) else list(part)
+                assert runtime.gather_object([int(item) for item in part]) == inputs
+            with runtime.split_between_processes(given, apply_padding=True) as part:
+                part = part["b"] if isinstance(part, dict) else part
+                assert runtime.gather(torch.as_tensor(part, dtype=torch.int64))[:size].tolist() == inputs
+        assert inputs == list(range(size)), "the input is left as it was"
+    with runtime.split_between_processes(["A", "B", "C", "D"]) as part:
+        assert part == own(rank, ["A", "B"], ["C"], ["D"])
+
+
+def check_processes(runtime: Runtime, rank: int, out: Path) -> None:
+    for index, only in {
+        0: runtime.on_main_process,
+        2: runtime.on_last_process,
+        1: runtime.on_process(process_index=1),
+    }.items():
+        assert only(lambda value: value)("ran") == ("ran" if rank == index else None)
+    assert runtime.on_local_process(local_process_index=2)(lambda: "ran")() == ("ran" if rank == 2 else None)
+    assert runtime.on_local_main_process()(lambda: "ran")() == ("ran" if rank == 0 else None)
+    assert runtime.is_last_process == (rank == 2)
+    with pytest.raises(ConfigurationError, match="process_index=3: must be the number of a process, 0 to 2"):
+        runtime.on_process(process_index=3)(lambda: None)()
+    assert (runtime.distributed_type, runtime.use_distributed, runtime.mixed_precision) == ("MULTI_CPU", True, "no")
+    assert repr(runtime.state).startswith("Distributed environment: MULTI_CPU  Backend: gloo\nNum processes: 3\n")
+
+    assert not runtime.check_trigger()
+    if rank == 1:
+        runtime.set_trigger()
+    assert runtime.check_trigger()
+    assert not runtime.check_trigger()
+
+    for number, first in enumerate((runtime.main_process_first, runtime.local_main_process_first)):
+        path = out / f"first{number}"
+        with first():
+            if rank == 0:
+                time.sleep(0.2)
+                path.write_text("done")
+            assert path.read_text() == "done"
+        with pytest.raises((OSError, LaunchError, LaunchError)[rank], match="no network"), first():
+            fail(rank)
+    runtime.wait_for_everyone()
+
+
+def fail(rank: int) -> None:
+    assert rank == 0
+    raise OSError("no network")
+
+
+def one_of_two_lines(runtime: Runtime, rank: int) -> None:
+    if rank == 1:
+        runtime.gather(torch.ones(1))
+    else:
+        runtime.gather(torch.ones(1))
+
+
+def check_debug(runtime: Runtime, rank: int) -> None:
+    """The switch names the rank at another line, and the rank that gives another shape, before the collective."""
+    assert runtime.debug
+    assert runtime.gather(torch.ones(1)).shape == (3,)
+    with pytest.raises(ConfigurationError, match=r"gather: called from different lines.*ranks? .*three.py:\d+; rank"):
+        one_of_two_lines(runtime, rank)
+    with pytest.raises(
+        ConfigurationError, match="different collectives: ranks 0, 2: wait_for_everyone; rank 1: gather"
+    ):
+        runtime.gather_object([]) if rank == 1 else runtime.wait_for_everyone()
+    with pytest.raises(ConfigurationError, match=r"ranks 0, 1: \(1,\) float32; rank 2: \(2,\) float32"):
+        runtime.gather(torch.ones(1 + (rank == 2)))
+    with pytest.raises(ConfigurationError, match=r"broadcast.*from_process=1"):
+        runtime.broadcast(rank, from_process=int(rank == 1))
+    with runtime.main_process_first():
+        pass
+    assert not runtime.check_trigger()
+    assert runtime.broadcast(rank) == 0
+    if rank == 1:  # goes on without the others' collective
+        time.sleep(4)
+    else:
+        with pytest.raises(
+            LaunchError, match=r"in gather at .*three.py:\d+ .*rank\(s\) 1 did not call a collective .* within 0:00:03"
+        ):
+            runtime.gather(torch.ones(1))
+
+
+class TwoMachines(DDPStrategy):
+    """Ranks 0 and 1 are on one machine, rank 2 on another."""
+
+    @property
+    def node_rank(self) -> int:
+        return self.global_rank // 2
+
+    @property
+    def local_rank(self) -> int:
+        return self.global_rank % 2
+
+
+def check_machines(runtime: Runtime, rank: int) -> None:
+    """The first of each machine goes first; where one fails, only its machine is told."""
+    assert runtime.is_local_main_process == (rank != 1)
+    with pytest.raises((OSError, LaunchError, KeyError)[rank], match=("disk", "rank 0, .* disk", "alone")[rank]):
+        fail_on_machines(runtime, rank)
+    with pytest.raises(KeyError, match="alone") if rank == 2 else nullcontext(), runtime.local_main_process_first():
+        if rank == 2:
+            raise KeyError("alone")
+
+
+def fail_on_machines(runtime: Runtime, rank: int) -> None:
+    with runtime.local_main_process_first():
+        raise OSError("disk") if rank == 0 else KeyError("alone")
+
+
+def check(runtime: Runtime, out: str) -> None:
+    rank = runtime.process_index
+    assert not runtime.debug
+    check_agreement(runtime, rank)
+    check_values(runtime, rank)
+    check_splitting(runtime, rank)
+    check_processes(runtime, rank, Path(out))
+    runtime.print("through")
+
+
+def check_on_machines(runtime: Runtime) -> None:
+    check_machines(runtime, runtime.process_index)
+    check_debug(runtime, runtime.process_index)
+
+
+if __name__ == "__main__":
+    Runtime(accelerator="cpu", strategy="ddp_fork", devices=3).launch(check, ".")
+    short = TwoMachines(start_method="fork", timeout=timedelta(seconds=3))
+    Runtime(accelerator="cpu", strategy=short, devices=3, debug=True).launch(check_on_machines)

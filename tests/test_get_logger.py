@@ -1,0 +1,105 @@
+"""get_logger: messages of a script, in a process of its own or with Runtimes that come and go."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from core import Runtime, get_logger
+from core.environments.ranks import launched_ranks
+from core.errors import ConfigurationError
+from core.runs import note_run, remove_run
+
+
+class Run:
+    """Process ``process_index`` of three."""
+
+    num_processes = 3
+
+    def __init__(self, process_index: int) -> None:
+        self.process_index = process_index
+        self.waited = 0
+
+    def barrier(self) -> None:
+        self.waited += 1
+
+
+@pytest.fixture
+def third() -> Iterator[Run]:
+    run = Run(2)
+    note_run(run)
+    yield run
+    remove_run(run)
+
+
+def test_without_a_runtime_every_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A script of one process needs no Runtime; the caller's line is reported, and arguments are formatted."""
+    gc.collect()
+    logger = get_logger("a.b")
+    logger.warning("value %d", 3)
+    logger.warning("in turn", main_process_only=False, in_order=True)
+    assert [record.getMessage() for record in caplog.records] == ["value 3", "in turn"]
+    assert {(record.name, record.funcName) for record in caplog.records} == {
+        ("a.b", "test_without_a_runtime_every_message_is_logged")
+    }
+
+
+def test_other_processes_are_silent(third: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """In process 2 only messages for all processes are logged; its turn is the third."""
+    logger = get_logger("a")
+    logger.error("main")
+    logger.error("all", main_process_only=False)
+    assert third.waited == 0
+    logger.error("turn", main_process_only=False, in_order=True)
+    assert [record.getMessage() for record in caplog.records] == ["all", "turn"]
+    assert third.waited == 3
+    logger.debug("below the level", main_process_only=False, in_order=True)
+    assert third.waited == 6, "levels may differ between processes, but all of them wait"
+
+
+def test_a_runtime_that_is_gone_does_not_count(third: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """The last Runtime counts while it exists: it is not kept alive, and after it the one before counts again."""
+    logger = get_logger("a")
+    run = Runtime(accelerator="cpu", devices=1)
+    logger.warning("one")
+    del run
+    gc.collect()
+    logger.warning("none")
+    assert [record.getMessage() for record in caplog.records] == ["one"]
+
+
+def test_once(caplog: pytest.LogCaptureFixture) -> None:
+    """warning_once logs each message once, from the caller's line; arguments tell messages apart."""
+    logger = get_logger("a")
+    for value in (1, 1, 2):
+        logger.warning_once("value %d", value)
+    assert [record.getMessage() for record in caplog.records] == ["value 1", "value 2"]
+    assert caplog.records[0].funcName == "test_once"
+
+
+@pytest.mark.parametrize("level", ["debug", "DEBUG", logging.DEBUG])
+def test_levels(level: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """log_level sets the level of the logger and of the root; an unknown one is refused."""
+    root = logging.getLogger()
+    before = root.level
+    try:
+        logger = get_logger("levels", log_level=level)
+        assert (logger.logger.level, root.level) == (logging.DEBUG, logging.DEBUG)
+        logger.debug({"any": "object"})
+        assert caplog.records[0].getMessage() == "{'any': 'object'}"
+    finally:
+        root.setLevel(before)
+    with pytest.raises(ConfigurationError, match="log_level='loud'"):
+        get_logger("levels", log_level="loud")
+
+
+def test_launched_ranks() -> None:
+    """Ranks count only if a launcher set all of torchrun's variables, or ours started the process."""
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    assert launched_ranks(torchrun) == (3, 4)
+    assert launched_ranks({"RANK": "3"}) == (0, 1)
+    assert launched_ranks({"CORE_LAUNCHED_PLAN": "{}", "RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
