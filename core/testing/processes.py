@@ -85,6 +85,17 @@ class Outcome:
                 )
         return [found[name] for found in self.ranks]
 
+    def value_of(self, rank: int, name: str) -> Any:
+        """The value under ``name`` in one process, whatever the others reached before they ended.
+
+        Raises:
+            AssertionError: The process did not observe it, or it raised.
+        """
+        found = self.ranks[rank].get(name) if rank < len(self.ranks) else None
+        assert found is not None, f"rank {rank} did not reach {name!r}: {self.end}\n{self.output[-4000:]}"
+        assert not found.raised, f"{name}: rank {rank} raises {found.raised}\n{found.trace}"
+        return found.value
+
     def values(self, name: str) -> list[Any]:
         """The values under ``name``, by rank.
 

@@ -25,7 +25,7 @@ class FailureTests(MultiProcessTests):
         if "started_here" in multi_device.start:
             skip_by_declaration("launcher is None: it starts no processes")
         outcome = multi_device.run("failing", dict(multi_device.arguments), how, victim, **multi_device.start)
-        failed = outcome.values("failed")[victim]
+        failed = outcome.value_of(victim, "failed")
         assert outcome.code is not None, f"{how} in rank {victim}: {outcome.end}\n{outcome.output[-4000:]}"
         assert outcome.code != 0, f"{how} in rank {victim}: {outcome.end}. Expected: a failing exit code"
         seconds = outcome.ended_at - failed
