@@ -12,6 +12,7 @@ from core.lazy import lazy_names
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
     from core.accelerators import Accelerator
+    from core.callbacks import Callback
     from core.checkpoints import CheckpointIO
     from core.data import skip_first_batches
     from core.environments import ClusterEnvironment
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from core.runtime.peft_models import is_peft_model
     from core.runtime.without_runtime import DistributedType, broadcast_object_list, gather, gather_object
     from core.strategies import Strategy
-    from core.trainer import Callback, DataModule, Module, Trainer
+    from core.trainer import DataModule, Module, Trainer
 
     AcceleratorRegistry: CodeRegistry
     CheckpointIORegistry: CodeRegistry
@@ -84,7 +85,7 @@ __getattr__, __dir__ = lazy_names(
     {
         **{kind.base_name: kind.base.partition(":")[0] for kind in KINDS.values()},
         **{kind.registry: "core.registration" for kind in KINDS.values()},
-        "Callback": "core.trainer",
+        "Callback": "core.callbacks",
         "CoreError": "core.errors",
         **dict.fromkeys(
             ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from core.callbacks.base import Callback
+from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.callbacks.progress_bar import ProgressBar
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.trainer.hooks import Callback
 from core.trainer.metrics import Logger
-from core.trainer.model_checkpoint import ModelCheckpoint
 from core.trainer.module import Module
-from core.trainer.progress_bar import ProgressBar
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
+from core.callbacks.base import Callback
 from core.nested import map_tensors
-from core.trainer.hooks import Callback
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress

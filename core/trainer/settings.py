@@ -8,32 +8,11 @@ from typing import Any
 
 import attrs
 
+from core.checking import check_count, check_path
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.precisions.clipping import ALGORITHMS
 
-__all__ = ["Settings", "check_count", "check_path"]
-
-
-def check_count(name: str, value: Any, low: int, optional: bool = False) -> None:
-    """Check that ``value`` is an integer ≥ ``low``, or ``None`` if ``optional``.
-
-    Raises:
-        ConfigurationError: It is not.
-    """
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigurationError(f"{name}={value!r}: must be an integer ≥ {low}{' or None' if optional else ''}.")
-
-
-def check_path(name: str, value: Any) -> None:
-    """Check that ``value`` is a path or ``None``.
-
-    Raises:
-        WrongTypeError: It is neither.
-    """
-    if value is not None and not isinstance(value, str | os.PathLike):
-        raise WrongTypeError(f"{name}={value!r}: must be a path (str or os.PathLike) or None.")
+__all__ = ["Settings"]
 
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]

@@ -13,13 +13,13 @@ from typing import Any
 import attrs
 from torch import nn
 
+from core.callbacks.base import Callback
 from core.checkpoints import latest
 from core.errors import CheckpointError, quoted
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
 from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
 from core.strategies.meeting import Meeting
-from core.trainer.hooks import Callback
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization

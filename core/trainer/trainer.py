@@ -7,32 +7,33 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
-import torch
 
 from core.accelerators.base import Accelerator
+from core.callbacks.base import Callback
+from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.checking import check_path
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
-from core.plan import Plan, Request, resolve
+from core.plan import Request, resolve
 from core.precisions.base import Precision
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
 from core.trainer.checks import all_callbacks, all_loggers, check_module, check_predicts
 from core.trainer.datamodule import DataModule
-from core.trainer.evaluate import STEPS, EvaluationLoop
+from core.trainer.evaluate import STEPS
+from core.trainer.facts import TrainerFacts
 from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
-from core.trainer.hooks import Callback, Hooks
 from core.trainer.metrics import Logger, MetricLog
-from core.trainer.model_checkpoint import ModelCheckpoint
 from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.run import Run
-from core.trainer.settings import Settings, check_path
+from core.trainer.settings import Settings
 from core.trainer.sources import KINDS, DataSource
-from core.trainer.state import find_checkpoint, find_for_all, load_module
-from core.trainer.steps import StepModule
+from core.trainer.stages import evaluate, fit, run_stage
+from core.trainer.state import find_checkpoint
 
 __all__ = ["Trainer"]
 
@@ -61,7 +62,7 @@ class _Setting(Generic[T]):
         trainer._change_setting(self.name, value)
 
 
-class Trainer:
+class Trainer(TrainerFacts):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::
@@ -218,7 +219,7 @@ class Trainer:
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
         check_module(module, *steps)
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
-        self._launch(_fit, module, ckpt_path, DataSource.read("fit", module, datamodule, **loaders))
+        self._launch(fit, module, ckpt_path, DataSource.read("fit", module, datamodule, **loaders))
 
     def validate(
         self,
@@ -283,71 +284,6 @@ class Trainer:
             raise ConfigurationError("save_checkpoint: no fit is running. Call it in a hook of a callback or module.")
         self._fit_loop.state.save(path)
 
-    # -- what is running -----------------------------------------------------------------------------------------
-
-    @property
-    def plan(self) -> Plan:
-        """What runs, on which devices, and why."""
-        return self.runtime.plan
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy. Outside a run, its methods that need the processes cannot be used."""
-        return self.runtime.strategy
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this is process 0 among all processes."""
-        return self.runtime.is_main_process
-
-    @property
-    def current_epoch(self) -> int:
-        """The running epoch, from 0; after ``fit``, the number of completed epochs."""
-        return self.progress.epoch
-
-    @property
-    def global_step(self) -> int:
-        """Optimizer steps taken so far; a step whose batches were all skipped counts."""
-        return self.progress.step
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether ``fit`` ends after the running optimizer step; may be set."""
-        return self.progress.should_stop
-
-    @should_stop.setter
-    def should_stop(self, value: bool) -> None:
-        self.progress.should_stop = bool(value)
-
-    @property
-    def loggers(self) -> Sequence[Logger]:
-        """Where metrics go."""
-        return self.metric_log.loggers
-
-    @loggers.setter
-    def loggers(self, loggers: Sequence[Logger]) -> None:
-        self.metric_log.loggers = all_loggers(loggers)
-
-    @property
-    def callback_metrics(self) -> dict[str, torch.Tensor]:
-        """The newest value of everything that was logged, as scalars."""
-        return self.metric_log.latest
-
-    @property
-    def prog_bar_metrics(self) -> set[str]:
-        """The names in :attr:`callback_metrics` that were logged for the progress bar."""
-        return self.metric_log.prog_bar_names
-
-    @property
-    def num_training_batches(self) -> int | None:
-        """The batches of an epoch of the running ``fit`` in this process; ``None`` if the loader has no length."""
-        return None if self._fit_loop is None else self._fit_loop.num_batches
-
-    @property
-    def checkpoint_callback(self) -> ModelCheckpoint | None:
-        """The first callback that writes checkpoints."""
-        return next((callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)), None)
-
     # -- running in each process ---------------------------------------------------------------------------------
 
     def _evaluate(
@@ -363,7 +299,7 @@ class Trainer:
         else:
             check_module(module, STEPS[stage])
         source = DataSource.read(stage, module, datamodule, dataloaders=(KINDS[stage], loader))
-        result: tuple[dict[str, float], list[Any]] = self._launch(_evaluate, module, ckpt_path, source)
+        result: tuple[dict[str, float], list[Any]] = self._launch(evaluate, module, ckpt_path, source)
         return result
 
     def _launch(
@@ -380,7 +316,7 @@ class Trainer:
         directory = (self.checkpoint_callback or ModelCheckpoint()).directory(self)
         if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
             find_checkpoint(ckpt_path, directory)  # raises here what would otherwise be raised in started processes
-        outcome: Any = self.runtime.launch(_in_process, self, stage, module, ckpt_path, directory, source)
+        outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, directory, source)
         if not isinstance(outcome, Results):
             return outcome
         self.progress = outcome.progress
@@ -403,78 +339,3 @@ class Trainer:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": None, "_fit_loop": None}
-
-
-def _in_process(
-    runtime: Runtime,
-    trainer: Trainer,
-    stage: Callable[..., Any],
-    module: Module,
-    ckpt_path: str | os.PathLike[str] | None,
-    directory: str,
-    source: DataSource,
-) -> Any:
-    """Run in each process: the stage, and the end of the run, also after an error."""
-    trainer.runtime = runtime
-    outer, module._trainer = module._trainer, trainer
-    run = trainer._run = Run(
-        settings=trainer.settings,
-        progress=trainer.progress,
-        metric_log=trainer.metric_log,
-        hooks=Hooks(trainer, module, trainer.callbacks),
-        runtime=runtime,
-        module=module,
-        datamodule=source.datamodule,
-    )
-    datamodule = trainer.datamodule = source.datamodule
-    if datamodule is not None:
-        datamodule.trainer = trainer
-    try:
-        source.prepare(runtime.strategy)
-        source.setup("datamodule")
-        for hook in run.hooks.bind_callbacks("setup"):
-            hook(source.stage)
-        source.setup("module")
-        outcome = stage(trainer, run, find_for_all(runtime.strategy, ckpt_path, directory), source)
-        source.teardown()
-        for hook in run.hooks.bind_callbacks("teardown"):
-            hook(source.stage)
-        if runtime.plan.runs_function:  # this process ends with the run
-            outcome = Results.of(run, outcome)
-    except BaseException as error:
-        try:
-            for hook in run.hooks.bind_callbacks("on_exception"):
-                hook(error)
-        finally:
-            runtime.teardown(failed=True)
-        raise
-    finally:
-        module._trainer = outer
-        if datamodule is not None:
-            datamodule.trainer = None
-        trainer.metric_log.stage = trainer._run = trainer._fit_loop = None
-    runtime.teardown()
-    return outcome
-
-
-def _fit(trainer: Trainer, run: Run, ckpt_path: str | None, source: DataSource) -> None:
-    run.progress.reset()
-    run.metric_log.reset()
-    val_loader = source.loader("val")
-    if val_loader is not None:
-        check_module(run.module, "validation_step")
-    trainer._fit_loop = FitLoop(run, source.loader("train"), val_loader, ckpt_path)
-    trainer._fit_loop.run()
-
-
-def _evaluate(
-    trainer: Trainer, run: Run, ckpt_path: str | None, source: DataSource
-) -> tuple[dict[str, float], list[Any]]:
-    step_module = StepModule.of(run.module)
-    model = run.runtime.prepare(step_module)
-    if ckpt_path is not None:
-        load_module(run.runtime.strategy, run.module, ckpt_path)
-    run.metric_log.reset()
-    loader = source.loader(KINDS[source.stage])
-    outputs = EvaluationLoop(run, step_module, model, source.stage, loader).run()
-    return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from core import Runtime, Trainer
+from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.testing import problem
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import skip_by_declaration, tier
 from core.testing.suites.device import resolved
-from core.trainer.model_checkpoint import ModelCheckpoint
 
 __all__ = ["TOLERANCES", "TrainingTests"]
 

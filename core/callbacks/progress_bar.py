@@ -6,8 +6,8 @@ import importlib.util
 import time
 from typing import Any
 
+from core.callbacks.base import Callback
 from core.errors import ConfigurationError
-from core.trainer.hooks import Callback
 
 __all__ = ["ProgressBar"]
 

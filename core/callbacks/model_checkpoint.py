@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from core.callbacks.base import Callback
+from core.checking import check_count, check_path
 from core.errors import ConfigurationError
-from core.trainer.hooks import Callback
-from core.trainer.settings import check_count, check_path
 
 __all__ = ["ModelCheckpoint"]
 

@@ -1,0 +1,118 @@
+"""The base class of callbacks.
+
+A Callback has the hooks of a Module, with the trainer and the module as their first two arguments. A hook that is not
+overridden is never called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Callback"]
+
+
+class Callback:
+    """Acts at the hooks of a run, next to the Module. Every hook gets the trainer and the module first.
+
+    By default the hooks do nothing.
+    """
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Called in every process before anything is prepared, after the DataModule's ``setup``, before the module's.
+
+        Args:
+            trainer: The trainer.
+            module: The module.
+            stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        """
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """Called at the end of the run, unless it failed."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_fit_start`."""
+
+    def on_fit_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_fit_end`."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_train_epoch_start`."""
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_train_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+        """See :meth:`core.Module.on_train_batch_start`."""
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_train_batch_end`."""
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_train_start`."""
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_train_end`."""
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_validation_start`."""
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_validation_epoch_start`."""
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_validation_batch_start`."""
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_validation_batch_end`."""
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_validation_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_validation_end`."""
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_test_start`."""
+
+    def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_test_epoch_start`."""
+
+    def on_test_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_test_batch_start`."""
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_test_batch_end`."""
+
+    def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_test_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_test_end`."""
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_predict_start`."""
+
+    def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_predict_epoch_start`."""
+
+    def on_predict_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_predict_batch_start`."""
+
+    def on_predict_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """See :meth:`core.Module.on_predict_batch_end`."""
+
+    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_predict_epoch_end`."""
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_predict_end`."""
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """Called when ``error`` ends the run, before it is raised to the caller."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The callback's state for a checkpoint."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state that :meth:`state_dict` returned."""

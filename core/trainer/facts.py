@@ -1,0 +1,94 @@
+"""What a Trainer says about itself: properties, none of which starts anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from core.callbacks.base import Callback
+from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.plan import Plan
+from core.runtime import Runtime
+from core.strategies.base import Strategy
+from core.trainer.checks import all_loggers
+from core.trainer.fit import FitLoop
+from core.trainer.metrics import Logger, MetricLog
+from core.trainer.progress import Progress
+
+__all__ = ["TrainerFacts"]
+
+
+class TrainerFacts:
+    """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
+
+    runtime: Runtime
+    progress: Progress
+    """The position of the running or the last ``fit``."""
+    metric_log: MetricLog
+    """Everything that the module logs goes through this object."""
+    callbacks: list[Callback]
+    _fit_loop: FitLoop | None
+
+    @property
+    def plan(self) -> Plan:
+        """What runs, on which devices, and why."""
+        return self.runtime.plan
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy. Outside a run, its methods that need the processes cannot be used."""
+        return self.runtime.strategy
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is process 0 among all processes."""
+        return self.runtime.is_main_process
+
+    @property
+    def current_epoch(self) -> int:
+        """The running epoch, from 0; after ``fit``, the number of completed epochs."""
+        return self.progress.epoch
+
+    @property
+    def global_step(self) -> int:
+        """Optimizer steps taken so far; a step whose batches were all skipped counts."""
+        return self.progress.step
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether ``fit`` ends after the running optimizer step; may be set."""
+        return self.progress.should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        self.progress.should_stop = bool(value)
+
+    @property
+    def loggers(self) -> Sequence[Logger]:
+        """Where metrics go."""
+        return self.metric_log.loggers
+
+    @loggers.setter
+    def loggers(self, loggers: Sequence[Logger]) -> None:
+        self.metric_log.loggers = all_loggers(loggers)
+
+    @property
+    def callback_metrics(self) -> dict[str, torch.Tensor]:
+        """The newest value of everything that was logged, as scalars."""
+        return self.metric_log.latest
+
+    @property
+    def prog_bar_metrics(self) -> set[str]:
+        """The names in :attr:`callback_metrics` that were logged for the progress bar."""
+        return self.metric_log.prog_bar_names
+
+    @property
+    def num_training_batches(self) -> int | None:
+        """The batches of an epoch of the running ``fit`` in this process; ``None`` if the loader has no length."""
+        return None if self._fit_loop is None else self._fit_loop.num_batches
+
+    @property
+    def checkpoint_callback(self) -> ModelCheckpoint | None:
+        """The first callback that writes checkpoints."""
+        return next((callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)), None)

@@ -1,0 +1,96 @@
+"""The stages of a Trainer as each process runs them: the stage itself, and the end of the run, also after an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from core.runtime import Runtime
+from core.trainer.checks import check_module
+from core.trainer.evaluate import EvaluationLoop
+from core.trainer.fit import FitLoop
+from core.trainer.handover import Results
+from core.trainer.hooks import Hooks
+from core.trainer.module import Module
+from core.trainer.run import Run
+from core.trainer.sources import KINDS, DataSource
+from core.trainer.state import find_for_all, load_module
+from core.trainer.steps import StepModule
+
+__all__ = ["evaluate", "fit", "run_stage"]
+
+
+def run_stage(
+    runtime: Runtime,
+    trainer: Any,
+    stage: Callable[..., Any],
+    module: Module,
+    ckpt_path: str | os.PathLike[str] | None,
+    directory: str,
+    source: DataSource,
+) -> Any:
+    """Run in each process: the stage, and the end of the run, also after an error."""
+    trainer.runtime = runtime
+    outer, module._trainer = module._trainer, trainer
+    run = trainer._run = Run(
+        settings=trainer.settings,
+        progress=trainer.progress,
+        metric_log=trainer.metric_log,
+        hooks=Hooks(trainer, module, trainer.callbacks),
+        runtime=runtime,
+        module=module,
+        datamodule=source.datamodule,
+    )
+    datamodule = trainer.datamodule = source.datamodule
+    if datamodule is not None:
+        datamodule.trainer = trainer
+    try:
+        source.prepare(runtime.strategy)
+        source.setup("datamodule")
+        for hook in run.hooks.bind_callbacks("setup"):
+            hook(source.stage)
+        source.setup("module")
+        outcome = stage(trainer, run, find_for_all(runtime.strategy, ckpt_path, directory), source)
+        source.teardown()
+        for hook in run.hooks.bind_callbacks("teardown"):
+            hook(source.stage)
+        if runtime.plan.runs_function:  # this process ends with the run
+            outcome = Results.of(run, outcome)
+    except BaseException as error:
+        try:
+            for hook in run.hooks.bind_callbacks("on_exception"):
+                hook(error)
+        finally:
+            runtime.teardown(failed=True)
+        raise
+    finally:
+        module._trainer = outer
+        if datamodule is not None:
+            datamodule.trainer = None
+        trainer.metric_log.stage = trainer._run = trainer._fit_loop = None
+    runtime.teardown()
+    return outcome
+
+
+def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> None:
+    """Train, in each process; see :meth:`core.Trainer.fit`."""
+    run.progress.reset()
+    run.metric_log.reset()
+    val_loader = source.loader("val")
+    if val_loader is not None:
+        check_module(run.module, "validation_step")
+    trainer._fit_loop = FitLoop(run, source.loader("train"), val_loader, ckpt_path)
+    trainer._fit_loop.run()
+
+
+def evaluate(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> tuple[dict[str, float], list[Any]]:
+    """Run a stage of evaluation, in each process; returns the logged values, and the outputs of prediction."""
+    step_module = StepModule.of(run.module)
+    model = run.runtime.prepare(step_module)
+    if ckpt_path is not None:
+        load_module(run.runtime.strategy, run.module, ckpt_path)
+    run.metric_log.reset()
+    loader = source.loader(KINDS[source.stage])
+    outputs = EvaluationLoop(run, step_module, model, source.stage, loader).run()
+    return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs
