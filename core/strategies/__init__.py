@@ -12,6 +12,7 @@ from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, redu
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.parts import StrategyParts, keyword_parameters
+from core.strategies.process_group import while_alive
 from core.strategies.process_plan import ProcessPlan
 from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy
@@ -52,6 +53,7 @@ __all__ = [
     "reduce_logged",
     "unpicklable_path",
     "unwrap_optimizer",
+    "while_alive",
 ]
 
 __getattr__, __dir__ = lazy_names(

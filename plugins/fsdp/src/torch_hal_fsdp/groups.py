@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["attach", "detach", "make_mesh", "reshard"]
+__all__ = ["attach", "detach", "detach_mesh", "divided_parts", "make_mesh", "reshard"]
 
 
 def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
@@ -39,12 +39,16 @@ def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
     return own
 
 
-def detach(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Release the process groups of ``module`` and ``mesh``; the shards stay unchanged."""
-    reshard(module)
+def detach_mesh(mesh: DeviceMesh) -> None:
+    """Release the process groups of ``mesh``."""
     mesh._get_root_mesh()._pg_registry.clear()
-    for info in _mesh_infos(module):
-        info.mesh._get_root_mesh()._pg_registry.clear()
+
+
+def detach(part: FSDPModule) -> None:
+    """Release the process groups of ``part``, without its submodules; the shards stay unchanged."""
+    part.reshard()
+    for info in _own_mesh_infos(part):
+        detach_mesh(info.mesh)
         for name in _GROUPS:
             if hasattr(info, name):
                 setattr(info, name, None)
@@ -69,9 +73,13 @@ def attach(module: nn.Module, mesh: DeviceMesh) -> None:
 
 def reshard(module: nn.Module) -> None:
     """Reshard all parameters of ``module``, also those that the last forward pass left unsharded."""
-    for part in module.modules():
-        if isinstance(part, FSDPModule):
-            part.reshard()
+    for part in divided_parts(module):
+        part.reshard()
+
+
+def divided_parts(module: nn.Module) -> Iterator[FSDPModule]:
+    """``module`` and those of its submodules that are sharded separately."""
+    return (part for part in module.modules() if isinstance(part, FSDPModule))
 
 
 _GROUPS = ("shard_process_group", "replicate_process_group", "reduce_scatter_process_group")
@@ -79,12 +87,12 @@ _GROUPS = ("shard_process_group", "replicate_process_group", "reduce_scatter_pro
 
 def _mesh_infos(module: nn.Module) -> Iterator[Any]:
     """Each of FSDP's records of a mesh, once."""
-    seen: set[int] = set()
-    for part in module.modules():
-        if not isinstance(part, FSDPModule):
-            continue
-        for group in part._get_fsdp_state()._fsdp_param_groups:
-            for info in (group.mesh_info, group.post_forward_mesh_info):
-                if info is not None and id(info) not in seen:
-                    seen.add(id(info))
-                    yield info
+    infos = {id(info): info for part in divided_parts(module) for info in _own_mesh_infos(part)}
+    yield from infos.values()
+
+
+def _own_mesh_infos(part: FSDPModule) -> Iterator[Any]:
+    for group in part._get_fsdp_state()._fsdp_param_groups:
+        for info in (group.mesh_info, group.post_forward_mesh_info):
+            if info is not None:
+                yield info

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Unpack
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from core.accelerators import Accelerator
 from core.checkpoints import ShardedCheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy
+from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
-from torch_hal_fsdp.groups import attach, detach, make_mesh, reshard
+from torch_hal_fsdp.groups import attach, detach, detach_mesh, divided_parts, make_mesh, reshard
 from torch_hal_fsdp.layout import like, to_whole
 from torch_hal_fsdp.selection import Selection, check_selection
 from torch_hal_fsdp.tensor_parallel import Plan, check_plan
@@ -137,7 +138,8 @@ class FSDPStrategy(ProcessGroupStrategy):
         self.state_dict_type = state_dict_type
         self.reduce_each_batch = reduce_each_batch
         self._mesh: DeviceMesh | None = None
-        self._followed: dict[int, tuple[weakref.ref[nn.Parameter], nn.Parameter]] = {}
+        self._followed = WeakTensorKeyDictionary()
+        """For each parameter before its module was sharded: a weak reference to its sharded form."""
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         self._mesh = make_mesh(self.root_device.type, used)
         if self._tensor > 1:
             self._mesh._flatten()  # for norms over both dimensions in one operation
+        self.release_at_leave(partial(detach_mesh, self._mesh))
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -249,7 +252,7 @@ class FSDPStrategy(ProcessGroupStrategy):
             init_fn=self.init_fn,
         ).apply(module)
         for name, parameter in module.named_parameters(remove_duplicate=False):
-            self._followed[id(before[name])] = weakref.ref(before[name]), parameter
+            self._followed[before[name]] = ref(parameter)
         module.__dict__["_divided_over"] = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
         self._let_go_at_leave(module)
         return module
@@ -269,7 +272,8 @@ class FSDPStrategy(ProcessGroupStrategy):
         return module
 
     def _let_go_at_leave(self, module: nn.Module) -> None:
-        self.release_at_leave(partial(detach, module, self.mesh))
+        for part in divided_parts(module):  # the user may drop the module and keep one of its parts
+            self.release_at_leave(while_alive(part, detach))
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         """``module``, outside of :class:`torch.inference_mode`: parameters gathered in it cannot be trained later."""
@@ -312,8 +316,8 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     def _divided_form(self, parameter: nn.Parameter) -> nn.Parameter:
         """The sharded form of ``parameter``; itself, if its module was not sharded."""
-        before, divided = self._followed.get(id(parameter), (None, parameter))
-        return divided if before is not None and before() is parameter else parameter
+        divided = self._followed.get(parameter, lambda: None)()
+        return parameter if divided is None else divided
 
     # -- state ---------------------------------------------------------------------------------------------------
 
