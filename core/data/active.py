@@ -25,6 +25,9 @@ class ActivePass(Protocol):
     def real(self) -> Real | None:
         """As :attr:`core.data.PreparedLoader.real_samples`, for this pass."""
 
+    def absent(self) -> tuple[int, ...]:
+        """The parts of the data that have no more batch, where this part has its newest."""
+
 
 class ActivePasses:
     """The passes over a run's loaders that have yielded a batch and have not ended.

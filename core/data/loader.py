@@ -315,7 +315,7 @@ class _Pass:
     def __init__(self, prepared: PreparedLoader, start: Start) -> None:
         self.start, self.is_finished, self.is_left = start, False, False
         self.loader: PreparedLoader | None = prepared
-        self._active = prepared._active
+        self._active, self._share = prepared._active, prepared._share
         self._reading, self._dispatch, self._transfer = prepared._reading, prepared._dispatch, prepared._transfer
         self._number = self._taken = 0
         self._real: Real | None = None
@@ -428,6 +428,11 @@ class _Pass:
         """As :attr:`PreparedLoader.real_samples`, for this pass."""
         taken = self.taken
         return self._real if self._counts_itself or not taken else self._reading.real(taken - 1)
+
+    def absent(self) -> tuple[int, ...]:
+        """The parts of the data that have no more batch, where this part has its newest: with uneven batches."""
+        real = None if self._share.even else self.real()
+        return () if real is None else tuple(part for part, count in enumerate(real) if count == 0)
 
     def is_last(self) -> bool:
         """Whether no batch comes after the newest."""

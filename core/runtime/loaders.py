@@ -142,6 +142,15 @@ class GradientState:
         return None if newest is None else newest.real()
 
     @property
+    def absent_parts(self) -> tuple[int, ...]:
+        """The parts of the data that have no batch next to the newest one, which only ``even_batches=False`` leads to.
+
+        By rank, for most strategies. Those processes have left the loop, or are about to.
+        """
+        newest = self._active.newest
+        return () if newest is None else newest.absent()
+
+    @property
     def remainder(self) -> int:
         """The number of items in the newest global batch that are not padding; -1 if it is complete or unknown."""
         real = self.real_samples

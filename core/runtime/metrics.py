@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.data.sharding import Real
+from core.errors import ConfigurationError
 from core.nested import leaves, map_tensors
 from core.plan import Plan
-from core.runtime.agreement import PADDING, describe_leaves, is_tensor_row, refuse_difference
+from core.runtime.agreement import PADDING, Row, describe_leaves, is_tensor_row, refuse_difference
 from core.runtime.arguments import check_leaves
 from core.runtime.collectives import Collectives, pad_to, sizes_along
 from core.runtime.loaders import LoaderState
 
 __all__ = ["MetricGathering"]
+
+logger = logging.getLogger(__name__)
 
 CALL = "gather_for_metrics"
 
@@ -26,6 +31,7 @@ class MetricGathering(Collectives, LoaderState):
     def _connect(self, plan: Plan) -> None:
         super()._connect(plan)
         self._ranks_of_shards: list[int] | None = None
+        self._warns_of_absent = True
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """:meth:`gather` what was computed of the newest batch, each item of the data set once, in the data's order.
@@ -45,10 +51,12 @@ class MetricGathering(Collectives, LoaderState):
 
         Raises:
             ConfigurationError: Structures, dtypes or shapes differ between processes, other than in the number of rows
-                of an incomplete batch; or the processes' loaders are at different batches.
+                of an incomplete batch; the processes' loaders are at different batches; or with ``even_batches=False``
+                some processes have no batch left, and so do not call it.
             WrongTypeError: ``input_data`` has anything other than tensors in it, and is not a list of objects.
         """
         strategy = self._live_strategy()
+        self._refuse_absent()
         real = self.gradient_state.real_samples
         padding = (PADDING, str(real))
         if use_gather_object:
@@ -78,6 +86,37 @@ class MetricGathering(Collectives, LoaderState):
 
         with strategy.assume_alike():
             return map_tensors(gather, input_data)
+
+    def _refuse_absent(self) -> None:
+        """Refuse a batch that some processes do not have: the collective would wait for them."""
+        absent = self._absent()
+        if absent:
+            raise ConfigurationError(
+                f"{CALL}: {absent} have no batch left, because of even_batches=False, and so do not call it. Leave "
+                f"even_batches=False out: then each process has the same number of batches, and {CALL} drops what pads "
+                "the last one. Or collect results in the loop, and call gather_object after it."
+            )
+
+    def _compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
+        """See the base class; warns if some processes have probably left the loop and do not make the call."""
+        if self._warns_of_absent and (absent := self._absent()):
+            self._warns_of_absent = False
+            logger.warning(
+                "%s: %s have no batch left, because of even_batches=False. If they do not call it too, this process "
+                "waits for them; call it after the loop",
+                call,
+                absent,
+            )
+        return super()._compare(call, rows, site=site)
+
+    def _absent(self) -> str:
+        """The processes that have no batch next to this one's newest; empty if there are none."""
+        parts = self.gradient_state.absent_parts
+        if not parts:
+            return ""
+        shards = self._strategy.data_shards
+        whose = "rank(s)" if shards == self._strategy.world_size else "the processes of part(s)"
+        return f"{whose} {', '.join(map(str, parts))} of {shards}"
 
     def _gather_listed(self, own: Any, real: Real | None, types: tuple[type, ...] = (list, tuple)) -> list[Any]:
         """The lists of all processes, joined without padding."""

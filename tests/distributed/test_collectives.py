@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,3 +25,19 @@ def test_gather_for_metrics_of_random_loaders(processes: str, cases: str, tmp_pa
     """Every item once, in order: uneven data, streams, batch samplers, loops that are left, and nested ones."""
     result = run_script(tmp_path, "gather_for_metrics.py", processes, cases)
     assert result.stdout.splitlines() == [f"all {cases} cases"]
+
+
+def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) -> None:
+    """With ``even_batches=False`` it does not wait for them; what is collected in the loop is gathered after it."""
+    run_script(tmp_path, "absent.py")
+    by_rank: list[dict[str, Any]] = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    for rank, found in enumerate(by_rank):
+        for kind in ("map", "evaluation", "stream", "dispatched"):
+            assert found[kind]["collected"] == list(range(34)), kind
+            assert found[kind]["items"] == list(range(24)), kind
+            refused = found[kind]["error"]
+            assert ("gather_for_metrics: rank(s) 2 of 3 have no batch left" in refused) == (rank < 2), kind
+            assert ("Leave even_batches=False out" in refused) == (rank < 2), kind
+        warnings = found["warnings"]
+        assert len(warnings) == (1 if rank < 2 else 0)
+        assert all("reduce('sum'): rank(s) 2 of 3 have no batch left" in text for text in warnings)
