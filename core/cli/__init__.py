@@ -1,0 +1,25 @@
+"""The command line of a training script: ``CLI(MyModule, MyData)``.
+
+It needs jsonargparse: ``pip install 'torch-hal[cli]'``.
+"""
+
+from __future__ import annotations
+
+from core.lazy import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from core.cli.command_line import CLI
+    from core.cli.parser import ArgumentParser
+    from core.cli.save_config import SaveConfigCallback
+
+__all__ = ["ArgumentParser", "CLI", "SaveConfigCallback"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ArgumentParser": "core.cli.parser",
+        "CLI": "core.cli.command_line",
+        "SaveConfigCallback": "core.cli.save_config",
+    },
+)

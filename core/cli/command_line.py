@@ -1,0 +1,290 @@
+"""CLI: a Trainer, a Module and a DataModule from the command line and config files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from core.callbacks import Callback
+from core.cli.optimizers import configure
+from core.cli.parser import ArgumentParser, Namespace
+from core.cli.save_config import SaveConfigCallback
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.random import seed_everything
+from core.trainer import DataModule, Module, Trainer
+
+__all__ = ["CLI"]
+
+STAGES = {
+    "fit": "Train.",
+    "validate": "Evaluate one epoch of the validation data.",
+    "test": "Evaluate one epoch of the test data.",
+    "predict": "Predict.",
+}
+"""The sub-commands: methods of the Trainer."""
+
+USAGE = "%(prog)s [--config FILE] [--OPTION VALUE ...]"
+
+DATA_ARGUMENTS = frozenset({"model", "module", "train_dataloaders", "val_dataloaders", "dataloaders", "datamodule"})
+"""The arguments of these methods that are no options of the command line."""
+
+OPTIMIZERS = (
+    (torch.optim.Optimizer, "optimizer", "params"),
+    (torch.optim.lr_scheduler.LRScheduler, "lr_scheduler", "optimizer"),
+)
+"""Base class, option, and the argument that the module supplies."""
+
+
+class CLI:
+    """Makes the objects of a training script from the command line, and runs the sub-command.
+
+    ::
+
+        CLI(MyModule, MyData)      # python train.py fit --trainer.max_epochs=3 --model.lr=0.1 --data.batch_size=32
+
+    Define ``before_fit`` or ``after_fit`` in a subclass to act before or after the stage (and so on for
+    ``validate``, ``test`` and ``predict``), and :meth:`add_arguments_to_parser` to add or link arguments.
+
+    Args:
+        model_class: The class of the module, or ``None``: the user names it by ``--model``.
+        datamodule_class: The class of the DataModule, or ``None``: the user may name one by ``--data``.
+        save_config_callback: The class that saves the config of ``fit``; ``None`` saves none.
+        save_config_kwargs: Its arguments, such as ``{"overwrite": True}``.
+        trainer_class: The Trainer, or a class derived from it.
+        trainer_defaults: Defaults of the Trainer's arguments. Callbacks that are objects are added to the
+            user's.
+        seed_everything_default: The default of ``--seed_everything``: a seed, ``True`` for seed 0, ``False`` for none.
+        parser_kwargs: Arguments of the parser; by sub-command to differ: ``{"fit": {"default_config_files": [...]}}``.
+        parser_class: The parser, or a class derived from it.
+        subclass_mode_model: Whether the user may name a class derived from ``model_class``.
+        subclass_mode_data: Whether the user may name a class derived from ``datamodule_class``.
+        args: The arguments: a list, or a mapping as in a config file; the command line by default.
+        run: Whether there are sub-commands, and the given one runs. If not, only the objects are made.
+        auto_configure_optimizers: Whether ``--optimizer`` and ``--lr_scheduler`` exist if ``model_class`` does not
+            define ``configure_optimizers``.
+
+    Raises:
+        CoreError: An argument of the Trainer is wrong, or the config exists already.
+        SystemExit: The command line is wrong; standard error says why.
+    """
+
+    def __init__(
+        self,
+        model_class: type[Module] | None = None,
+        datamodule_class: type[DataModule] | None = None,
+        *,
+        save_config_callback: type[SaveConfigCallback] | None = SaveConfigCallback,
+        save_config_kwargs: Mapping[str, Any] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        trainer_defaults: Mapping[str, Any] | None = None,
+        seed_everything_default: bool | int = True,
+        parser_kwargs: Mapping[str, Any] | None = None,
+        parser_class: type[ArgumentParser] = ArgumentParser,
+        subclass_mode_model: bool = False,
+        subclass_mode_data: bool = False,
+        args: Sequence[str] | Mapping[str, Any] | None = None,
+        run: bool = True,
+        auto_configure_optimizers: bool = True,
+    ) -> None:
+        _check_class("model_class", model_class, Module)
+        _check_class("datamodule_class", datamodule_class, DataModule)
+        _check_class("trainer_class", trainer_class, Trainer)
+        self._check_methods()
+        if save_config_kwargs and save_config_callback is None:
+            raise ConfigurationError("save_config_kwargs: has no effect with save_config_callback=None. Remove one.")
+        self.model_class = model_class or Module
+        self.datamodule_class = datamodule_class or DataModule
+        self.trainer_class = trainer_class
+        self.subclass_mode_model = model_class is None or subclass_mode_model
+        self.subclass_mode_data = datamodule_class is None or subclass_mode_data
+        self.save_config_callback = save_config_callback
+        self.save_config_kwargs = dict(save_config_kwargs or {})
+        self.trainer_defaults = dict(trainer_defaults or {})
+        self.seed_everything_default = seed_everything_default
+        self.auto_configure_optimizers = auto_configure_optimizers
+        self.subcommand: str | None = None
+        """The sub-command; ``None`` with ``run=False``."""
+        self.model: Any
+        self.datamodule: Any = None
+        self.trainer: Trainer
+
+        self.parsers: dict[str, ArgumentParser] = {}
+        """The parser of each sub-command."""
+        self.parser = self._make_parser(parser_class, dict(parser_kwargs or {}), run)
+        self.config = self._parse(args)
+        """What was given, and defaults for all else."""
+        if run:
+            self.subcommand = self.config["subcommand"]
+        self._seed()
+        self.before_instantiate_classes()
+        self.instantiate_classes()
+        if self.subcommand is not None:
+            self._run(self.subcommand)
+
+    # -- what a subclass may define ------------------------------------------------------------------------------
+
+    def add_arguments_to_parser(self, parser: ArgumentParser) -> None:
+        """Add arguments, link them by ``parser.link_arguments``, or set defaults; called for each sub-command."""
+
+    def before_instantiate_classes(self) -> None:
+        """Called when ``self.config`` is there and nothing else."""
+
+    def instantiate_classes(self) -> None:
+        """Make ``self.model``, ``self.datamodule`` and ``self.trainer``."""
+        self.config_init = self.parser.instantiate(self.config)
+        """As ``config``, with objects in place of classes and their arguments."""
+        self.model = self.get("model")
+        self.datamodule = self.get("data")
+        self._add_configure_optimizers()
+        self.trainer = self.instantiate_trainer()
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The Trainer from the config; ``kwargs`` replace what the config has."""
+        arguments = {**self.get("trainer").as_dict(), **kwargs}
+        callbacks = [*_as_list(arguments.get("callbacks")), *self._callback_objects()]
+        if self.subcommand == "fit" and self.save_config_callback is not None:
+            callbacks.append(
+                self.save_config_callback(
+                    self.config_text(),
+                    **{"continues": self.config["fit"].get("ckpt_path") is not None, **self.save_config_kwargs},
+                )
+            )
+        return self.trainer_class(**{**arguments, "callbacks": callbacks})
+
+    # -- for subclasses and users --------------------------------------------------------------------------------
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What the sub-command's config has under ``name``, as objects; ``default`` if there is nothing."""
+        config = self.config_init if self.subcommand is None else self.config_init[self.subcommand]
+        return config.get(name, default)
+
+    def config_text(self) -> str:
+        """The config as YAML, with all defaults; ``--config`` of the same sub-command reads it."""
+        parser, config = self._of_subcommand()
+        text: str = parser.dump(config, skip_unset=False)
+        return text
+
+    # -- parsing -------------------------------------------------------------------------------------------------
+
+    def _make_parser(self, parser_class: type[ArgumentParser], kwargs: Mapping[str, Any], run: bool) -> ArgumentParser:
+        by_stage = {name: value for name, value in kwargs.items() if name in STAGES and isinstance(value, Mapping)}
+        if by_stage and not run:
+            raise ConfigurationError(f"parser_kwargs: with run=False there are no sub-commands {quoted(by_stage)}.")
+        common = {name: value for name, value in kwargs.items() if name not in by_stage}
+        parser = parser_class(**common) if run else parser_class(**{"usage": USAGE, **common})
+        if not run:
+            self._add_arguments(parser)
+            return parser
+        subcommands = parser.add_subcommands(dest="subcommand", required=True)
+        for stage, purpose in STAGES.items():
+            options = {"default_env": common.get("default_env", False), "usage": USAGE, **by_stage.get(stage, {})}
+            self.parsers[stage] = of_stage = parser_class(description=purpose, **options)
+            self._add_arguments(of_stage)
+            skip: set[str | int] = {name for name in self._arguments_of(stage) if name in DATA_ARGUMENTS}
+            of_stage.add_method_arguments(self.trainer_class, stage, skip=skip, fail_untyped=False)
+            subcommands.add_subcommand(stage, of_stage, help=purpose)
+        return parser
+
+    def _arguments_of(self, stage: str) -> list[str]:
+        return [*inspect.signature(getattr(self.trainer_class, stage)).parameters][1:]
+
+    def _add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("-c", "--config", action="config", help="A config file in YAML or JSON; later ones win.")
+        parser.add_argument(
+            "--seed_everything",
+            type=bool | int,
+            default=self.seed_everything_default,
+            help="The seed of all random number generators; true for seed 0, false for none.",
+        )
+        parser.add_trainer(self.trainer_class)
+        parser.add_class(self.model_class, "model", subclasses=self.subclass_mode_model, required=True)
+        required = self.datamodule_class is not DataModule
+        parser.add_class(self.datamodule_class, "data", subclasses=self.subclass_mode_data, required=required)
+        if self.auto_configure_optimizers and not _configures_optimizers(self.model_class):
+            for base, name, skip in OPTIMIZERS:
+                parser.add_subclass_arguments(base, name, skip={skip}, instantiate=False, fail_untyped=False)
+        self.add_arguments_to_parser(parser)
+        plain = {name: value for name, value in self.trainer_defaults.items() if name != "callbacks"}
+        described = [item for item in _as_list(self.trainer_defaults.get("callbacks")) if _is_described(item)]
+        if described:
+            plain["callbacks"] = described
+        parser.set_defaults({f"trainer.{name}": value for name, value in plain.items()})
+
+    def _parse(self, args: Sequence[str] | Mapping[str, Any] | None) -> Namespace:
+        if isinstance(args, Mapping):
+            config: Namespace = self.parser.parse_object(dict(args))
+        else:
+            config = self.parser.parse_args(None if args is None else [*args])
+        return config
+
+    def _of_subcommand(self) -> tuple[ArgumentParser, Namespace]:
+        """The parser and the config of the sub-command, or the only ones."""
+        if self.subcommand is None:
+            return self.parser, self.config
+        return self.parsers[self.subcommand], self.config[self.subcommand]
+
+    # -- objects -------------------------------------------------------------------------------------------------
+
+    def _seed(self) -> None:
+        _, config = self._of_subcommand()
+        seed = config["seed_everything"]
+        if seed is not False:
+            config["seed_everything"] = seed_everything(0 if seed is True else seed)
+
+    def _callback_objects(self) -> list[Callback]:
+        return [item for item in _as_list(self.trainer_defaults.get("callbacks")) if not _is_described(item)]
+
+    def _add_configure_optimizers(self) -> None:
+        optimizer, scheduler = (self.get(name) for _, name, _ in OPTIMIZERS)
+        if optimizer is None and scheduler is None:
+            return
+        if _configures_optimizers(type(self.model)):
+            raise ConfigurationError(
+                f"--{'lr_scheduler' if optimizer is None else 'optimizer'}: {type(self.model).__name__} defines "
+                "configure_optimizers, so the argument would have no effect. Remove one of the two."
+            )
+        if optimizer is None:
+            raise ConfigurationError("--lr_scheduler: there is no optimizer. Give --optimizer as well.")
+        configure(self.model, optimizer.as_dict(), None if scheduler is None else scheduler.as_dict())
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def _run(self, stage: str) -> None:
+        for method in (f"before_{stage}", stage, f"after_{stage}"):
+            if method == stage:
+                given = {name: self.get(name) for name in self._arguments_of(stage) if name not in DATA_ARGUMENTS}
+                getattr(self.trainer, stage)(self.model, datamodule=self.datamodule, **given)
+            elif hasattr(self, method):
+                getattr(self, method)()
+
+    def _check_methods(self) -> None:
+        """Refuse a method of a subclass that would never be called."""
+        valid = [f"{moment}_{stage}" for stage in STAGES for moment in ("before", "after")]
+        valid.append("before_instantiate_classes")
+        for name in dir(type(self)):
+            if name.startswith(("before_", "after_")) and name not in valid:
+                raise ConfigurationError(
+                    f"{type(self).__name__} defines {name!r}, which is never called.{nearest(name, valid)} "
+                    f"Valid: {quoted(valid)}."
+                )
+
+
+def _configures_optimizers(kind: type[Module]) -> bool:
+    return kind.configure_optimizers is not Module.configure_optimizers
+
+
+def _is_described(callback: Any) -> bool:
+    """Whether it is the description of a callback, such as ``{"class_path": ...}``, and not an object."""
+    return not isinstance(callback, Callback)
+
+
+def _as_list(given: Any) -> list[Any]:
+    return [] if given is None else [*given] if isinstance(given, list | tuple) else [given]
+
+
+def _check_class(argument: str, given: Any, base: type[Any]) -> None:
+    if given is not None and not (isinstance(given, type) and issubclass(given, base)):
+        raise WrongTypeError(f"{argument}={given!r}: must be a class derived from core.{base.__name__}.")

@@ -1,0 +1,91 @@
+"""The parser of the command line: jsonargparse's, with the names that are installed here in its help."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from typing import Any, NoReturn
+
+from core.discovery.states import survey
+from core.errors import BackendError, nearest
+from core.loggers import Logger
+from core.trainer import Trainer
+
+try:
+    import jsonargparse
+except ImportError as error:
+    raise BackendError("core.cli: jsonargparse is not installed. Run: pip install 'torch-hal[cli]'") from error
+
+__all__ = ["ArgumentParser", "Namespace"]
+
+Namespace = jsonargparse.Namespace
+
+KINDS = {
+    "trainer.accelerator": "accelerator",
+    "trainer.strategy": "strategy",
+    "trainer.precision": "precision",
+}
+"""The arguments whose help shows the names of the installed backends of this kind."""
+
+_UNKNOWN = re.compile(r"(?:unrecognized arguments: (--)|(?:Group '([\w.]+)' .*)?option ')([\w.]+)")
+
+
+class ArgumentParser(jsonargparse.ArgumentParser):
+    """A parser with the arguments of classes; all methods of jsonargparse's parser can be used."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
+
+    def add_trainer(self, trainer_class: type[Trainer]) -> None:
+        """Add ``--trainer.NAME`` for each argument of the Trainer's constructor."""
+        names = self.add_class_arguments(
+            trainer_class, "trainer", instantiate=False, fail_untyped=False, skip={"logger"}, sub_configs=True
+        )
+        parameter = inspect.signature(trainer_class).parameters.get("logger")
+        if names and parameter is not None:
+            # The Trainer takes any object with log_metrics; jsonargparse needs a base class to find classes.
+            self.add_argument(
+                "--trainer.logger",
+                type=Logger | list[Logger] | bool | None,
+                default=parameter.default,
+                help="Where metrics go: a class derived from core.loggers.Logger, or a list of such classes.",
+            )
+
+    def add_class(self, kind: type[Any], key: str, *, subclasses: bool, required: bool) -> None:
+        """Add the arguments of ``kind``, or of the class derived from it that the user names.
+
+        Args:
+            kind: The class.
+            key: The prefix of the arguments.
+            subclasses: Whether the user names the class.
+            required: Whether the user must name one.
+        """
+        if subclasses:
+            self.add_subclass_arguments(kind, key, fail_untyped=False, required=required)
+        else:
+            self.add_class_arguments(kind, key, fail_untyped=False, sub_configs=True)
+
+    def format_help(self, *args: Any, **kwargs: Any) -> str:
+        """The help, with the installed names."""
+        rows = survey(os.environ).rows
+        for action in self._actions:
+            kind = KINDS.get(action.dest)
+            if kind is not None and action.help and "Installed here" not in action.help:
+                names = sorted({row.name for row in rows if row.kind == kind and row.state == "installed"})
+                action.help = f"{action.help} Installed here: {', '.join(names)}."
+        text: str = super().format_help(*args, **kwargs)
+        return text
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with ``message``; for an unknown argument, with the nearest that exists."""
+        if unknown := _UNKNOWN.search(message):
+            dashes, group, name = unknown.groups(default="")
+            name = f"{dashes}{group}.{name}" if group else f"{dashes}{name}"
+            message = f"{message.removesuffix('.')}.{nearest(name, [dashes + known for known in self._names()])}"
+        super().error(message, ex)
+        raise SystemExit(2)
+
+    def _names(self) -> list[str]:
+        subcommands = self._subcommands_action.choices.values() if self._subcommands_action is not None else ()
+        return sorted({action.dest for parser in (self, *subcommands) for action in parser._actions})

@@ -1,0 +1,70 @@
+"""The config of a run, saved next to its checkpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from core.callbacks import Callback
+from core.errors import ConfigurationError
+
+__all__ = ["SaveConfigCallback"]
+
+
+class SaveConfigCallback(Callback):
+    """Saves the config of ``fit`` in the directory of the checkpoints, in process 0.
+
+    ``python train.py fit --config FILE`` repeats the run. Without checkpoints, the file is in ``default_root_dir``. A
+    run that continues from a checkpoint keeps the earlier configs: it saves ``config-1.yaml``, ``config-2.yaml``, ….
+
+    Args:
+        config: The config, as YAML.
+        filename: The name of the file.
+        overwrite: Whether an existing file with another config may be replaced.
+        continues: Whether the run continues from a checkpoint.
+    """
+
+    def __init__(
+        self, config: str, *, filename: str = "config.yaml", overwrite: bool = False, continues: bool = False
+    ) -> None:
+        if not filename or os.path.basename(filename) != filename:
+            raise ConfigurationError(f"filename={filename!r}: must be the name of a file, without directories.")
+        self.config = config
+        self.filename = filename
+        self.overwrite = overwrite
+        self.continues = continues
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Save the config."""
+        if stage == "fit" and trainer.is_global_zero:
+            self.save_config(trainer, module)
+
+    def save_config(self, trainer: Any, module: Any) -> None:
+        """Write the file; a subclass may also pass the config to a logger. Process 0 calls it.
+
+        Raises:
+            ConfigurationError: The file exists with another config.
+        """
+        path = self._path(trainer)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name}.tmp")
+        unfinished.write_text(self.config, encoding="utf-8")
+        unfinished.replace(path)
+
+    def _path(self, trainer: Any) -> Path:
+        checkpoints = trainer.checkpoint_callback
+        directory = Path(trainer.default_root_dir if checkpoints is None else checkpoints.directory(trainer))
+        path = directory / self.filename
+        numbered = (path.with_stem(f"{path.stem}-{number}") for number in range(1, 1_000_000))
+        while self.continues and self._is_other(path):
+            path = next(numbered)
+        if self._is_other(path) and not self.overwrite:
+            raise ConfigurationError(
+                f"{path} exists, with the config of another run. Choose another --trainer.default_root_dir, remove the "
+                "file, or set CLI(save_config_kwargs={'overwrite': True})."
+            )
+        return path
+
+    def _is_other(self, path: Path) -> bool:
+        return path.exists() and path.read_text("utf-8") != self.config
