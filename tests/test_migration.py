@@ -33,7 +33,8 @@ on_process is_main_process is_local_main_process is_last_process print save save
 load_state register_for_checkpointing register_save_state_pre_hook register_load_state_pre_hook skip_first_batches
 unwrap_model is_peft_model free_memory clear set_trigger check_trigger profile init_trackers log get_tracker trackers
 end_training distributed_type use_distributed device process_index num_processes state get_logger set_seed
-find_executable_batch_size ProjectConfiguration LocalSGD notebook_launcher release_memory
+find_executable_batch_size ProjectConfiguration LocalSGD notebook_launcher release_memory deepspeed_plugin fsdp_plugin
+dynamo_plugin parallelism_config torch_device_mesh maybe_context_parallel fp8_recipe_handler dataloader_config
 """
 """The names that 180 scripts written for Accelerate use."""
 

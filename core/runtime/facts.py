@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from core.plan import Plan
 from core.precisions.base import Precision
+from core.runtime.engine_facts import EngineFacts
 from core.strategies.base import Strategy
 
 __all__ = ["FactsView", "RunFacts"]
@@ -13,12 +16,11 @@ __all__ = ["FactsView", "RunFacts"]
 _MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-class RunFacts:
+class RunFacts(EngineFacts):
     """The part of :class:`core.Runtime` that says what runs, and which process this is."""
 
     plan: Plan
     """What was resolved: what runs, on which devices, and why."""
-    _strategy: Strategy
 
     @property
     def device(self) -> torch.device:
@@ -61,6 +63,11 @@ class RunFacts:
         return self.num_processes > 1
 
     @property
+    def multi_device(self) -> bool:
+        """Whether the run has several processes, each on a device other than the CPU."""
+        return self.use_distributed and self.device.type != "cpu"
+
+    @property
     def distributed_type(self) -> str:
         """How the run is distributed, in Accelerate's spelling where Accelerate has it.
 
@@ -77,6 +84,11 @@ class RunFacts:
     def mixed_precision(self) -> str:
         """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
         return _mixed_precision(self._strategy.precision)
+
+    @property
+    def scaler(self) -> Any:
+        """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
+        return getattr(self._strategy.precision, "scaler", None)
 
 
 class FactsView(RunFacts):

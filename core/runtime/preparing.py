@@ -15,6 +15,7 @@ from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate, Window
+from core.runtime.data_facts import DataFacts
 from core.runtime.loaders import LoaderState
 from core.runtime.modules import PreparedModule, needs_forward_context
 from core.runtime.optimizers import AccumulatingOptimizer, PreparedOptimizer
@@ -25,7 +26,7 @@ from core.strategies.base import Strategy
 __all__ = ["Preparing"]
 
 
-class Preparing(LoaderState):
+class Preparing(LoaderState, DataFacts):
     """The part of :class:`core.Runtime` that prepares the user's objects."""
 
     def _connect(self, plan: Plan) -> None:

@@ -73,6 +73,11 @@ class StateSaving(Checkpointing):
         """Where trackers write files."""
         return self.project_configuration.logging_dir
 
+    @property
+    def save_iteration(self) -> int:
+        """As :attr:`ProjectConfiguration.iteration`."""
+        return self.project_configuration.iteration
+
     # -- registering -----------------------------------------------------------------------------------------------
 
     def register_for_checkpointing(self, *objects: Any) -> None:

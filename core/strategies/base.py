@@ -72,8 +72,7 @@ class Strategy(ABC):
     inference_is_collective: ClassVar[bool] = False
     """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
     keeps_replicas_equal: bool = True
-    """Whether training gives the result of one process with the joined batches, so that all modules are equal after a
-    step."""
+    """Whether a step gives the result of one process with the joined batches, so that all modules stay equal."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes join a ``torch.distributed`` process group."""
     launcher: str | None = None
@@ -82,6 +81,8 @@ class Strategy(ABC):
     distributed_type: ClassVar[str | None] = None
     """What :attr:`core.Runtime.distributed_type` is with it; by default ``MULTI_`` and the kind of device, or ``NO``
     for one process."""
+    engine_settings: Mapping[str, Any] = MappingProxyType({})
+    """What scripts for Accelerate read, such as ``acme_plugin``; and ``device_mesh``, ``None`` before a run."""
     launch_command: ClassVar[str] = "torchrun"
     """The command that starts its processes, for the error that says they are missing."""
     extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = keyword_parameters(StrategyParts.__annotations__)

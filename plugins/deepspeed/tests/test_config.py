@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,3 +350,22 @@ def test_the_same_in_both_is_no_contradiction(tmp_path: Path) -> None:
     for _ in range(2):
         trainer = fit(config, tmp_path, accumulate_grad_batches=2, gradient_clip_val=0.5)
         assert trainer.global_step == 2
+
+
+def test_scripts_for_accelerate_read_the_settings() -> None:
+    """``state.deepspeed_plugin``: what is set, a config to complete, and no other way to set anything."""
+    strategy = DeepSpeedStrategy(stage=3, offload_optimizer="cpu", config={"gradient_clipping": 0.5, "bf16": "auto"})
+    plugin = strategy.engine_settings["deepspeed_plugin"]
+    assert (plugin.zero_stage, plugin.deepspeed_config["zero_optimization"]["stage"]) == (3, 3)
+    assert (plugin.gradient_clipping, plugin.gradient_accumulation_steps) == (0.5, 1)
+    assert (plugin.offload_optimizer_device, plugin.offload_param_device) == ("cpu", "none")
+    assert "optimizer" not in plugin.deepspeed_config
+    assert "bf16" not in plugin.deepspeed_config
+    plugin.deepspeed_config["train_micro_batch_size_per_gpu"] = 8
+    assert strategy.config["train_micro_batch_size_per_gpu"] == 8
+    plugin.zero_stage = 3
+    with pytest.raises(CoreError, match=r"deepspeed_plugin.zero_stage=2.*DeepSpeedStrategy"):
+        plugin.zero_stage = 2
+    with plugin.zero3_init_context_manager(enable=False):
+        assert torch.nn.Linear(1, 1).weight.numel() == 1
+    assert pickle.loads(pickle.dumps(plugin)).zero_stage == 3

@@ -30,6 +30,7 @@ from torch_hal_deepspeed.library import import_deepspeed, meet, part
 from torch_hal_deepspeed.module import EngineModule
 from torch_hal_deepspeed.optimizer import EngineOptimizer
 from torch_hal_deepspeed.recompute import Parts, check_parts, recompute
+from torch_hal_deepspeed.script_settings import ScriptSettings
 
 __all__ = ["DeepSpeedStrategy"]
 
@@ -106,6 +107,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         self.activation_checkpointing = activation_checkpointing
         self.shared_memory_op = shared_memory_op
         self.inference_is_collective = self.stage == 3  # type: ignore[misc]  # by stage, not by class
+        self.engine_settings = {"deepspeed_plugin": ScriptSettings(self)}
         self._model: EngineModule | None = None
         self._engine: Engine | None = None
 
@@ -133,7 +135,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
                 f"checkpoint_io={type(self.checkpoint_io).__name__}: DeepSpeed's engine writes its own checkpoints. "
                 "Valid: 'auto'."
             )
-        self._micro_batch_size = micro_batch_size(self.config, self.cluster_environment.world_size)
+        micro_batch_size(self.config, self.cluster_environment.world_size)
 
     def init_dist_connection(self) -> None:
         """Join the process group, and let DeepSpeed use it."""
@@ -197,7 +199,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         if self.activation_checkpointing is not None:
             recompute(module, self.activation_checkpointing, self._engine_config())
         start = self._start_inference if self.stage == 3 else None
-        self._model = EngineModule(module, start, self._micro_batch_size)
+        # Again: a script may have written it into the config since; see ScriptSettings.
+        self._model = EngineModule(module, start, micro_batch_size(self.config, self.world_size))
         return self._model
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:

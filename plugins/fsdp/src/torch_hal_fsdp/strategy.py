@@ -26,6 +26,7 @@ from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
 from torch_hal_fsdp.groups import attach, detach, detach_mesh, divided_parts, make_mesh, reshard
 from torch_hal_fsdp.layout import like, to_whole
+from torch_hal_fsdp.script_settings import ScriptSettings
 from torch_hal_fsdp.selection import Selection, check_selection
 from torch_hal_fsdp.tensor_parallel import Plan, check_plan
 
@@ -137,6 +138,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         self.init_fn = init_fn
         self.state_dict_type = state_dict_type
         self.reduce_each_batch = reduce_each_batch
+        self.engine_settings = {"fsdp_plugin": ScriptSettings(self), "device_mesh": None}
         self._mesh: DeviceMesh | None = None
         self._followed = WeakTensorKeyDictionary()
         """For each parameter before its module was sharded: a weak reference to its sharded form."""
@@ -207,6 +209,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         if self._tensor > 1:
             self._mesh._flatten()  # for norms over both dimensions in one operation
         self.release_at_leave(partial(detach_mesh, self._mesh))
+        self.engine_settings = {**self.engine_settings, "device_mesh": self._mesh}
 
     @property
     def mesh(self) -> DeviceMesh:
@@ -223,6 +226,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         """As in the base class; modules stay sharded."""
         super().teardown(failed)
         self._mesh = None
+        self.engine_settings = {**self.engine_settings, "device_mesh": None}
         self._followed.clear()
 
     # -- modules -------------------------------------------------------------------------------------------------
@@ -316,7 +320,7 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     def _divided_form(self, parameter: nn.Parameter) -> nn.Parameter:
         """The sharded form of ``parameter``; itself, if its module was not sharded."""
-        divided = self._followed.get(parameter, lambda: None)()
+        divided = self._followed[parameter]() if parameter in self._followed else None
         return parameter if divided is None else divided
 
     # -- state ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""What scripts written for Accelerate read of engines and settings."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from core import Runtime
+from core.data import DataSettings
+from core.errors import ConfigurationError
+from core.strategies import SingleDeviceStrategy
+
+from .problem import runtime
+
+
+class DynamoBackend(str, Enum):
+    """As Accelerate's enumeration: its members are text."""
+
+    NO = "NO"
+    INDUCTOR = "INDUCTOR"
+
+
+def test_what_is_not_in_use_reads_as_in_accelerate() -> None:
+    """The values of an ``Accelerator(cpu=True)`` of Accelerate 1.15 without any engine."""
+    one = runtime()
+    for facts in (one, one.state):
+        names = "deepspeed_plugin fsdp_plugin megatron_lm_plugin torch_tp_plugin parallelism_config device_mesh scaler"
+        assert [getattr(facts, name) for name in names.split()] == [None] * 7
+        assert facts.is_fsdp2 is facts.multi_device is False
+    assert one.torch_device_mesh is one.fp8_recipe_handler is None
+
+
+def test_nothing_is_compiled() -> None:
+    """Compared with Accelerate's enumeration or with text; setting another backend is refused."""
+    plugin = runtime().state.dynamo_plugin
+    assert plugin.backend == DynamoBackend.NO
+    assert plugin.backend.lower() != "inductor"
+    assert (plugin.mode, plugin.fullgraph, plugin.dynamic, plugin.options) == ("default", False, None, None)
+    assert not plugin.disable
+    assert not plugin.use_regional_compilation
+    plugin.backend = DynamoBackend.NO
+    with pytest.raises(ConfigurationError, match=r"dynamo_plugin.backend=.*INDUCTOR.*torch.compile\(model"):
+        plugin.backend = DynamoBackend.INDUCTOR
+
+
+def test_settings_of_data() -> None:
+    """In one object and each by itself, with Accelerate's defaults; ``even_batches`` holds for loaders to come."""
+    one = runtime()
+    assert (one.split_batches, one.dispatch_batches, one.even_batches) == (False, None, True)
+    assert (one.use_seedable_sampler, one.use_stateful_dataloader) == (False, False)
+    settings = DataSettings(split_batches=True, even_batches=False, non_blocking=False)
+    given = runtime(dataloader_config=settings)
+    assert given.dataloader_config == settings
+    assert (given.split_batches, given.even_batches, given.non_blocking) == (True, False, False)
+    one.even_batches = False
+    items: Any = range(4)
+    assert one.prepare(DataLoader(items)).even_batches is False
+
+
+def test_a_context_that_changes_nothing() -> None:
+    """``maybe_context_parallel`` leaves its buffers whole."""
+    batch = torch.arange(8)
+    with runtime().maybe_context_parallel(buffers=[batch], buffer_seq_dims=[0], no_restore_buffers={batch}):
+        assert len(batch) == 8
+
+
+class AcmeStrategy(SingleDeviceStrategy):
+    """With an engine that scripts know, and a mesh once it runs."""
+
+    engine_settings = {"deepspeed_plugin": SimpleNamespace(zero_stage=3), "device_mesh": None}  # noqa: RUF012
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        self.engine_settings = {**self.engine_settings, "device_mesh": "mesh"}
+
+
+def test_what_a_strategy_declares() -> None:
+    """Its settings, and its mesh after the start; before, an error that says what to do."""
+    one = Runtime(accelerator="cpu", strategy=AcmeStrategy(), devices=1)
+    for facts in (one, one.state):
+        assert facts.deepspeed_plugin.zero_stage == 3
+        assert facts.fsdp_plugin is None
+    with pytest.raises(ConfigurationError, match=r"device_mesh: .*runtime.launch\(\)"):
+        assert one.torch_device_mesh
+    with one:
+        one.launch()
+        assert one.torch_device_mesh == one.state.device_mesh == "mesh"
+
+
+def test_the_scaler_and_the_number_of_the_next_checkpoint() -> None:
+    """The scaler exists as soon as the run does."""
+    with runtime(precision="16-mixed") as one:
+        one.launch()
+        assert isinstance(one.scaler, torch.amp.GradScaler)
+        assert one.save_iteration == one.project_configuration.iteration == 0
