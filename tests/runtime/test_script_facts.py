@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from core.strategies import SingleDeviceStrategy
 from .problem import runtime
 
 
-class DynamoBackend(str, Enum):
+class DynamoBackend(StrEnum):
     """As Accelerate's enumeration: its members are text."""
 
     NO = "NO"
