@@ -89,16 +89,18 @@ class PreparedModule(nn.Module):
 class _Forward(partial[Any]):
     """A prepared module's ``forward``, with the signature of the user's."""
 
+    inner: nn.Module
+    """The user's module."""
+
     @property
     def __signature__(self) -> inspect.Signature:
-        inner: nn.Module = self.__dict__["inner"]
-        return inspect.signature(inner.forward)
+        return inspect.signature(self.inner.forward)
 
 
 def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Callable[..., Any]:
     is_bare = not needs_forward_context(precision)
     forward = _Forward(wrapped) if is_bare else _Forward(_forward_in_context, wrapped, precision)
-    forward.__dict__["inner"] = inner
+    forward.inner = inner
     return forward
 
 

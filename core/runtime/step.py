@@ -19,13 +19,17 @@ __all__ = ["StepParts"]
 class StepParts(Synchronization):
     """The part of :class:`core.Runtime` that a loop calls in each step."""
 
+    _native_backward: Callable[..., None] | None = None
+    """The strategy's function for :meth:`backward`, decided before the loop; ``None`` while the run is not live."""
+    _loss_divisor = 1
+    """What :meth:`backward` divides losses by outside of :meth:`accumulate`."""
+
     def _bind_step(self) -> None:
-        # Shadows the method with the function that does the work, to save a call in each step.
-        if type(self).backward is StepParts.backward:
-            self.__dict__["backward"] = self._make_backward()
+        self._native_backward = self._strategy.make_backward()
+        self._loss_divisor = self._gradient_state.num_steps
 
     def _unbind_step(self) -> None:
-        self.__dict__.pop("backward", None)
+        self._native_backward = None
 
     def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
         """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
@@ -44,21 +48,14 @@ class StepParts(Synchronization):
         Raises:
             ConfigurationError: ``num_items`` was given twice in a micro-batch, or not in all micro-batches of a window.
         """
-        self._live_strategy()
-        self._make_backward()(loss, *args, num_items=num_items, **kwargs)
-
-    def _make_backward(self) -> Callable[..., None]:
-        strategy, window, num_steps = self._strategy, self._window, self._gradient_state.num_steps
-        native = strategy.make_backward()
-
-        def backward(loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
-            if num_items is not None:
-                loss = window.weighted(loss, num_items, strategy)
-            elif num_steps > 1:
-                loss = window.divided(loss) if window.is_inside else loss / num_steps
-            native(loss, *args, **kwargs)
-
-        return backward
+        native = self._native_backward
+        if native is None:
+            native = self._live_strategy().make_backward()
+        if num_items is not None:
+            loss = self._window.weighted(loss, num_items, self._strategy)
+        elif self._loss_divisor > 1:
+            loss = self._window.divided(loss) if self._window.is_inside else loss / self._loss_divisor
+        native(loss, *args, **kwargs)
 
     @property
     def optimizer_step_was_skipped(self) -> bool:

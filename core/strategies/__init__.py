@@ -9,6 +9,7 @@ from core.strategies.ddp import DDPArguments, DDPStrategy
 from core.strategies.inference import InferenceModule, call_without_gradients
 from core.strategies.launchers import unpicklable_path
 from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from core.strategies.module_wrapper import ModuleWrapper
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.parts import StrategyParts, keyword_parameters
@@ -35,6 +36,7 @@ __all__ = [
     "DDPStrategy",
     "InferenceModule",
     "LoggedValue",
+    "ModuleWrapper",
     "OptimizerWrapper",
     "ParallelStrategy",
     "ProcessGroupParts",

@@ -21,6 +21,7 @@ from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, quoted
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
+from core.strategies.module_wrapper import unwrap_module
 from core.strategies.parts import StrategyParts, keyword_parameters, requested_parts, signature
 from core.strategies.placement import move_module, move_optimizer_state
 from core.strategies.process_plan import ProcessPlan
@@ -266,8 +267,11 @@ class Strategy(ABC):
         return move_module(converted, self.root_device) if self.moves_modules else converted
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The user's own module; ``module`` is that module or what :meth:`setup_module` returned for it."""
-        return module
+        """The user's own module; ``module`` is that module or what :meth:`setup_module` returned for it.
+
+        Override it if :meth:`setup_module` wraps the module in anything but a :class:`core.strategies.ModuleWrapper`.
+        """
+        return unwrap_module(module)
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         """The module that runs forward passes without gradients for ``module``, which :meth:`setup_module` returned.

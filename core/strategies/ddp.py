@@ -138,8 +138,8 @@ class DDPStrategy(ProcessGroupStrategy):
         return None if index is None else [index]
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The wrapped module."""
-        return module.module if isinstance(module, DistributedDataParallel) else module
+        """The user's own module; see :meth:`Strategy.unwrap_module`."""
+        return super().unwrap_module(module.module if isinstance(module, DistributedDataParallel) else module)
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         """The wrapped module: its forward pass does not need the other processes."""

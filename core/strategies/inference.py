@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from core.nested import map_tensors
+from core.strategies.module_wrapper import ModuleWrapper
 
 __all__ = ["InferenceModule", "call_without_gradients"]
 
@@ -24,7 +25,7 @@ def call_without_gradients(function: Callable[..., Any], *args: Any, **kwargs: A
         return function(*map_tensors(_normal, args), **map_tensors(_normal, kwargs))
 
 
-class InferenceModule(nn.Module):
+class InferenceModule(ModuleWrapper):
     """Runs the forward pass of ``module`` without gradients; for :meth:`core.Strategy.inference_module`.
 
     Args:
@@ -37,9 +38,7 @@ class InferenceModule(nn.Module):
     def __init__(
         self, module: nn.Module, *, after: Callable[[], None] | None = None, in_inference_mode: bool = False
     ) -> None:
-        super().__init__()
-        self.module = module
-        self.training = module.training  # not train(), which would change submodules that the user has put in eval mode
+        super().__init__(module)
         self._after = after
         self._in_inference_mode = in_inference_mode
 

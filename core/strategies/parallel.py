@@ -16,12 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
+from torch.optim import Optimizer
 
 from core.accelerators.base import Accelerator
 from core.checkpoints.agreement import run_on_each_rank
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.nested import map_tensors
 from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies import process_group
 from core.strategies.base import Strategy
@@ -161,8 +163,15 @@ class ParallelStrategy(Strategy):
                 self.broadcast_tensor(tensor, src)
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
-        """Overwrite ``tensor`` with the one of the process with rank ``src``, of equal shape and dtype."""
+        """Overwrite ``tensor`` with that of the process with rank ``src``, which has the same shape and dtype."""
         tensor.copy_(self.broadcast(tensor.cpu(), src))
+
+    def broadcast_optimizer(self, optimizer: Optimizer, src: int = 0) -> None:
+        """Give ``optimizer`` the state and the parameter groups' settings of the process with rank ``src``."""
+        is_source = self.global_rank == src
+        state = self.broadcast(map_tensors(Tensor.cpu, optimizer.state_dict()) if is_source else None, src)
+        if state is not None and not is_source:
+            optimizer.load_state_dict(state)
 
     def run_on_each_rank(self, function: Callable[[], T]) -> list[T]:
         """Call ``function`` in every process.

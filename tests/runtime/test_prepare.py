@@ -142,6 +142,16 @@ def test_a_subclass_may_override_backward() -> None:
     assert float(parameter.grad) == 3.0
 
 
+def test_a_replaced_backward_stays() -> None:
+    """One that the user sets on the object is called, before and after objects are prepared."""
+    one, seen = runtime(), list[torch.Tensor]()
+    one.backward = seen.append  # type: ignore[method-assign, assignment]
+    for change in (lambda: None, lambda: one.prepare(network())):
+        change()
+        one.backward(torch.ones(1))
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize("obj", [None, 5, "model", [network()], SGD, {"a": 1}, torch.ones(1), (i for i in range(3))])
 def test_other_objects_are_returned_unchanged(obj: Any) -> None:
     """As Accelerate does."""

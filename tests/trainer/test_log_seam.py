@@ -13,19 +13,22 @@ from torch import Tensor, nn
 
 from core import StrategyRegistry
 from core.errors import ConfigurationError
-from core.strategies import LoggedValue, SingleDeviceStrategy, TrainingStepOptions, collect_logs, reduce_logged
+from core.strategies import (
+    LoggedValue,
+    ModuleWrapper,
+    SingleDeviceStrategy,
+    TrainingStepOptions,
+    collect_logs,
+    reduce_logged,
+)
 
 from .regression import Regression, loader, quiet
 
 StepFunction = Callable[[Any, int, bool], Tensor | None]
 
 
-class _Halved(nn.Module):
-    """Runs each half of a batch in a thread of its own, and logs every value once."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
+class _Halved(ModuleWrapper):
+    """Runs each half of a batch in its own thread, and logs every value once."""
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
         halves = list(zip(*(tensor.tensor_split(2) for tensor in batch), strict=True))
@@ -49,9 +52,6 @@ class Halves(SingleDeviceStrategy):
 
     def setup_module(self, module: nn.Module) -> nn.Module:
         return _Halved(super().setup_module(module))
-
-    def unwrap_module(self, module: nn.Module) -> nn.Module:
-        return module.module if isinstance(module, _Halved) else module
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         return self.unwrap_module(module)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # load_state_dict imports it: once here, rather than in each process
+from torch import nn
 
 from core import Runtime
 from core.errors import ConfigurationError, LaunchError, WrongTypeError
-from core.strategies import DDPStrategy
+from core.strategies import DDPStrategy, ParallelStrategy
 
 
 def own(rank: int, *given: Any) -> Any:
@@ -206,6 +208,45 @@ def fail_on_machines(runtime: Runtime, rank: int) -> None:
         raise OSError("disk") if rank == 0 else KeyError("alone")
 
 
+class Objects(TwoMachines):
+    """An engine that can broadcast objects only."""
+
+    broadcast = ParallelStrategy.broadcast
+    broadcast_tensor = ParallelStrategy.broadcast_tensor
+
+
+def trained(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A module with parameters and buffers of several kinds, after as many steps of Adam as the seed says."""
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Flatten())
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.register_buffer("none", torch.empty(0))
+    module.register_parameter("unused", nn.Parameter(torch.randn(3).bfloat16()))
+    optimizer = torch.optim.Adam(module.parameters(), lr=seed + 1)
+    for _ in range(seed):
+        module(torch.randn(2, 2, 3, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return module, optimizer
+
+
+def check_same_start(runtime: Runtime, rank: int) -> None:
+    """A module and its optimizer are broadcast from any rank, whether or not the others' optimizer has a state."""
+    strategy = runtime.strategy
+    assert isinstance(strategy, ParallelStrategy)
+    for src in range(3):
+        module, optimizer = trained(rank)
+        strategy.broadcast_module(module, src)
+        strategy.broadcast_optimizer(optimizer, src)
+        expected, expected_optimizer = trained(src)
+        torch.testing.assert_close(module.state_dict(), expected.state_dict(), rtol=0, atol=0)
+        assert module.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
+        state, wanted = optimizer.state_dict(), expected_optimizer.state_dict()
+        torch.testing.assert_close(state["state"], wanted["state"], rtol=0, atol=0)
+        assert state["param_groups"] == wanted["param_groups"]
+        assert all(p is q for p, q in zip(module.parameters(), optimizer.param_groups[0]["params"], strict=True))
+
+
 def check(runtime: Runtime, out: str) -> None:
     rank = runtime.process_index
     assert not runtime.debug
@@ -213,15 +254,17 @@ def check(runtime: Runtime, out: str) -> None:
     check_values(runtime, rank)
     check_splitting(runtime, rank)
     check_processes(runtime, rank, Path(out))
+    check_same_start(runtime, rank)
     runtime.print("through")
 
 
 def check_on_machines(runtime: Runtime) -> None:
     check_machines(runtime, runtime.process_index)
+    check_same_start(runtime, runtime.process_index)
     check_debug(runtime, runtime.process_index)
 
 
 if __name__ == "__main__":
     Runtime(accelerator="cpu", strategy="ddp_fork", devices=3).launch(check, ".")
-    short = TwoMachines(start_method="fork", timeout=timedelta(seconds=3))
+    short = Objects(start_method="fork", timeout=timedelta(seconds=3))
     Runtime(accelerator="cpu", strategy=short, devices=3, debug=True).launch(check_on_machines)

@@ -152,9 +152,7 @@ class BaguaStrategy(DDPStrategy):
         ready = super().setup_optimizers(optimizers)
         self.algorithm.take_optimizers(ready)
         for optimizer in ready:
-            state = self.broadcast(optimizer.state_dict() if self.is_global_zero and optimizer.state else None)
-            if state is not None and not self.is_global_zero:
-                optimizer.load_state_dict(state)
+            self.broadcast_optimizer(optimizer)
             self._bind(optimizer)
         return ready
 

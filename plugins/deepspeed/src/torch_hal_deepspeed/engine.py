@@ -41,7 +41,7 @@ class Engine:
     """
 
     def __init__(self, model: EngineModule, optimizer: Optimizer | None, config: Config) -> None:
-        self.module = model.inner
+        self.module = model.module
         self.optimizer = optimizer
         self.stage: int = config["zero_optimization"]["stage"]
         groups = [] if optimizer is None else optimizer.param_groups

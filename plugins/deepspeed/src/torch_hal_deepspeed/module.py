@@ -10,54 +10,51 @@ from torch import Tensor, is_inference_mode_enabled, nn
 
 from core.errors import ConfigurationError
 from core.nested import map_tensors
-from core.strategies import call_without_gradients
+from core.strategies import ModuleWrapper, call_without_gradients
 
 __all__ = ["EngineModule"]
 
-_OF_INNER = (
+_OF_MODULE = (
     "register_forward_pre_hook",
     "register_forward_hook",
     "register_full_backward_pre_hook",
     "register_full_backward_hook",
     "compile",
 )
-"""Methods that are the inner module's."""
+"""Methods that are the wrapped module's."""
 
 
-class EngineModule(nn.Module):
-    """``inner``, called through the engine as soon as there is one.
+class EngineModule(ModuleWrapper):
+    """``module``, called through the engine as soon as there is one.
 
     An engine needs a module and its optimizer, and the optimizer is prepared later. Calls go straight to the engine,
-    not through ``nn.Module.__call__``: hooks registered here, and ``compile``, apply to ``inner``.
+    not through ``nn.Module.__call__``: hooks registered here, and ``compile``, apply to ``module``.
 
     Args:
-        inner: The user's module.
+        module: The user's module.
         start: Makes an engine that gathers sharded parameters for a forward pass before the optimizer is prepared;
             ``None`` if nothing is sharded, and the module runs by itself.
         batch_size: Batch size that the first forward pass must have; ``None`` for any.
     """
 
-    inner: nn.Module
     _target: nn.Module
 
-    def __init__(self, inner: nn.Module, start: Callable[[], object] | None, batch_size: int | None) -> None:
-        super().__init__()
-        self.inner = inner
+    def __init__(self, module: nn.Module, start: Callable[[], object] | None, batch_size: int | None) -> None:
+        super().__init__(module)
         self._start = start
         self._batch_size = batch_size
-        self.__dict__.update({name: getattr(inner, name) for name in _OF_INNER})
+        self.__dict__.update({name: getattr(module, name) for name in _OF_MODULE})
         self.__dict__["__signature__"] = signature(self.forward)  # independent of how calls are forwarded
         self.attach(None)
-        self.training = inner.training  # not train(), which would also change parts that the user has set to eval()
 
     def attach(self, engine: nn.Module | None) -> None:
         """Call ``engine`` from now on; ``None`` means the module itself."""
-        self.__dict__["_target"] = self.inner if engine is None else engine  # not registered as a submodule
+        self.__dict__["_target"] = self.module if engine is None else engine  # not registered as a submodule
         self._settle()
 
     def _settle(self) -> None:
         """Let calls go straight to what runs the module, unless something must be checked first."""
-        lacks_engine = self._start is not None and self._target is self.inner
+        lacks_engine = self._start is not None and self._target is self.module
         is_due = lacks_engine or self._batch_size is not None
         call = self._decide if is_due else self._target.__call__
         if self._start is not None:
@@ -73,7 +70,7 @@ class EngineModule(nn.Module):
         """Check the batch size and start an engine, where needed."""
         if self._batch_size is not None and self.training:
             self._check_batch_size((args, kwargs))
-        if self._start is not None and self._target is self.inner:
+        if self._start is not None and self._target is self.module:
             self._start()
         self._settle()
         return self._target(*args, **kwargs)

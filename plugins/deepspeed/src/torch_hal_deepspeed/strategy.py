@@ -186,7 +186,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         if self._model is not None:
             raise ConfigurationError(
                 f"module: {type(module).__name__} is the second with trainable or divided parameters in this run, "
-                f"after {type(self._model.inner).__name__}, and DeepSpeed's engine takes one. Valid: one module that "
+                f"after {type(self._model.module).__name__}, and DeepSpeed's engine takes one. Valid: one module that "
                 "holds both."
             )
         if divided and self.stage < 3:
@@ -203,19 +203,15 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         self._model = EngineModule(module, start, micro_batch_size(self.config, self.world_size))
         return self._model
 
-    def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The wrapped module."""
-        return module.inner if isinstance(module, EngineModule) else module
-
     def inference_module(self, module: nn.Module) -> nn.Module:
         """The wrapped module; sharded parameters are gathered while it runs."""
         if not isinstance(module, EngineModule):
             return module
         if self.stage < 3:
-            return module.inner
+            return module.module
         if self._engine is None:
             self._start_inference()
-        return InferenceModule(module.inner)
+        return InferenceModule(module.module)
 
     def _start_inference(self) -> None:
         assert self._model is not None
@@ -267,7 +263,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         if any(id(parameter) not in known for group in optimizer.param_groups for parameter in group["params"]):
             raise ConfigurationError(
                 f"optimizer {name}: it has parameters that are not of the prepared module "
-                f"{type(self._model.inner).__name__}. Valid: those of that module."
+                f"{type(self._model.module).__name__}. Valid: those of that module."
             )
         self._engine = Engine(self._model, optimizer, self._engine_config())
         return self._engine

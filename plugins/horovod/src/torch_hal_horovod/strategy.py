@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError, LaunchError, quoted
-from core.nested import map_tensors
 from core.strategies import ParallelStrategy, StrategyParts, TrainingStep, TrainingStepOptions
 from torch_hal_horovod.environment import HorovodEnvironment
 from torch_hal_horovod.library import import_horovod
@@ -211,19 +210,10 @@ class HorovodStrategy(ParallelStrategy):
                 "Horovod does not support. Call module.to(memory_format=torch.contiguous_format), or use 'ddp'."
             )
         if self.world_size > 1 and not self.is_elastic:
-            self._broadcast_tensors([*module.named_parameters(), *module.named_buffers()])
+            self.broadcast_module(module)
         if self.options.op != "adasum":
             self._add_reducer(module)
         return module
-
-    def _broadcast_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
-        hvd = import_horovod()
-        for name, tensor in tensors:
-            # As bytes: Horovod knows not all dtypes.
-            flat = tensor.detach().reshape(-1).contiguous()
-            if flat.numel():
-                hvd.broadcast_(flat.view(torch.uint8), 0, name=f"core.parameter.{name}")
-                tensor.detach().copy_(flat.view(tensor.shape))
 
     def _add_reducer(self, module: nn.Module) -> None:
         trained = {
@@ -256,9 +246,7 @@ class HorovodStrategy(ParallelStrategy):
 
     def _set_up_optimizer(self, optimizer: Optimizer) -> None:
         if self.world_size > 1 and not self.is_elastic:
-            state = self.broadcast(map_tensors(Tensor.cpu, optimizer.state_dict()))
-            if self.global_rank != 0:
-                optimizer.load_state_dict(state)
+            self.broadcast_optimizer(optimizer)
         if self.options.scale_learning_rate:
             self._step_hooks.callback(ScaledLearningRate(optimizer, lambda: self.world_size).release)
         if self.uses_native_step():
@@ -379,6 +367,13 @@ class HorovodStrategy(ParallelStrategy):
         """Broadcast from rank ``src``."""
         received: T = import_horovod().broadcast_object(obj, src, name="core.broadcast")
         return received
+
+    def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
+        """By Horovod's broadcast, as bytes: it does not support all dtypes."""
+        flat = tensor.detach().reshape(-1).contiguous()
+        if flat.numel():
+            import_horovod().broadcast_(flat.view(torch.uint8), src, name="core.broadcast_tensor")
+            tensor.detach().copy_(flat.view(tensor.shape))
 
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import ConfigurationError
+from core.strategies import ModuleWrapper
 from torch_hal_cuda.parallel.gather import gather
 from torch_hal_cuda.parallel.logs import PartLog, log_whole_batch
 from torch_hal_cuda.parallel.replicate import check_replicable, replicate
@@ -18,7 +19,7 @@ from torch_hal_cuda.parallel.threads import run_parts
 __all__ = ["DataParallel"]
 
 
-class DataParallel(nn.Module):
+class DataParallel(ModuleWrapper):
     """``module`` on the first device, and in each call replicas of it on the others; each takes a part of the batch.
 
     Tensors in the arguments are split along their first dimension, outputs are joined on the first device (see
@@ -41,10 +42,8 @@ class DataParallel(nn.Module):
     def __init__(
         self, module: nn.Module, devices: Sequence[torch.device], select: Callable[[torch.device], None]
     ) -> None:
-        super().__init__()
+        super().__init__(module)
         check_replicable(module)
-        self.module = module
-        self.training = module.training
         self.devices = tuple(devices)
         self.select = select
         self.part_sizes: tuple[int, ...] = ()

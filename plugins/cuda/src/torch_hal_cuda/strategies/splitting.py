@@ -43,11 +43,6 @@ class SplitsBatches(Strategy):
         """Return the part of :meth:`setup_module`'s result that splits the batches."""
         return module
 
-    def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """Return the wrapped module."""
-        inner = self.splitting(module)
-        return inner.module if isinstance(inner, DataParallel) else inner
-
     def inference_module(self, module: nn.Module) -> nn.Module:
         """Return the wrapped module on the first device: evaluation is not split, so its steps see whole batches."""
         return self.unwrap_module(module)

@@ -136,9 +136,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         """Convert and move the module, and broadcast parameters and buffers from rank 0."""
         module = super().setup_module(module)
         if self.world_size > 1:
-            import torch_xla.core.xla_model as xm
-
-            xm.broadcast_master_param(module)
+            self.broadcast_module(module)
             self._modules.append(module)
         return module
 
@@ -188,6 +186,15 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         result: Any = xm.all_reduce(getattr(xm, _OPERATIONS[reduction]), tensor)
         combined: Tensor = result
         return combined
+
+    def broadcast_module(self, module: nn.Module, src: int = 0) -> None:
+        """Broadcast from rank 0 with XLA's collective, all tensors at once."""
+        if src != 0:
+            super().broadcast_module(module, src)
+            return
+        import torch_xla.core.xla_model as xm
+
+        xm.broadcast_master_param(module)
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all processes."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from core.nested import map_tensors
-from core.strategies import SingleDeviceStrategy
+from core.strategies import ModuleWrapper, SingleDeviceStrategy
 from torch_hal_xla.strategies.devices import require_all
 from torch_hal_xla.strategies.steps import MarksSteps
 
@@ -56,10 +57,6 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
         """Convert and move the module, and wrap it to split its inputs over the devices."""
         return _SplitModule(super().setup_module(module), self.split)
 
-    def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """Return the wrapped module."""
-        return module.module if isinstance(module, _SplitModule) else module
-
     def split(self, data: Any) -> Any:
         """Split each tensor in ``data`` along its first dimension over the devices, in place; return ``data``."""
         return map_tensors(self._split, data)
@@ -72,7 +69,7 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
         return tensor
 
 
-class _SplitModule(nn.Module):
+class _SplitModule(ModuleWrapper):
     """``module`` with its inputs split over the devices.
 
     Args:
@@ -80,28 +77,10 @@ class _SplitModule(nn.Module):
         split: The function that splits inputs.
     """
 
-    module: nn.Module
-
-    def __init__(self, module: nn.Module, split: Any) -> None:
-        super().__init__()
-        self.module = module
+    def __init__(self, module: nn.Module, split: Callable[[Any], Any]) -> None:
+        super().__init__(module)
         self._split = split
-        self.training = module.training  # not train(), which would change submodules in evaluation mode
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module with split inputs."""
         return self.module(*self._split(args), **self._split(kwargs))
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("module"), name)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's state, without a prefix."""
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the module's state."""
-        return self.module.load_state_dict(*args, **kwargs)
