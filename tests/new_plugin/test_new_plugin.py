@@ -5,12 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from python_processes import run_python
 
 from core.errors import ConfigurationError
 from core.kinds import KINDS
@@ -29,23 +27,6 @@ ONE_AND_SLOWER = [pytest.param(kind, marks=[] if kind == "accelerator" else pyte
 """One package is tested each time, the others with the slow tests."""
 
 
-def run(command: Sequence[str | Path], cwd: Path, **environ: str) -> str:
-    """What a command prints that must succeed, with no words of a run in its environment."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CORE_", "PYTEST_"))}
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**kept, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By kind, a package as it is written."""
@@ -57,16 +38,16 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def installed(written: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder for ``PYTHONPATH`` with all of them, as an installer leaves them."""
     target = tmp_path_factory.mktemp("installed")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    packages = [str(folder) for folder in written.values()]
-    run([*command, "--no-build-isolation", "--no-index", "--target", str(target), *packages], cwd=target)
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
+    run_python("-m", "pip", "install", *options, "--target", target, *written.values(), cwd=target)
     return os.pathsep.join([str(target), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @pytest.mark.parametrize("kind", ONE_AND_SLOWER)
 def test_it_passes_the_kit(written: dict[str, Path], installed: str, kind: str) -> None:
     """Its own tests pass where it is installed: tiers T0 and T1 of the kit, without hardware."""
-    output = run([sys.executable, "-m", "pytest", "-p", "no:cacheprovider"], cwd=written[kind], PYTHONPATH=installed)
+    env = {"PYTHONPATH": installed}
+    output = run_python("-m", "pytest", "-p", "no:cacheprovider", cwd=written[kind], env=env).stdout
     assert " passed" in output
     (line,) = (line for line in output.splitlines() if line.startswith("conformance of "))
     assert "T0, T1" in line
@@ -74,8 +55,9 @@ def test_it_passes_the_kit(written: dict[str, Path], installed: str, kind: str) 
 
 def test_they_are_listed_and_used(installed: str, tmp_path: Path) -> None:
     """Each is listed under its name; the accelerator has no devices yet, and the others train as they are."""
-    output = run([sys.executable, "-m", "core.list", "--probe"], cwd=tmp_path, PYTHONPATH=installed)
-    rows = {words[0]: line for line in output.splitlines() if (words := line.split())}
+    env = {"PYTHONPATH": installed}
+    output = run_python("-m", "core.list", "--probe", cwd=tmp_path, env=env).stdout
+    rows = {columns[0]: line for line in output.splitlines() if (columns := line.split())}
     assert "unavailable" in output[output.index("acme ") :].partition("\n\n")[0]
     assert {"acme", *NAMES.values()} <= set(rows)
     code = """
@@ -92,18 +74,18 @@ class Fitted(Module):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
-words = dict(accelerator="cpu", devices=1, strategy="acme_ring", precision="acme8-mixed", checkpoint_io="acme-tar")
-words |= dict(max_epochs=2, enable_progress_bar=False)
+options = dict(accelerator="cpu", devices=1, strategy="acme_ring", precision="acme8-mixed", checkpoint_io="acme-tar")
+options |= dict(max_epochs=2, enable_progress_bar=False)
 loader = DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4)
 first, resumed = Fitted(), Fitted()
-trainer = Trainer(**words)
+trainer = Trainer(**options)
 trainer.fit(first, loader)
-Trainer(**{**words, "max_epochs": 3}).fit(resumed, loader, ckpt_path=trainer.checkpoint_callback.last_path)
+Trainer(**{**options, "max_epochs": 3}).fit(resumed, loader, ckpt_path=trainer.checkpoint_callback.last_path)
 with torch.no_grad():
     outputs = [float(module.net(torch.ones(2)).abs()) for module in (first, resumed)]
 assert outputs[1] < outputs[0] / 2, outputs  # each step leaves 0.4 of it
 """
-    run([sys.executable, "-W", "error", "-c", code], cwd=tmp_path, PYTHONPATH=installed)
+    run_python("-c", code, warnings="error", cwd=tmp_path, env=env)
     environment = """
 from torch_hal_acmeq.environment import AcmeqEnvironment
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "ADDRESS", "PORT")
@@ -112,14 +94,14 @@ assert AcmeqEnvironment.detect(environ) and not AcmeqEnvironment.detect({})
 it = AcmeqEnvironment(environ)
 assert (it.global_rank, it.node_rank, it.num_nodes, it.main_address, it.main_port) == (5, 1, 2, "host", 29)
 """
-    run([sys.executable, "-c", environment], cwd=tmp_path, PYTHONPATH=installed)
+    run_python("-c", environment, cwd=tmp_path, env=env)
 
 
 @pytest.mark.parametrize("kind", ONE_AND_SLOWER)
 def test_its_types_are_strict(written: dict[str, Path], kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """``mypy`` finds nothing, with the strict settings that are written too."""
     cache = tmp_path_factory.getbasetemp() / "mypy"
-    run([sys.executable, "-m", "mypy", "--cache-dir", str(cache)], cwd=written[kind])
+    run_python("-m", "mypy", "--cache-dir", cache, cwd=written[kind])
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ruff") is None, reason="ruff is not installed here")
@@ -127,7 +109,7 @@ def test_its_style(written: dict[str, Path], tmp_path: Path) -> None:
     """``ruff`` finds nothing to say and nothing to format, also with the longest name."""
     folders = [*written.values(), *(write_package(LONGEST, kind, tmp_path / kind) for kind in KINDS)]
     for command in (["check"], ["format", "--check"]):
-        run([sys.executable, "-m", "ruff", *command, "--no-cache", *folders], cwd=tmp_path)
+        run_python("-m", "ruff", *command, "--no-cache", *folders, cwd=tmp_path)
 
 
 def test_what_is_to_be_filled_in_is_marked(written: dict[str, Path]) -> None:
@@ -189,15 +171,12 @@ def test_kinds_and_folders_that_are_refused(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     """It writes torch-hal-NAME, says what comes next, imports no torch, and exits with 2 when refused."""
-    command = [sys.executable, "-X", "importtime", "-m", "core.new_plugin", "acme", "--kind", "precision"]
-    output = run(command, cwd=tmp_path)
+    command = ("-X", "importtime", "-m", "core.new_plugin", "acme", "--kind", "precision")
+    done = run_python(*command, cwd=tmp_path)
     assert (tmp_path / "torch-hal-acme" / "src" / "torch_hal_acme" / "precision.py").is_file()
-    assert "cd torch-hal-acme\n" in output
-    assert "| torch\n" not in output
-    for words in (["acme"], ["Acme"], ["acme", "--kind", "logger"], []):
-        done = subprocess.run(
-            [sys.executable, "-m", "core.new_plugin", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 2, words
+    assert "cd torch-hal-acme\n" in done.stdout
+    assert "| torch\n" not in done.stderr
+    for arguments in (["acme"], ["Acme"], ["acme", "--kind", "logger"], []):
+        done = run_python("-m", "core.new_plugin", *arguments, cwd=tmp_path, expect=2)
         assert done.stderr
         assert not done.stdout

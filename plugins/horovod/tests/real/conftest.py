@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from functools import cache
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_processes import run_program, run_python
 from torch_hal_horovod.library import import_horovod
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -40,39 +39,29 @@ def _why_no_mpi() -> str | None:
     return None
 
 
-def run(*words: Any, fails: bool = False, seconds: float = 150, **variables: Any) -> str:
-    """What a command writes to both streams; none of the processes that it starts outlives it."""
-    with subprocess.Popen(
-        [*map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)  # the launcher ends its workers
-            raise
-    assert (process.returncode != 0) == fails, said
-    return said
+_ENVIRONMENT = {"PYTHONWARNINGS": None}
+"""The scripts' interpreters get ``-W error``; the launchers warn, and must not fail then."""
 
 
-def run_python(*words: Any, **more: Any) -> str:
-    """What an interpreter writes to both streams."""
-    return run(sys.executable, *words, **more)
+def run_alone(*arguments: object, **options: Any) -> str:
+    """Run an interpreter; returns both of its streams."""
+    return _streams(run_python(*arguments, cwd=SCRIPTS, env=_ENVIRONMENT, **{"timeout": 150, **options}))
 
 
-def horovodrun(script: Path | str, *words: Any, **more: Any) -> str:
-    """Run a script in two processes, warnings as errors."""
-    path = SCRIPTS / script
-    return run_python(*HOROVODRUN, "-np", 2, "--gloo", sys.executable, "-W", "error", path, *words, **more)
-
-
-def mpirun(processes: int, script: str, *words: Any, word: bool = True, **more: Any) -> str:
-    """Run a script in so many processes of Open MPI's, warnings as errors; ``word`` for the one that is Horovod's."""
-    options = ("--oversubscribe", "--bind-to", "none", *(("-x", "HOROVOD_CONTROLLER=mpi") if word else ()))
-    as_root: dict[str, Any] = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+def horovodrun(script: str, *arguments: object, **options: Any) -> str:
+    """Run a script in two processes, warnings as errors; returns both streams."""
     python = (sys.executable, "-W", "error", SCRIPTS / script)
-    return run("mpirun", "-np", processes, *options, *python, *words, **as_root, **more)
+    return run_alone(*HOROVODRUN, "-np", 2, "--gloo", *python, *arguments, **options)
+
+
+def mpirun(processes: int, script: str, *arguments: object, sets_controller: bool = True, **options: Any) -> str:
+    """Run a script in several processes of Open MPI, warnings as errors; returns both streams."""
+    controller = ("-x", "HOROVOD_CONTROLLER=mpi") if sets_controller else ()
+    launcher = ("mpirun", "-np", processes, "--oversubscribe", "--bind-to", "none", *controller)
+    python = (sys.executable, "-W", "error", SCRIPTS / script)
+    env = {**_ENVIRONMENT, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return _streams(run_program(*launcher, *python, *arguments, cwd=SCRIPTS, env=env, timeout=150, **options))
+
+
+def _streams(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{done.stdout}\n{done.stderr}"

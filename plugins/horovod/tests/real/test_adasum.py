@@ -55,5 +55,5 @@ def test_steps_are_the_formula(tmp_path: Path, processes: int) -> None:
 
 def test_mpirun_without_the_word() -> None:
     """Processes of mpirun's that nobody calls Horovod's are refused, and the error names the variable that does."""
-    said = mpirun(2, "failing.py", word=False, fails=True)
+    said = mpirun(2, "failing.py", sets_controller=False, expect=1)
     assert "Valid: HOROVOD_CONTROLLER=mpi in the environment under mpirun" in said

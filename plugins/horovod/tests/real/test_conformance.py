@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SCRIPTS, run_python
+from .conftest import SCRIPTS, run_alone
 
 pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
 
@@ -16,7 +16,7 @@ pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit"
 def test_it_passes_the_kit(tmp_path: Path) -> None:
     """The strategy passes on one process and on two that Horovod started, also where one of them fails."""
     kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")
-    said = run_python(*kit, SCRIPTS / "conformance.py", seconds=280)
+    said = run_alone(*kit, SCRIPTS / "conformance.py", timeout=280)
     line = re.search(r"conformance of TestHorovod .*: (\d+) passed, (\d+) skipped by declaration$", said, re.MULTILINE)
     assert line, said
     assert int(line[1]) > 150

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import EXAMPLES, HOROVODRUN, horovodrun, run_python
+from .conftest import EXAMPLES, HOROVODRUN, horovodrun, run_alone
 
 REFUSED = {
     "adasum": r"op='adasum': Horovod has it over MPI only",
@@ -56,12 +56,12 @@ def test_one_process_needs_no_launcher(tmp_path: Path) -> None:
         "    assert runtime.reduce(torch.ones(1)).tolist() == [1.0]\n"
         "    print('trained', runtime.num_processes)\n"
     )
-    assert "trained 1" in run_python("-W", "error", script)
+    assert "trained 1" in run_alone(script, warnings="error")
 
 
 def test_a_failure_ends_all() -> None:
     """Where one process fails the other does not wait for it, and the error is shown."""
-    said = horovodrun("failing.py", fails=True, seconds=60)
+    said = horovodrun("failing.py", expect=1, timeout=60)
     assert "ValueError: enough" in said
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from .conftest import SCRIPTS, horovodrun, run_python
+from .conftest import SCRIPTS, horovodrun, run_alone
 
 WAYS = ["runtime", "trainer", "runtime clipped", "trainer clipped"]
 EXACT = ["seeds differ", "no_sync", "passes", "accumulated", "accumulated, said twice", "predivided", "sum"]
@@ -18,7 +18,7 @@ EXACT = ["seeds differ", "no_sync", "passes", "accumulated", "accumulated, said 
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What both strategies gave, each in one pair of processes."""
     folder = tmp_path_factory.mktemp("loops")
-    run_python("-W", "error", SCRIPTS / "loops.py", "ddp", folder / "ddp.pt")
+    run_alone(SCRIPTS / "loops.py", "ddp", folder / "ddp.pt", warnings="error")
     horovodrun("loops.py", "horovod", folder / "horovod.pt")
     return {name: torch.load(folder / f"{name}.pt") for name in ("ddp", "horovod")}
 
@@ -103,7 +103,7 @@ def test_horovod_run(said: dict[str, Any], tmp_path: Path, monkeypatch: pytest.M
     """A function that ``horovod.run`` calls trains as a script does."""
     # What it spawns begins a session, which a process that a fork server of the tests has forked leads already.
     monkeypatch.delenv("FORK_SERVERS", raising=False)
-    run_python(SCRIPTS / "function.py", tmp_path / "said.pt")
+    run_alone(SCRIPTS / "function.py", tmp_path / "said.pt")
     results = torch.load(tmp_path / "said.pt")
     assert [result[:3] for result in results] == [(0, 2, "horovod"), (1, 2, "horovod")]
     assert all(torch.equal(result[3], said["horovod"]["runtime 32-true"]["parameters"]) for result in results)
