@@ -111,8 +111,8 @@ def tests_slow(session: nox.Session) -> None:
 def plugins(session: nox.Session) -> None:
     """Run all tests of each plugin, or of the named ones; no other plugin is installed with core."""
     python = torch_python(session)
-    options = ["-m", "", *(word for word in session.posargs if word.startswith("-"))]
-    names = [word for word in session.posargs if not word.startswith("-")] or PLUGINS
+    options = ["-m", "", *(argument for argument in session.posargs if argument.startswith("-"))]
+    names = [argument for argument in session.posargs if not argument.startswith("-")] or PLUGINS
     # The tests of a file share its expensive runs.
     arguments = ("-n", "2", "--dist", "loadfile", *options)
     ordered = sorted(names, key=[*LONGEST, *PLUGINS].index)
@@ -283,7 +283,7 @@ def engines_python(session: nox.Session) -> str:
     needed = nox.project.dependency_groups(deepspeed, "test")
     session.run(*pip, *CONSTRAINTS, *needed, *GROUPS["project"]["optional-dependencies"]["examples"], "ninja")
     session.run(*pip, *CONSTRAINTS, "--no-build-isolation", *deepspeed["project"]["dependencies"][1:])
-    projects = [word for name in ENGINES for word in ("--editable", f"plugins/{name}")]
+    projects = [argument for name in ENGINES for argument in ("--editable", f"plugins/{name}")]
     session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
     return python
 

@@ -113,11 +113,11 @@ def train(entry: Entry, folder: Path, arguments: argparse.Namespace) -> tuple[st
     return None, None
 
 
-def start(entry: Entry, words: list[str], folder: Path, seconds: float) -> bool:
+def start(entry: Entry, options: list[str], folder: Path, seconds: float) -> bool:
     """Run the worker to its end, as the strategy wants it to be started; returns whether it failed."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(OF_LAUNCHERS)}
     environ["OMP_NUM_THREADS"] = "1"
-    command = [sys.executable, str(WORKER), *words]
+    command = [sys.executable, str(WORKER), *options]
     if entry.horovodrun:
         command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo", *command]
     # Machines are simulated: processes of each are started for it, and told so as torchrun tells them.

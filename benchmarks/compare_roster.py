@@ -79,7 +79,7 @@ def _bagua(algorithm: str, **options: Any) -> Entry:
     """An algorithm among the processes of one machine, where the default would have nothing left for it to do."""
     taken = {name: options.pop(name) for name in list(options) if name not in Entry.__dataclass_fields__}
     given = {"algorithm": algorithm, **({} if algorithm == "async" else {"hierarchical": False}), **taken}
-    name = "_".join(["bagua", algorithm]) + "".join(f", {word}" for word in taken.values() if isinstance(word, str))
+    name = "_".join(["bagua", algorithm]) + "".join(f", {value}" for value in taken.values() if isinstance(value, str))
     return Entry(name, "torch_hal_bagua:BaguaStrategy", given, **{"bar": "lossy", **options})
 
 

@@ -2,7 +2,7 @@
 
     python compare_worker.py ROW first|resumed FOLDER TASK=STEPS...
 
-``first`` trains in a loop of its own, then with the Trainer for two epochs; ``resumed`` goes on from the checkpoint
+``first`` trains in its own loop, then with the Trainer for two epochs; ``resumed`` goes on from the checkpoint
 that the Trainer wrote in FOLDER after the first of them. Each process leaves there what it came to.
 """
 
@@ -32,8 +32,8 @@ def main() -> None:
     """Do what the command line says."""
     name, phase, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     entry = next(one for one in ROSTER if one.name == name)
-    for words in sys.argv[4:]:
-        task_name, _, steps = words.partition("=")
+    for arguments in sys.argv[4:]:
+        task_name, _, steps = arguments.partition("=")
         task = entry.task(replace(TASKS[task_name], steps=int(steps)))
         try:
             if entry.strategy == "":
@@ -47,9 +47,9 @@ def main() -> None:
 
 def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
     """Train with a strategy."""
-    words: dict[str, Any] = {"accelerator": "cpu", "devices": 2 // entry.machines, "num_nodes": entry.machines}
+    arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2 // entry.machines, "num_nodes": entry.machines}
     if phase == "first":
-        with core.Runtime(strategy=entry.make(), **words) as runtime:
+        with core.Runtime(strategy=entry.make(), **arguments) as runtime:
             runtime.launch(own_loop, task, folder)
     core.seed_everything(3)
     trainer = core.Trainer(
@@ -57,7 +57,7 @@ def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
         max_epochs=2,
         enable_progress_bar=False,
         callbacks=[ModelCheckpoint(folder / task.name / phase, "{epoch}"), Keeper(folder / f"{task.name}-{phase}")],
-        **words,
+        **arguments,
     )
     lesson = Lesson(task, dropout=0.1, halve=True)
     data = DataLoader(Subset(task.data(), range(ITEMS)), batch_size=task.batch_size // 2, shuffle=True)

@@ -57,7 +57,7 @@ def make_site(site: Path, distributions: int) -> Path:
         info = site / f"{name}-1.{number}.dist-info"
         info.mkdir()
         headers = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.{number}\nRequires-Dist: torch-hal>=0.1\n\n"
-        (info / "METADATA").write_text(headers + "Words of a description.\n" * random.randrange(400))
+        (info / "METADATA").write_text(headers + "A line of a description.\n" * random.randrange(400))
         if number % 4 == 0:
             (info / "entry_points.txt").write_text(f"[console_scripts]\n{name} = {name}.cli:main\n")
         if number in (0, distributions // 2):

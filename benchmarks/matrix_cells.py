@@ -84,7 +84,7 @@ class Outcome:
 
 def cells_of(strategies: Iterable[str], precisions: Iterable[str] = PRECISIONS) -> list[Cell]:
     """Every cell of these rows and columns."""
-    return [Cell(*words) for words in itertools.product(strategies, precisions, FRONT_ENDS, RANKS)]
+    return [Cell(*arguments) for arguments in itertools.product(strategies, precisions, FRONT_ENDS, RANKS)]
 
 
 def construct(cell: Cell, **more: Any) -> Any:
@@ -99,15 +99,15 @@ def construct(cell: Cell, **more: Any) -> Any:
     """
     import core
 
-    words: dict[str, Any] = {"strategy": cell.strategy, "precision": cell.precision, "devices": cell.ranks}
+    arguments: dict[str, Any] = {"strategy": cell.strategy, "precision": cell.precision, "devices": cell.ranks}
     if cell.front_end == "Runtime":
-        return core.Runtime(accelerator="cpu", **words)
+        return core.Runtime(accelerator="cpu", **arguments)
     quiet = {"enable_progress_bar": False, "enable_checkpointing": False}
-    return core.Trainer(accelerator="cpu", **words, **{**quiet, **more})
+    return core.Trainer(accelerator="cpu", **arguments, **{**quiet, **more})
 
 
 def resolve(cell: Cell) -> Outcome:
-    """Make the front end in this process, which must start nothing and meet nobody.
+    """Make the front end in this process, which must start nothing and meet no one.
 
     Returns:
         The cell as ``refused``; as ``failed``, where that happened in another way than by name; or as ``open``, with

@@ -288,7 +288,7 @@ def _be_rank(
         del store
         code = 0
     except BaseException as error:  # noqa: BLE001  the outermost frame of a process
-        sys.last_value = error  # as an interpreter does with what nobody caught, for those who ask at exit
+        sys.last_value = error  # as an interpreter does with what no one caught, for those who ask at exit
         traceback.print_exc()
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -108,7 +108,7 @@ def make_optimizer(strategy: str, module: nn.Module) -> torch.optim.Optimizer:
 
 def train(cell: Cell, folder: Path, rank: int) -> None:
     """Run the cell in this process, which is process ``rank`` if it was started as one of several."""
-    torch.manual_seed(rank)  # each process begins with weights of its own; a strategy makes them alike
+    torch.manual_seed(rank)  # each process begins with its own weights; a strategy makes them alike
     front_end = construct(cell, max_epochs=EPOCHS, default_root_dir=folder)
     if cell.front_end == "Runtime":
         with front_end:

@@ -76,10 +76,10 @@ def plain(task: Task) -> nn.Module:
 # -- torch-hal -----------------------------------------------------------------------------------------------------
 
 
-def runtime(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **words: Any) -> nn.Module:
-    """One's own loop on the Runtime, which is given ``words`` beside the device."""
+def runtime(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **arguments: Any) -> nn.Module:
+    """Your own loop on the Runtime, which is given ``arguments`` in addition to the device."""
     network, criterion = task.network(), nn.MSELoss()
-    runtime = Runtime(accelerator="cpu", devices=task.processes, **words)
+    runtime = Runtime(accelerator="cpu", devices=task.processes, **arguments)
     model, optimizer, loader = runtime.prepare(network, make_optimizer(network), task.loader())
     for _ in range(task.epochs):
         for inputs, targets in loader:
@@ -139,8 +139,8 @@ class LoggedRegression(Regression):
         return loss
 
 
-def trainer_bare(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **words: Any) -> nn.Module:
-    """The Trainer with everything off that can be; it is given ``words`` beside."""
+def trainer_bare(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = sgd, **arguments: Any) -> nn.Module:
+    """The Trainer with everything off that can be; and with further ``arguments``."""
     module = Regression(task.network(), make_optimizer)
     trainer = Trainer(
         accelerator="cpu",
@@ -148,7 +148,7 @@ def trainer_bare(task: Task, make_optimizer: Callable[[nn.Module], Optimizer] = 
         max_epochs=task.epochs,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        **words,
+        **arguments,
     )
     trainer.fit(module, task.loader())
     return module.network
@@ -174,7 +174,7 @@ def trainer_all_three(task: Task) -> nn.Module:
 
 
 def accelerate(task: Task) -> nn.Module:
-    """One's own loop on Accelerate."""
+    """Your own loop on Accelerate."""
     from accelerate import Accelerator
 
     network, criterion = task.network(), nn.MSELoss()
@@ -207,7 +207,7 @@ def accelerate_accumulate(task: Task) -> nn.Module:
 
 
 def fabric(task: Task) -> nn.Module:
-    """One's own loop on Fabric."""
+    """Your own loop on Fabric."""
     from lightning.fabric import Fabric
 
     network, criterion = task.network(), nn.MSELoss()

@@ -188,7 +188,7 @@ def not_below_the_bar(figures: dict[Row, dict[str, Figures]], clock: str) -> lis
 
 
 def run(row: Row, arguments: argparse.Namespace) -> Tensor:
-    """The front end's and the hand's median epoch in process 0, in processes of its own; shape ``(2, clocks)``."""
+    """The front end's and the hand's median epoch in process 0, in separate processes; shape ``(2, clocks)``."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "times.json"
         worker = [row.engine.name, row.front_end, str(row.processes), str(file)]

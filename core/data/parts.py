@@ -22,7 +22,7 @@ def loader_parts(loader: Any) -> list[Any]:
 
 
 def generators_of(loader: Any) -> list[Generator]:
-    """The generators of their own that the parts of ``loader`` draw from, each once."""
+    """The generators that parts of ``loader`` draw from, other than torch's, each once."""
     found = (getattr(part, "generator", None) for part in loader_parts(loader))
     return list({id(generator): generator for generator in found if isinstance(generator, Generator)}.values())
 

@@ -68,13 +68,13 @@ class Reading:
     """
 
     units = 1
-    """How far a batch moves in the data, in units of its own."""
+    """How far a batch moves in the data, in its own units."""
     loader: Any
     """What is iterated."""
     knows_length = True
     """Whether :meth:`steps` is certain, not what the data set says of itself."""
     marks = False
-    """Whether a batch comes as a pair, with what of its global batch is no padding."""
+    """Whether a batch comes as a pair, with what of its global batch is not padding."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -99,7 +99,7 @@ class Reading:
         return max(len(self.loader) - offset, 0)
 
     def real(self, number: int) -> Real | None:
-        """For batch ``number`` from the start of the pass: what of its global batch is no padding."""
+        """For batch ``number`` from the start of the pass: what of its global batch is not padding."""
         del number
         return None
 
@@ -197,11 +197,11 @@ class MapReading(Reading):
         return self.sampler.steps(offset)
 
     def real(self, number: int) -> Real | None:
-        """What is no padding."""
+        """What is not padding."""
         return self.sampler.real.get(number)
 
     def batch_seed(self, number: int) -> int | None:
-        """A seed of its own for each batch, where processes would draw alike."""
+        """A separate seed for each batch, where processes would draw the same numbers."""
         return mix(self._seed, self.sampler.seed_shard, self._first + number) if self._isolates else None
 
 
@@ -313,7 +313,7 @@ class StreamReading(Reading):
         return None if state is None else state()
 
     def batch_seed(self, number: int) -> int | None:
-        """A seed of its own for what collates each batch, where processes would draw alike."""
+        """A separate seed for what collates each batch, where processes would draw the same numbers."""
         return mix(self._seed, self._seed_shard, self._first + number) if self._isolates else None
 
 

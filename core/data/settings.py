@@ -36,7 +36,7 @@ class DataSettings:
     """Whether loaders of iterable data sets are read through torchdata's ``StatefulDataLoader``, so that a resumed run
     restores a data set with a ``state_dict`` instead of reading again what it had read."""
     non_blocking: bool = True
-    """Whether batches are copied to the device without waiting for the copy, on a stream of their own where the device
+    """Whether batches are copied to the device without waiting for the copy, on a separate stream where the device
     has streams. From pinned memory (``DataLoader(pin_memory=True)``) the copy then overlaps with the step."""
 
     def __attrs_post_init__(self) -> None:

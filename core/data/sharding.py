@@ -55,9 +55,9 @@ class ShardedSampler(Sampler[Any]):
         self.sampler = source
         self.batch_size, self.drop_last, self.share, self.is_batches = batch_size, drop_last, share, is_batches
         self.order_seed: int | None = None
-        """What an order that has no generator of its own is drawn with; ``None`` to draw it as plain torch does."""
+        """What an order without its own generator is drawn with; ``None`` to draw it as plain torch does."""
         self.reseed = False
-        """Whether an order is drawn with :attr:`order_seed` even by a sampler with a generator of its own."""
+        """Whether an order is drawn with :attr:`order_seed` even by a sampler with its own generator."""
         self.worker_seed: int | None = None
         """What the seed that a worker gets with each batch is made of; ``None`` where no worker fetches."""
         self.seed_shard = share.shard
@@ -70,7 +70,7 @@ class ShardedSampler(Sampler[Any]):
         self.has_begun = False
         """Whether the order of the pass is drawn."""
         self.real: dict[int, Real] = {}
-        """For each incomplete global batch of the pass, by number from its start: what of it is no padding."""
+        """For each incomplete global batch of the pass, by number from its start: what of it is not padding."""
         if share.split and share.shards > 1:
             check_split(batch_size, is_batches, share.shards)
         self.units = 1 if share.split or share.shards == 1 else share.shards

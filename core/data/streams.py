@@ -91,7 +91,7 @@ def stream_steps(total: int, batch_size: int | None, drop_last: bool, share: Sha
 
 
 class _Marked:
-    """The last item of an incomplete global batch, with what of that batch is no padding."""
+    """The last item of an incomplete global batch, with what of that batch is not padding."""
 
     __slots__ = ("item", "real")
 
@@ -104,7 +104,7 @@ class MarkedCollate:
 
     Args:
         collate: The user's own.
-        in_pairs: Whether a batch comes with what of its global batch is no padding, or ``None`` where all is.
+        in_pairs: Whether a batch comes with what of its global batch is not padding, or ``None`` where all is.
     """
 
     def __init__(self, collate: Callable[[Any], Any], in_pairs: bool) -> None:
@@ -123,7 +123,7 @@ class MarkedCollate:
 
 
 def _isolated(dataset: IterableDataset[Any], seed: int, size: int, offset: int) -> Iterator[list[Any]]:
-    """``size`` items at a time, drawn with generators of their own."""
+    """``size`` items at a time, drawn with their own generators."""
     with seeded(seed):
         stream = iter(dataset)
         next(islice(stream, offset, offset), None)  # skips so many

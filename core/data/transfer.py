@@ -15,7 +15,7 @@ __all__ = ["Transfer"]
 
 
 class Transfer:
-    """Copies batches to ``device``; on a stream of its own where the device has streams.
+    """Copies batches to ``device``; on a separate stream where the device has streams.
 
     :meth:`start` begins a copy, which runs while the device computes; :meth:`finish` makes the device's current stream
     wait for it, not the host.

@@ -32,7 +32,7 @@ def find_loggers(log_with: Any) -> list[type[Logger] | Logger]:
 
     Args:
         log_with: A name, an object, or a list of both. ``"all"`` stands for every logger that can be used: the built-in
-            ones whose package is installed, and those of installed distributions. ``None`` is no logger.
+            ones whose package is installed, and those of installed distributions. ``None`` is not a logger.
 
     Raises:
         BackendError: A named logger is broken, denied, incompatible or in conflict, or its package is not installed.

@@ -1,4 +1,4 @@
-"""Loggers that write files into a folder of their own: ``save_dir/project/version``."""
+"""Loggers that write files into their own folder: ``save_dir/project/version``."""
 
 from __future__ import annotations
 

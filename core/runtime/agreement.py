@@ -24,7 +24,7 @@ Row = tuple[str, str]
 """A place in a structure, such as ``tensor['loss']``, and what is there, such as ``(2, 3) float32``."""
 
 PADDING = "real samples"
-"""The row that says what of the newest batch is no padding."""
+"""The row that says what of the newest batch is not padding."""
 
 _HEADINGS = ("call", "line", PADDING)
 

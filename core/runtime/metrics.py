@@ -67,7 +67,7 @@ class MetricGathering(Collectives, LoaderState):
         if not all(is_tensor_row(row) for part in ([rows] if given is None else given) for row in part):
             if given is not None:
                 self._agree(CALL, [padding])
-            # A tuple with tensors next to objects is no list of the batch's items.
+            # A tuple with tensors next to objects is not a list of the batch's items.
             has_tensors = any(isinstance(leaf, Tensor) for _, leaf in leaves(input_data))
             return self._gather_listed(input_data, real, (list,) if has_tensors else (list, tuple))
         refuse_difference(given)

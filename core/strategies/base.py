@@ -80,8 +80,7 @@ class Strategy(ABC):
     """How it starts processes that nothing else has started: ``None`` for not at all; ``"script"`` runs the user's
     script again in each; any other name, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
     distributed_type: ClassVar[str | None] = None
-    """What :attr:`core.Runtime.distributed_type` is with it; by default ``MULTI_`` and the kind of device, or ``NO``
-    for one process."""
+    """:attr:`core.Runtime.distributed_type`; by default ``MULTI_`` and the kind of device, ``NO`` for one process."""
     engine_settings: Mapping[str, Any] = MappingProxyType({})
     """What scripts for Accelerate read, such as ``acme_plugin``; and ``device_mesh``, ``None`` before a run."""
     launch_command: ClassVar[str] = "torchrun"
@@ -267,10 +266,7 @@ class Strategy(ABC):
         return move_module(converted, self.root_device) if self.moves_modules else converted
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:
-        """The user's own module; ``module`` is that module or what :meth:`setup_module` returned for it.
-
-        Override it if :meth:`setup_module` wraps the module in anything but a :class:`core.strategies.ModuleWrapper`.
-        """
+        """The user's own module; ``module`` is that module or what :meth:`setup_module` returned for it."""
         return unwrap_module(module)
 
     def inference_module(self, module: nn.Module) -> nn.Module:

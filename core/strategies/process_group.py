@@ -28,7 +28,7 @@ from core.strategies.board import Board, lost_store, wait_for_key
 from core.strategies.launchers.base import ended_by_exception, note_failure
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore has no type of its own
+    from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed
 else:
     from torch.distributed import TCPStore
 

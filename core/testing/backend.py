@@ -72,7 +72,7 @@ class BackendUnderTest:
 
     @property
     def is_served(self) -> bool:
-        """Whether another backend's ``discover`` provides the name, so that it has no metadata of its own."""
+        """Whether another backend's ``discover`` provides the name, so that it has no metadata."""
         return self.name != self.row.name
 
     @property

@@ -1,4 +1,4 @@
-"""Running Python in a process of its own that has the simulated device within reach."""
+"""Running Python in a separate process that has the simulated device within reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RunSimulated = Callable[..., str]
 def run_simulated(tmp_path: Path) -> RunSimulated:
     """Run ``python *args`` where ``simx`` can be imported; what it prints, once it and all it started are gone.
 
-    A process of its own, since torch takes a device type from outside for good: no other test may see it.
+    A separate process, since torch takes a device type from outside for good: no other test may see it.
     """
 
     def run(*args: str | Path, devices: int = 2, timeout: float = 120) -> str:

@@ -270,7 +270,7 @@ def test_copies_of_objects() -> None:
 
 
 def test_pinned_batches() -> None:
-    """A loader with ``pin_memory=True`` hands over pinned batches, which come to the device without blocking."""
+    """A loader with ``pin_memory=True`` hands over pinned batches, which move to the device without blocking."""
     batches = list(DataLoader([0.0, 1.0, 2.0, 3.0], batch_size=2, pin_memory=True))  # type: ignore[arg-type]
     assert all(batch.is_pinned() for batch in batches)
     assert not torch.ones(2).is_pinned()

@@ -123,7 +123,7 @@ class TestFiveMethods:
         assert Child().parse_devices([0, 1]) == [1, 0]
 
     def test_the_rest_has_defaults(self, cls: type[Accelerator], module: SimpleNamespace) -> None:
-        """Everything that a run asks beside the five works without being written."""
+        """Everything that a run asks in addition to the five works without being written."""
         accelerator = cls()
         selected: list[int] = []
         module.set_device = selected.append
@@ -245,7 +245,7 @@ class TestDevice:
             _Acme().set_rng_state(torch.tensor([8], dtype=torch.uint8), _DEVICE)
 
     def test_without_any_module(self) -> None:
-        """A device type for which torch has no module at all is refused in the same words."""
+        """A device type for which torch has no module at all is refused with the same message."""
         with pytest.raises(BackendError, match=r"device 'ipu:0' needs torch\.ipu\.get_rng_state"):
             _Acme().get_rng_state(torch.device("ipu", 0))
         _Acme().synchronize(torch.device("ipu", 0))
@@ -278,7 +278,7 @@ class TestProcessGroupBackend:
             _Acme().process_group_backend(_DEVICE)
 
     def test_torch_without_distributed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A torch that was built without ``torch.distributed`` is refused in the same words."""
+        """A torch that was built without ``torch.distributed`` is refused with the same message."""
         monkeypatch.setattr(dist, "is_available", lambda: False)
         with pytest.raises(BackendError, match=r"no backend for device type 'cpu' \(only for: none"):
             _Acme().process_group_backend(torch.device("cpu"))

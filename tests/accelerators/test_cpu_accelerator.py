@@ -55,7 +55,7 @@ def test_stats_follow_memory() -> None:
 
 
 def test_stats_of_a_host_that_tells_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the host does not tell is left out, and is no error."""
+    """What the host does not tell is left out, and is not an error."""
     monkeypatch.setattr(Path, "exists", lambda path: False)
     monkeypatch.delattr("os.getloadavg")
     assert list(CPUAccelerator().get_device_stats("cpu")) == ["process_cpu_seconds"]

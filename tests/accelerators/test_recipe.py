@@ -32,7 +32,7 @@ def test_no_plugin_on_one(run_simulated: RunSimulated) -> None:
 
 @pytest.mark.slow
 def test_no_plugin_on_two(run_simulated: RunSimulated) -> None:
-    """Without a word, training takes all its devices, and their own collective backend."""
+    """Without any argument, training takes all its devices, and their own collective backend."""
     output = run_simulated(_SCRIPTS / "neutral_two.py")
     assert "rank 0 of 2: trained on simx:0" in output
     assert "rank 1 of 2: trained on simx:1" in output

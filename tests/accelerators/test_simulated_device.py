@@ -1,4 +1,4 @@
-"""The simulated device, and the accelerator that serves it: each in processes of their own."""
+"""The simulated device, and the accelerator that serves it: each in separate processes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from core.accelerators import TorchDeviceAccelerator
 from core.accelerators.torch_device import device_types
 from core.errors import BackendError, UnknownNameError
 
-pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="this torch has a device of its own")
+pytestmark = pytest.mark.skipif(torch.accelerator.is_available(), reason="this torch has its own device")
 
 # A type that torch knows and has no module for, so that a test can put one there.
 _TYPE = "hpu"
@@ -27,14 +27,14 @@ def _broken() -> int:
 
 
 def test_nothing_reported() -> None:
-    """The host's own CPU is no device type, and asking for the best device where there is none is refused."""
+    """The host's own CPU is not a device type, and asking for the best device where there is none is refused."""
     assert device_types() == ()
     with pytest.raises(BackendError, match="torch reports no device on this machine"):
         TorchDeviceAccelerator()
 
 
 def test_a_type_that_is_not_there() -> None:
-    """A type that torch knows and has no device of is unavailable, which is no error; it has no device to give."""
+    """A type that torch knows and has no device of is unavailable, which is not an error; it has no device to give."""
     accelerator = TorchDeviceAccelerator(_TYPE)
     assert accelerator.name == _TYPE
     assert accelerator.is_available() is False
@@ -44,7 +44,7 @@ def test_a_type_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("name", ["acme", "cpu", "hpu:1", ""])
 def test_names_that_are_no_device_types(name: str) -> None:
-    """A word that torch knows as no device type is refused; so is the CPU, which has its own accelerator."""
+    """A name that is not a device type of torch is refused; so is the CPU, which has its own accelerator."""
     with pytest.raises(UnknownNameError, match=f"name='{name}': not a device type that this torch supports"):
         TorchDeviceAccelerator(name)
 

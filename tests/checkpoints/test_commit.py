@@ -212,7 +212,7 @@ def fail() -> None:
 def test_a_save_that_dies_leaves_the_old_or_the_new(
     scene: str, die: Callable[[Callable[[], None], int], None], tmp_path: Path
 ) -> None:
-    """At every step of the protocol; and the next save beside it takes all leftovers away."""
+    """At every step of the protocol; and the next save next to it takes all leftovers away."""
     prepare, saver, reader = SCENES[scene]
     count = tmp_path / "count" / "c"
     count.parent.mkdir()
@@ -314,7 +314,7 @@ def test_everything_is_on_disk_before_it_is_committed(tmp_path: Path, monkeypatc
     assert events[commit + 1 :] == ["new"]
 
 
-# -- processes beside each other -----------------------------------------------------------------------------------
+# -- processes next to each other -----------------------------------------------------------------------------------
 
 
 def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
         assert os.read(ready, 1) == b"!"
         (rest,) = tmp_path.glob(".core-tmp-*")
         assert 1e6 < (rest / "c" / "shard-00000.pt").stat().st_size < 20e6
-        IO.save_checkpoint(NEW, tmp_path / "beside")
+        IO.save_checkpoint(NEW, tmp_path / "next")
         assert rest.exists()
     finally:
         os.kill(child, signal.SIGKILL)
@@ -347,8 +347,8 @@ def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
         os.close(ready)
         os.close(tell)
     assert found(tmp_path / "c", IO) == "old"
-    IO.save_checkpoint(NEW, tmp_path / "beside")
-    assert sorted(os.listdir(tmp_path)) == ["beside", "c"]
+    IO.save_checkpoint(NEW, tmp_path / "next")
+    assert sorted(os.listdir(tmp_path)) == ["c", "next"]
 
 
 def test_rests_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_map_location_is_torchs(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_what_the_strategy_says_of_the_run(tmp_path: Path) -> None:
-    """World size, strategy and versions stand in readable JSON, beside size and checksum of each file."""
+    """World size, strategy and versions stand in readable JSON, next to size and checksum of each file."""
     run = {"world_size": 4, "strategy": "ddp", "versions": {"torch-hal-acme": "1.2"}, "more": torch.ones(1)}
     IO.save_checkpoint({"core": run}, tmp_path / "c")
     content = json.loads((tmp_path / "c" / "manifest.json").read_text())

@@ -49,7 +49,9 @@ def test_both_ways_to_run_a_verb_are_the_same(verb: str) -> None:
     assert (by_table.returncode, by_module.returncode) == (0, 0), by_table.stderr + by_module.stderr
     assert f"usage: python -m core {verb} [" in by_table.stdout
     assert f"usage: python -m {module} [" in by_module.stdout
-    options = [{word for word in text.split() if word.startswith("--")} for text in (by_table.stdout, by_module.stdout)]
+    options = [
+        {option for option in text.split() if option.startswith("--")} for text in (by_table.stdout, by_module.stdout)
+    ]
     assert options[0] == options[1]
 
 

@@ -44,7 +44,7 @@ class Position(IterableDataset[int]):
 
 
 @needs("torchdata")
-@pytest.mark.filterwarnings("ignore")  # of its own
+@pytest.mark.filterwarnings("ignore")  # from the library
 @pytest.mark.parametrize("make", [Numbers, Stream])
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("workers", [0, 2])
@@ -66,9 +66,9 @@ def test_stateful_data_loader(workers: int, shards: int, make: Any) -> None:
 
 
 @needs("torchdata")
-@pytest.mark.filterwarnings("ignore")  # of its own
+@pytest.mark.filterwarnings("ignore")  # from the library
 def test_use_stateful_dataloader() -> None:
-    """A data set with a state of its own does not read again what it had read."""
+    """A data set with its own state does not read again what it had read."""
     settings = DataSettings(use_stateful_dataloader=True)
     loader = prepared(lambda: DataLoader(Position(20), 4), 1, settings=settings)[0]
     batches = iter(loader)
@@ -91,7 +91,7 @@ def test_use_stateful_dataloader_without_torchdata() -> None:
 
 
 @needs("webdataset")
-@pytest.mark.filterwarnings("ignore")  # of its own
+@pytest.mark.filterwarnings("ignore")  # from the library
 def test_webdataset(tmp_path: Path) -> None:
     """Is sharded, unless it splits its shards among the processes itself."""
     import webdataset

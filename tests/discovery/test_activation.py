@@ -120,7 +120,7 @@ def test_undeclared_name_is_not_used(plugin: Plugin) -> None:
 
 
 def test_prints_are_kept(plugin: Plugin, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
-    """What a plugin prints is kept and logged, does not reach our output, and is no failure."""
+    """What a plugin prints is kept and logged, does not reach our output, and is not a failure."""
     code = (
         "import sys\nprint('welcome')\nsys.stderr.writelines(['to', 'all'])\n"
         + HOOK

@@ -162,7 +162,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each kind by itself in a directory of its own."""
+    """Each kind by itself in its own directory."""
     directories = {}
     for kind in KINDS:
         package = distribution_of(kind).replace("-", "_")
@@ -214,7 +214,7 @@ def test_probe_tells_the_true_cause(kind: str, probed: dict[str, Any]) -> None:
 
 
 def test_all_others_are_fine(plain: dict[str, Any], probed: dict[str, Any]) -> None:
-    """core's own backends and a good plugin are in their true state beside fifteen broken ones."""
+    """core's own backends and a good plugin are in their true state next to fifteen broken ones."""
     assert {row["state"] for row in rows_of(plain, "torch-hal")} == {"installed"}
     assert {row["state"] for row in rows_of(probed, "torch-hal")} == {"available", "unavailable"}
     (good,) = rows_of(probed, "torch-hal-good")
@@ -225,7 +225,7 @@ def test_all_others_are_fine(plain: dict[str, Any], probed: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_listing_beside_one(kind: str, alone: dict[str, Path]) -> None:
-    """Beside each broken plugin alone the listing works, and --strict fails exactly where metadata shows it broken."""
+    """Next to each broken plugin alone the listing works, and --strict fails exactly where metadata shows it broken."""
     found, code = listing(path=alone[kind])
     assert code == (KINDS[kind].plain != "installed")
     assert {row["state"] for row in rows_of(found, "torch-hal")} == {"installed"}
@@ -311,7 +311,7 @@ def check_trained(printed: str) -> None:
 
 
 def test_training_on_cpu_works_beside_all(installed: Path, tmp_path: Path) -> None:
-    """Training works on the CPU by name and by ``auto`` beside all broken plugins."""
+    """Training works on the CPU by name and by ``auto`` next to all broken plugins."""
     path = tmp_path / "site"
     shutil.copytree(installed, path)
     for good in path.glob("torch_hal_good*"):  # it offers two devices, which are not there
@@ -324,7 +324,7 @@ def test_training_on_cpu_works_beside_all(installed: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_training_on_cpu_works_beside_each(alone: dict[str, Path], tmp_path: Path) -> None:
-    """So it does beside each alone, in a process that has imported nothing of core before."""
+    """So it does next to each alone, in a process that has imported nothing of core before."""
     for kind, path in alone.items():
         shutil.copytree(path, tmp_path / kind)
     command = [sys.executable, "-c", BESIDE_EACH, TRAINING, *(str(tmp_path / kind) for kind in alone)]

@@ -84,7 +84,7 @@ def test_table(site: Path) -> None:
 
 
 def test_long_names_stay_within_80_columns(site: Path) -> None:
-    """A name that leaves no room for the rest has a line of its own."""
+    """A name that leaves no room for the rest has its own line."""
     name = "a_name_that_is_so_long_that_nobody_would_ever_want_to_type_it"
     lay_down(site, files_of("torch-hal-long", "1.0", f"[core.strategies]\n{name} = long\n"))
     lines = run_list(environ=environment(site)).stdout.splitlines()
@@ -148,7 +148,7 @@ def test_denied_is_shown(site: Path) -> None:
 
 
 def test_setting_without_effect_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """A word of CORE_PLUGINS that nobody answers to is a warning under the table."""
+    """A name in CORE_PLUGINS that belongs to no plugin is a warning under the table."""
     assert main([], environ={"CORE_PLUGINS": "-cpuu"}) == 0
     assert "warning: CORE_PLUGINS: '-cpuu' does not name an installed" in capsys.readouterr().out
 
@@ -265,7 +265,7 @@ class Serving(CPUAccelerator):
 
 
 def test_probe_leaves_names_to_those_who_have_them(tmp_path: Path) -> None:
-    """An accelerator that serves further names has the devices of those alone that nobody else has, as in a run."""
+    """An accelerator that serves further names has the devices of those alone that no one else has, as in a run."""
     lay_down(
         tmp_path,
         {

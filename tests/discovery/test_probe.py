@@ -169,7 +169,7 @@ def test_environment_variables_are_those_given(ask: Detect) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads process states from /proc")
 def test_nothing_is_left_running(ask: Detect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child that a function started is ended, and a thread that it left running keeps nobody waiting."""
+    """A child that a function started is ended, and a thread that it left running keeps no one waiting."""
     monkeypatch.setenv("ACME_NOTES", str(tmp_path / "child"))
     results = ask("leaves_a_child", "leaves_a_thread")
     assert {result.count for result in results.values()} == {1}

@@ -1,4 +1,4 @@
-"""The registry: who a word means, and why it may mean nobody."""
+"""The registry: which backends a name means, and why it may mean none."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[module]
 
 
-def names(registry: Registry, word: str) -> list[str]:
-    return [spec.name for spec in registry.find("accelerator", word)]
+def names(registry: Registry, name: str) -> list[str]:
+    return [spec.name for spec in registry.find("accelerator", name)]
 
 
 def imported() -> set[str]:
@@ -102,21 +102,21 @@ def test_reading_and_listing_activate_nothing(site: Path) -> None:
 
 
 def test_shared_alias_means_all_by_priority(site: Path) -> None:
-    """A word that is nobody's name means all who claim it as an alias, best priority first, then by name."""
+    """A name that no backend has means all that claim it as an alias, best priority first, then by name."""
     registry = Registry.read({})
     assert names(registry, "gpu") == ["sim_b", "sim_a", "sim_c"]
     assert names(registry, "sim_c!") == ["sim_c"]
 
 
 def test_name_goes_before_alias(site: Path) -> None:
-    """A word that is somebody's name means that one alone, whoever claims it as an alias."""
+    """A backend's name means that backend alone, whichever others claim it as an alias."""
     add_plugin(site, "gpu")
     assert names(Registry.read({}), "gpu") == ["gpu"]
     assert imported() == {"torch_hal_gpu"}
 
 
 def test_unknown_word_names_the_nearest(site: Path) -> None:
-    """A word that nobody claims is refused with the argument, the word, what is valid and what is near."""
+    """A name that no backend claims is refused with the argument, the name, the valid names and the nearest."""
     with pytest.raises(UnknownNameError) as caught:
         Registry.read({}).find("accelerator", "sim-a", argument="CORE_ACCELERATOR")
     assert "CORE_ACCELERATOR='sim-a'" in str(caught.value)
@@ -192,7 +192,7 @@ def test_broken_plugin_shows_its_cause(site: Path) -> None:
 
 
 def test_broken_plugin_harms_no_other(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """All usable backends are had beside broken ones, which are recorded and logged."""
+    """All usable backends are had next to broken ones, which are recorded and logged."""
     add_plugin(site, "broken", code="raise SystemExit(1)")
     registry = Registry.read({})
     assert [spec.name for spec in registry.specs("accelerator")] == ["cpu", "sim_a", "sim_b", "sim_c", "torch"]
@@ -238,7 +238,7 @@ def test_registries_are_independent(site: Path) -> None:
 
 
 def test_misspelt_setting_is_told(site: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A word of CORE_PLUGINS that nobody answers to is logged; a malformed one is refused."""
+    """A name in CORE_PLUGINS that belongs to no plugin is logged; a malformed one is refused."""
     Registry.read({"CORE_PLUGINS": "-sim_z"})
     assert "'-sim_z' does not name an installed backend or distribution" in caplog.text
     with pytest.raises(ConfigurationError, match="CORE_PLUGINS"):
@@ -339,7 +339,7 @@ def test_registered_name_replaces_an_unusable_one(site: Path, in_code: registrat
     ],
 )
 def test_target_that_cannot_be_used(target: str, reason: str, site: Path) -> None:
-    """Loading a target that is no usable class raises an error with the backend, the target and the true cause."""
+    """Loading a target that is not a usable class raises an error with the backend, the target and the true cause."""
     lay_down(site, {"torch_hal_sim_a/exits.py": "raise SystemExit(7)"})
     with pytest.raises(BackendError) as caught:
         Registry.read({}).load(AcceleratorSpec(name="mine", target=target))

@@ -204,7 +204,7 @@ def test_damaged_metadata_is_a_row(
 
 
 def test_undecodable_bytes_elsewhere_do_no_harm(tmp_path: Path) -> None:
-    """Only what is needed of METADATA has to be readable: a description in another encoding is no fault."""
+    """Only what is needed of METADATA has to be readable: a description in another encoding is not a fault."""
     info = "torch_hal_acme-1.2.dist-info"
     lay_down(tmp_path, {f"{info}/entry_points.txt": ENTRY_POINTS, f"{info}/METADATA": METADATA})
     (row,) = rows_of("torch-hal-acme", [str(tmp_path)])
@@ -231,7 +231,7 @@ def test_two_versions_in_one_directory(tmp_path: Path) -> None:
 
 
 def test_what_pip_left_behind_is_passed_over(tmp_path: Path) -> None:
-    """A directory that pip renamed and could not remove is no second claimant."""
+    """A directory that pip renamed and could not remove is not a second claimant."""
     leftover = {name.replace("torch_hal", "~orch_hal", 1): content for name, content in acme("1.0").items()}
     lay_down(tmp_path, {**acme("1.1"), **leftover})
     rows = [row for row in scan([str(tmp_path)]) if not row.is_core]

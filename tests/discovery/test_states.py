@@ -36,9 +36,9 @@ def states(found: Survey) -> dict[str, str]:
     return {f"{row.name}@{row.distribution}": row.state for row in found.rows if not row.is_core}
 
 
-def changed(words: str) -> dict[str, str]:
-    """The states that ``words`` in CORE_PLUGINS changes."""
-    return dict(states(survey({"CORE_PLUGINS": words})).items() - states(survey({})).items())
+def changed(value: str) -> dict[str, str]:
+    """The states that ``value`` in CORE_PLUGINS changes."""
+    return dict(states(survey({"CORE_PLUGINS": value})).items() - states(survey({})).items())
 
 
 def test_without_a_setting(installed: Path) -> None:
@@ -57,7 +57,7 @@ def test_without_a_setting(installed: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("value", "expected"),
     [
         ("beta", {ACME: "denied", ACME2: "denied", RING: "denied"}),
         ("cpu", {ACME: "denied", ACME2: "denied", RING: "denied", BETA: "denied"}),
@@ -72,9 +72,9 @@ def test_without_a_setting(installed: Path) -> None:
         ("", {}),
     ],
 )
-def test_words(words: str, expected: dict[str, str], installed: Path) -> None:
-    """Each form of word allows, denies or decides as documented, by backend or by distribution."""
-    assert changed(words) == expected
+def test_entries(value: str, expected: dict[str, str], installed: Path) -> None:
+    """Each form of entry allows, denies or decides as documented, by backend or by distribution."""
+    assert changed(value) == expected
 
 
 def test_denial_says_why(installed: Path) -> None:
@@ -84,30 +84,30 @@ def test_denial_says_why(installed: Path) -> None:
     assert reasons["acme"] == "CORE_PLUGINS has -acme"
 
 
-@pytest.mark.parametrize("words", ["-cpu", "-torch-hal", "beta"])
-def test_cores_own_always_stay(words: str, installed: Path) -> None:
-    """No word denies a backend of core's own."""
-    assert {row.state for row in survey({"CORE_PLUGINS": words}).rows if row.is_core} == {"installed"}
+@pytest.mark.parametrize("value", ["-cpu", "-torch-hal", "beta"])
+def test_cores_own_always_stay(value: str, installed: Path) -> None:
+    """No entry denies one of core's own backends."""
+    assert {row.state for row in survey({"CORE_PLUGINS": value}).rows if row.is_core} == {"installed"}
 
 
 @pytest.mark.parametrize(
-    ("words", "warning"),
+    ("value", "warning"),
     [
         ("-bota", "CORE_PLUGINS: '-bota' does not name an installed backend or distribution. Did you mean 'beta'?"),
         ("acme@torch-hal-beta", "'acme@torch-hal-beta' does not name an installed"),
         ("-cpu", "CORE_PLUGINS: '-cpu' has no effect, because torch-hal's own backends are always allowed."),
     ],
 )
-def test_word_without_effect_is_told(words: str, warning: str, installed: Path) -> None:
-    """A word that changes nothing, as a misspelt one, is a warning."""
-    assert warning in survey({"CORE_PLUGINS": words}).warnings[0]
+def test_an_entry_without_effect_is_a_warning(value: str, warning: str, installed: Path) -> None:
+    """An entry that changes nothing, such as a misspelt one, is a warning."""
+    assert warning in survey({"CORE_PLUGINS": value}).warnings[0]
 
 
-@pytest.mark.parametrize("words", ["-", "--acme", "acme@", "@torch-hal-acme", "-@x", "acme beta", "beta,-"])
-def test_malformed_word_is_refused(words: str) -> None:
-    """A word of no valid form is an error that quotes it and the valid forms."""
+@pytest.mark.parametrize("value", ["-", "--acme", "acme@", "@torch-hal-acme", "-@x", "acme beta", "beta,-"])
+def test_a_malformed_entry_is_refused(value: str) -> None:
+    """An entry of no valid form is an error that quotes it and the valid forms."""
     with pytest.raises(ConfigurationError, match=r"CORE_PLUGINS: invalid entry .*\. Valid, .*<name>@<distrib"):
-        survey({"CORE_PLUGINS": words})
+        survey({"CORE_PLUGINS": value})
 
 
 @pytest.mark.parametrize(

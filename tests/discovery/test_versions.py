@@ -45,7 +45,7 @@ def test_agrees_with_packaging(requirement: str) -> None:
 
 @pytest.mark.parametrize("requirement", ["torch-hal>=", "torch-hal>=banana", "torch-hal~=1", "torch-hal 0.1"])
 def test_unreadable_requirement_is_named(requirement: str) -> None:
-    """A requirement that is no requirement is not met, and is quoted."""
+    """A requirement that is not a requirement is not met, and is quoted."""
     assert f"its requirement {requirement!r} cannot be read" in unmet(requirement, "0.1.0")
 
 

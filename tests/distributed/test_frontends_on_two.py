@@ -1,4 +1,4 @@
-"""What Trainer and Runtime do on two processes, beside training."""
+"""What Trainer and Runtime do on two processes, besides training."""
 
 from __future__ import annotations
 

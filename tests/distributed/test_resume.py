@@ -43,7 +43,7 @@ def test_resumed_run_equals_uninterrupted(
 
 @pytest.mark.slow
 def test_a_fit_goes_on_with_other_numbers_of_processes(tmp_path: Path) -> None:
-    """From one to two to three to one it comes to what one uninterrupted does; warnings say that bits may differ."""
+    """From one to two to three to one it gives what an uninterrupted run does; warnings say that bits may differ."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     whole.mkdir()
     broken.mkdir()

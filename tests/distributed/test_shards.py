@@ -51,7 +51,7 @@ def test_read_whole_with_and_without_a_process_group(said: dict[str, Any], out: 
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("case", "arguments"),
     [
         ("one cannot write", ["no such disk", "no such disk"]),
         ("unreadable", ["checkpoint['lambda']", "rank 0 could not do its part"]),
@@ -60,10 +60,10 @@ def test_read_whole_with_and_without_a_process_group(said: dict[str, Any], out: 
         ("damaged", ["SHA-256", "SHA-256"]),
     ],
 )
-def test_all_processes_fail_together(said: dict[str, Any], case: str, words: list[str]) -> None:
+def test_all_processes_fail_together(said: dict[str, Any], case: str, arguments: list[str]) -> None:
     """An error in one is an error in all; none waits for another."""
-    for text, word in zip(said[case], words, strict=True):
-        assert word in text
+    for text, fragment in zip(said[case], arguments, strict=True):
+        assert fragment in text
 
 
 def test_what_fails_leaves_what_was_there(said: dict[str, Any], out: Path) -> None:
@@ -105,7 +105,7 @@ def test_it_reads_and_writes_in_one_process(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    """Options that there are not, and what is no checkpoint or no device."""
+    """Options that there are not, and what is not a checkpoint or no device."""
     io = ShardedCheckpointIO()
     with pytest.raises(ConfigurationError, match="storage_options"):
         io.save_checkpoint({}, tmp_path / "one", storage_options={})

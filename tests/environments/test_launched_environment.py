@@ -1,4 +1,4 @@
-"""LaunchedEnvironment suffices for a scheduler that has variables of its own and names the main node in a list."""
+"""LaunchedEnvironment suffices for a scheduler that has its own variables and names the main node in a list."""
 
 from __future__ import annotations
 

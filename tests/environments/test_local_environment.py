@@ -30,7 +30,7 @@ def sizes(environment: LocalEnvironment) -> tuple[int, int, int]:
 
 
 def test_before_a_run() -> None:
-    """A process that nobody started is the only one until it is told the size of a run."""
+    """A process that no one started is the only one until it is told the size of a run."""
     environment = LocalEnvironment({})
     assert LocalEnvironment.detect({})
     assert sizes(environment) == (1, 1, 1)

@@ -64,7 +64,7 @@ def test_who_serves_the_store(said: str | None, hosts: bool) -> None:
     ],
 )
 def test_variables_that_make_no_sense(changes: dict[str, str], says: str) -> None:
-    """What contradicts itself or is no number is refused before anyone tries to meet."""
+    """What contradicts itself or is not a number is refused before anyone tries to meet."""
     with pytest.raises(ConfigurationError, match=r"environment variable.*(must be|Start the script with)") as caught:
         TorchElasticEnvironment({**TWO_MACHINES, **changes}).validate_settings(2, 2)
     assert says in str(caught.value)

@@ -11,7 +11,7 @@ PREFIX = "by declaration: "
 def torch_refuses_simulated_devices() -> str | None:
     """Why torch cannot run a backward pass on simulated HPU or MPS devices; ``None`` where it can.
 
-    A build of torch with an accelerator of its own refuses others that are not added from outside (``PrivateUse1``).
+    A build of torch with its own accelerator refuses others that are not added from outside (``PrivateUse1``).
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A function called in processes of its own, spawned and forked."""
+"""A function called in separate processes, spawned and forked."""
 
 from __future__ import annotations
 
@@ -165,10 +165,10 @@ def end_in_rank_1(environ: dict[str, str], how: str) -> None:
     group.leave()
 
 
-@pytest.mark.parametrize(("how", "words"), [("killed", "was killed by SIGKILL"), ("exits", "exited with code 3")])
-def test_a_worker_that_dies_is_named(how: str, words: str) -> None:
+@pytest.mark.parametrize(("how", "says"), [("killed", "was killed by SIGKILL"), ("exits", "exited with code 3")])
+def test_a_worker_that_dies_is_named(how: str, says: str) -> None:
     """Rank 0's error from the collective is not taken for the cause."""
-    with pytest.raises(LaunchError, match=rf"rank 1 \(process \d+\) {words}"):
+    with pytest.raises(LaunchError, match=rf"rank 1 \(process \d+\) {says}"):
         launch(end_in_rank_1, how)
 
 

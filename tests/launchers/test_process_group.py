@@ -133,7 +133,7 @@ def test_a_rank_that_does_not_come_is_named() -> None:
 
 
 def test_a_time_limit_is_a_timedelta() -> None:
-    """A bare number, whose unit nobody could tell, is refused when the strategy is made."""
+    """A bare number, whose unit no one could tell, is refused when the strategy is made."""
     with pytest.raises(WrongTypeError, match=r"timeout=60: must be a datetime.timedelta"):
         DDPStrategy(timeout=60)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The script that is started once more for each further process, in real processes."""
+"""The script that is started again for each further process, in real processes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_exception_in_another_rank_ends_the_run() -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_fails_is_not_held_by_a_collective_under_way() -> None:
-    """An exception ends a rank that has begun what nobody completes, and the run, within the time allowed."""
+    """An exception ends a rank that has begun what no one completes, and the run, within the time allowed."""
     with running("ranks.py", "rank_1_raises_with_work_under_way") as run:
         assert run.end(30) == 1
         assert run.gone_within(5)
@@ -105,7 +105,7 @@ def test_a_rank_that_does_not_notice_is_ended() -> None:
 
 @pytest.mark.slow
 def test_a_rank_that_does_not_end_is_ended() -> None:
-    """When all is well but another rank does not come to its end, the wait for it is bounded, and an error."""
+    """When all is well but another rank does not end, the wait for it is bounded, and an error."""
     with running("ranks.py", "rank_1_lingers") as run:
         assert run.end(30) == 1
         assert run.gone_within(5)
@@ -166,7 +166,7 @@ def test_what_is_no_script_is_refused(main_module: ModuleType, argv: list[str], 
 
 
 def test_a_notebook_is_refused(main_module: ModuleType) -> None:
-    """A kernel is started as a module, but what it runs is no file."""
+    """A kernel is started as a module, but what it runs is not a file."""
     del main_module.__file__
     with pytest.raises(LaunchError, match="an interactive session"):
         script_command(["python", "-m", "ipykernel_launcher", "-f", "kernel.json"], "acme")

@@ -31,7 +31,7 @@ def json_rows(logger: JSONLogger) -> list[dict[str, object]]:
 
 
 def test_csv_gains_columns_and_keeps_its_rows(tmp_path: Path) -> None:
-    """A metric that comes later has a column of its own; what was written before is unchanged; steps may go back."""
+    """A metric that comes later has its own column; what was written before is unchanged; steps may go back."""
     logger = CSVLogger(tmp_path, name="runs", version="")
     logger.log_metrics({"loss": 0.1}, step=1)
     logger.log_metrics({"loss": 1 / 3, "text": 'a "quoted", text\nof two lines'}, step=0)

@@ -134,9 +134,9 @@ def test_the_page_for_vendors(written: dict[str, Path]) -> None:
     for name in named:
         assert (written["accelerator"] / name).is_file(), name
     code = "".join(path.read_text("utf-8") for path in written["accelerator"].rglob("src/*/*.py"))
-    for word in ("count", "import_backend", "DEVICE_TYPE", "get_parallel_devices", "get_device_stats", "unsupported"):
-        assert word in page
-        assert word in code
+    for name in ("count", "import_backend", "DEVICE_TYPE", "get_parallel_devices", "get_device_stats", "unsupported"):
+        assert name in page
+        assert name in code
 
 
 BAD_NAMES = ["", "Acme", "acme!", "9acme", "acme-", "a--b", "../acme", "auto", "acmé", "a" * 31, "a b"]

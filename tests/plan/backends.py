@@ -44,9 +44,9 @@ TORCHRUN = {
 """What torchrun sets in the second of two processes."""
 
 
-def plan_of(environ: dict[str, str] | None = None, **words: Any) -> Plan:
-    """The Plan that the words give with these environment variables, and no others."""
-    return resolve(Request.read(environ=environ or {}, **words))
+def plan_of(environ: dict[str, str] | None = None, **arguments: Any) -> Plan:
+    """The Plan of these arguments with these environment variables, and no others."""
+    return resolve(Request.read(environ=environ or {}, **arguments))
 
 
 def rejected(choice: Choice) -> dict[str, str]:
@@ -110,11 +110,11 @@ PYTHON_S = {
 
 
 def refuse(
-    front_end: Callable[..., Any], words: dict[str, Any], error: type[CoreError], fragments: tuple[str, ...]
+    front_end: Callable[..., Any], arguments: dict[str, Any], error: type[CoreError], fragments: tuple[str, ...]
 ) -> None:
     """See the constructor raise that error, with all that its message must say."""
     with pytest.raises(error) as caught:
-        front_end(**words)
+        front_end(**arguments)
     assert isinstance(caught.value, PYTHON_S[error])
     for fragment in fragments:
         assert fragment in str(caught.value)

@@ -24,8 +24,8 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", refuse)
 
 
-def _explain(**words: Any) -> Any:
-    return resolve(Request.read(**words))
+def _explain(**arguments: Any) -> Any:
+    return resolve(Request.read(**arguments))
 
 
 @pytest.fixture(params=[Runtime, Trainer, _explain], ids=["Runtime", "Trainer", "explain"])

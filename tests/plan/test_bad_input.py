@@ -1,4 +1,4 @@
-"""Bad words are refused by the constructor of either front end, before any process starts.
+"""Bad arguments are refused by the constructor of either front end, before any process starts.
 
 Each error is a CoreError and one of Python's own, and names the argument, what was given and what is valid.
 """
@@ -94,10 +94,10 @@ UNKNOWN: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("word", "given", "says"), UNKNOWN)
-def test_unknown_names(front_end: Any, word: str, given: str, says: str) -> None:
-    """A name that nobody has is refused with the valid ones, and the nearest of them."""
-    refuse(front_end, {word: given}, UnknownNameError, (f"{word}={given!r}", "Valid: ", says))
+@pytest.mark.parametrize(("argument", "given", "says"), UNKNOWN)
+def test_unknown_names(front_end: Any, argument: str, given: str, says: str) -> None:
+    """An unknown name is refused with the valid ones, and the nearest of them."""
+    refuse(front_end, {argument: given}, UnknownNameError, (f"{argument}={given!r}", "Valid: ", says))
 
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -144,7 +144,7 @@ def test_the_wrong_type_of_object(front_end: Any, argument: str, given: Any, say
     ],
 )
 def test_the_wrong_kind_of_object_in_a_strategy(front_end: Any, argument: str, given: Any, says: str) -> None:
-    """What a strategy was given is checked as the front end's own words are, registered or not."""
+    """What a strategy was given is checked as the front end's own arguments are, registered or not."""
     refuse(front_end, {"strategy": DDPStrategy(**{argument: given})}, WrongTypeError, (says, "an instance of "))
     StrategyRegistry.register("wrong", DDPStrategy, **{argument: given})
     refuse(front_end, {"strategy": "wrong"}, WrongTypeError, (says, "an instance of "))
@@ -222,10 +222,10 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), CONTRADICTIONS, ids=[says[0][:40] for _, says in CONTRADICTIONS])
-def test_contradictory_words(front_end: Any, words: dict[str, Any], says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("arguments", "says"), CONTRADICTIONS, ids=[says[0][:40] for _, says in CONTRADICTIONS])
+def test_contradictory_arguments(front_end: Any, arguments: dict[str, Any], says: tuple[str, ...]) -> None:
     """A strategy that brings one part and an argument that names another: neither wins."""
-    refuse(front_end, words, ConfigurationError, (*says, "Pass only one of them"))
+    refuse(front_end, arguments, ConfigurationError, (*says, "Pass only one of them"))
 
 
 STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
@@ -322,10 +322,10 @@ STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "error", "says"), STRATEGIES, ids=[says[0] for *_, says in STRATEGIES])
-def test_strategies(front_end: Any, words: dict[str, Any], error: type[CoreError], says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("arguments", "error", "says"), STRATEGIES, ids=[says[0] for *_, says in STRATEGIES])
+def test_strategies(front_end: Any, arguments: dict[str, Any], error: type[CoreError], says: tuple[str, ...]) -> None:
     """A strategy that does not serve what was asked for, or cannot be made as it was registered."""
-    refuse(front_end, words, error, says)
+    refuse(front_end, arguments, error, says)
 
 
 BACKENDS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -339,10 +339,10 @@ BACKENDS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), BACKENDS, ids=[f"{says[0]} {says[1]}"[:50] for _, says in BACKENDS])
-def test_named_backends_that_cannot_be_used(front_end: Any, words: dict[str, Any], says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("arguments", "says"), BACKENDS, ids=[f"{says[0]} {says[1]}"[:50] for _, says in BACKENDS])
+def test_named_backends_that_cannot_be_used(front_end: Any, arguments: dict[str, Any], says: tuple[str, ...]) -> None:
     """What was named and is absent or broken is refused with its true cause, and nothing else is taken."""
-    refuse(front_end, words, BackendError, says)
+    refuse(front_end, arguments, BackendError, says)
 
 
 def test_a_backend_s_own_refusal(front_end: Any) -> None:
@@ -421,7 +421,7 @@ ARGUMENTS: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("words", "error", "says"), ARGUMENTS, ids=[says[0] for *_, says in ARGUMENTS])
-def test_arguments_of_the_trainer(words: dict[str, Any], error: type[CoreError], says: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("arguments", "error", "says"), ARGUMENTS, ids=[says[0] for *_, says in ARGUMENTS])
+def test_arguments_of_the_trainer(arguments: dict[str, Any], error: type[CoreError], says: tuple[str, ...]) -> None:
     """The Trainer's own numbers and objects are checked on construction, too."""
-    refuse(Trainer, words, error, says)
+    refuse(Trainer, arguments, error, says)

@@ -86,19 +86,19 @@ ENVIRONMENTS: list[tuple[dict[str, str], dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("environ", "words", "says"), ENVIRONMENTS, ids=[says[0] for _, _, says in ENVIRONMENTS])
+@pytest.mark.parametrize(("environ", "arguments", "says"), ENVIRONMENTS, ids=[says[0] for _, _, says in ENVIRONMENTS])
 def test_what_the_launcher_contradicts(
     front_end: Any,
     environ: dict[str, str],
-    words: dict[str, Any],
+    arguments: dict[str, Any],
     says: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More or fewer processes than were started, and ranks no one can use, are rejected: never two runs of rank 0."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    words = {word: given() if isinstance(given, type) else given for word, given in words.items()}
-    refuse(front_end, {"accelerator": "cpu", **words}, ConfigurationError, says)
+    arguments = {name: given() if isinstance(given, type) else given for name, given in arguments.items()}
+    refuse(front_end, {"accelerator": "cpu", **arguments}, ConfigurationError, says)
 
 
 def test_more_processes_than_devices(front_end: Any, monkeypatch: pytest.MonkeyPatch) -> None:

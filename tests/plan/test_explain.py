@@ -27,9 +27,9 @@ ARGUMENTS: list[dict[str, str]] = [
 ENVIRONMENTS: list[dict[str, str]] = [{}, {"CORE_PRECISION": "bf16", "CORE_DEVICES": "2"}, TORCHRUN]
 
 
-def arguments(words: dict[str, str]) -> list[str]:
-    """The words as the command takes them."""
-    return [f"--{word.replace('_', '-')}={value}" for word, value in words.items()]
+def arguments(options: dict[str, str]) -> list[str]:
+    """The arguments as the command takes them."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def hardware() -> None:
 
 
 @pytest.mark.usefixtures("hardware")
-@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=["bare", "words", "torchrun"])
-@pytest.mark.parametrize("words", ARGUMENTS, ids=lambda words: " ".join(words) or "nothing")
+@pytest.mark.parametrize("environ", ENVIRONMENTS, ids=["bare", "options", "torchrun"])
+@pytest.mark.parametrize("options", ARGUMENTS, ids=lambda options: " ".join(options) or "nothing")
 def test_it_prints_the_plan_that_the_front_ends_get(
-    words: dict[str, str],
+    options: dict[str, str],
     environ: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -53,19 +53,19 @@ def test_it_prints_the_plan_that_the_front_ends_get(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     front_ends: list[Any] = [Runtime, Trainer]
-    if environ is TORCHRUN and "local" in words.values():
-        assert main(arguments(words)) == 2
+    if environ is TORCHRUN and "local" in options.values():
+        assert main(arguments(options)) == 2
         message = capsys.readouterr().err.removeprefix("ConfigurationError: ").rstrip("\n")
         for front_end in front_ends:
             with pytest.raises(ValueError) as caught:
-                front_end(**words)
+                front_end(**options)
             assert str(caught.value) == message
         return
-    plans = [front_end(**words).plan for front_end in front_ends]
-    assert main([*arguments(words), "--json"]) == 0
+    plans = [front_end(**options).plan for front_end in front_ends]
+    assert main([*arguments(options), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [plan.to_dict() for plan in plans] == [printed, printed]
-    assert main(arguments(words)) == 0
+    assert main(arguments(options)) == 0
     assert capsys.readouterr().out == f"{plans[0]}\n"
 
 
@@ -123,24 +123,24 @@ def test_it_reads_well_in_80_columns(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_a_front_end_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the words give no run, exit code 2, nothing on stdout, and on stderr the error that front ends raise."""
-    for words in (
+    """Arguments that give no run: exit code 2, nothing on stdout, and on stderr the error that front ends raise."""
+    for options in (
         {"accelerator": "cup"},
         {"devices": "0"},
         {"precision": "17"},
         {"strategy": "ddp", "devices": "x"},
     ):
-        assert main(arguments(words)) == 2
+        assert main(arguments(options)) == 2
         out, err = capsys.readouterr()
         front_end: Any = Runtime
         with pytest.raises((ValueError, RuntimeError)) as caught:
-            front_end(**words)
+            front_end(**options)
         assert out == ""
         assert err == f"{type(caught.value).__name__}: {caught.value}\n"
 
 
 def test_the_command_itself(tmp_path: Path) -> None:
-    """``python -m core.explain`` gives the words' Plan, and takes the environment's."""
+    """``python -m core.explain`` gives the Plan of the arguments, and takes the environment's."""
     command = [sys.executable, "-m", "core.explain", "--devices", "2", "--json"]
     environ = {**os.environ, "CORE_PRECISION": "bf16"}
     result = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

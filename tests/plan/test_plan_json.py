@@ -27,13 +27,13 @@ PLANS: list[tuple[dict[str, str], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("environ", "words"), PLANS)
-def test_round_trip(environ: dict[str, str], words: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("environ", "arguments"), PLANS)
+def test_round_trip(environ: dict[str, str], arguments: dict[str, Any]) -> None:
     """A Plan that went through JSON is equal to what it was, reasons and candidates passed over included."""
     AcceleratorRegistry.register("two", TwoAccelerator, aliases=("gpu",))
     AcceleratorRegistry.register("absent", AbsentAccelerator, aliases=("gpu",))
     StrategyRegistry.register("mine", DDPStrategy, checkpoint_io=MyIO(), bucket_cap_mb=3)
-    plan = plan_of(environ, **words)
+    plan = plan_of(environ, **arguments)
     again = Plan.from_json(plan.to_json())
     assert again == plan
     assert again.to_dict() == plan.to_dict() == json.loads(plan.to_json(indent=2))

@@ -56,7 +56,7 @@ def test_ranks_set_by_hand() -> None:
 
 
 def test_a_single_process_may_say_so() -> None:
-    """RANK=0 of WORLD_SIZE=1, as some containers set it, is no reason to refuse."""
+    """RANK=0 of WORLD_SIZE=1, as some containers set it, is not a reason to refuse."""
     assert plan_of({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}).world_size == 1
 
 
@@ -95,7 +95,7 @@ def launched(plan: Any, local_rank: int = 1) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         {},
         {"accelerator": "cpu", "precision": 16},
@@ -106,13 +106,13 @@ def launched(plan: Any, local_rank: int = 1) -> dict[str, str]:
     ],
     ids=["nothing", "names", "registered strategy", "strategy object", "objects", "registered accelerator"],
 )
-def test_ranks_take_the_launcher_s_plan(words: dict[str, Any]) -> None:
-    """A process that was started has the Plan that started it, with live parts of its own."""
+def test_ranks_take_the_launcher_s_plan(arguments: dict[str, Any]) -> None:
+    """A process that was started has the Plan that started it, with its own live parts."""
     AcceleratorRegistry.register("registered", TwoAccelerator)
     StrategyRegistry.register("mine", DDPStrategy, checkpoint_io=MyIO(), precision_plugin="bf16")
-    words = {"devices": 2, **words}
-    plan = plan_of(**words)
-    taken = plan_of(launched(plan), **words)
+    arguments = {"devices": 2, **arguments}
+    plan = plan_of(**arguments)
+    taken = plan_of(launched(plan), **arguments)
     assert taken == plan.for_ranks()
     assert taken.parts["cluster_environment"].global_rank == 1
     kinds = ("accelerator", "strategy", "precision", "checkpoint_io")
@@ -121,21 +121,21 @@ def test_ranks_take_the_launcher_s_plan(words: dict[str, Any]) -> None:
 
 def test_ranks_do_not_scan_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was started for installed backends looks for nothing: it cannot find others than its launcher."""
-    words: dict[str, Any] = {"devices": 2, "strategy": "ddp_spawn", "precision": "bf16"}
-    environ = launched(plan_of(**words))
+    arguments: dict[str, Any] = {"devices": 2, "strategy": "ddp_spawn", "precision": "bf16"}
+    environ = launched(plan_of(**arguments))
     monkeypatch.setattr(Registry, "read", lambda *args, **kwargs: pytest.fail("it scans"))
-    assert plan_of(environ, **words).precision.name == "bf16-mixed"
+    assert plan_of(environ, **arguments).precision.name == "bf16-mixed"
 
 
 def test_other_words_in_a_process_that_was_started() -> None:
-    """A script's later run with other words is resolved anew, in the same processes; another size is refused."""
+    """A script's later run with other arguments is resolved again, in the same processes; another size is refused."""
     environ = launched(plan_of(devices=2))
     later = plan_of(environ, devices=2, precision="bf16-mixed")
     assert (later.precision.name, later.cluster_environment.name, later.launcher) == ("bf16-mixed", "local", None)
     assert plan_of(environ, precision="64-true").world_size == 2
-    for words in ({"devices": 1}, {"devices": 3}, {"devices": 2, "num_nodes": 2}):
+    for arguments in ({"devices": 1}, {"devices": 3}, {"devices": 2, "num_nodes": 2}):
         with pytest.raises(ConfigurationError, match="an earlier run of this script"):
-            plan_of(environ, **words)
+            plan_of(environ, **arguments)
 
 
 class _AcmeStrategy(DDPStrategy):

@@ -1,4 +1,4 @@
-"""Where a word comes from: the argument, else the environment, else ``auto``."""
+"""Where a name comes from: the argument, else the environment, else ``auto``."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ ARGUMENTS = [
     ("num_nodes", "CORE_NUM_NODES", "2", 1),
     ("precision", "CORE_PRECISION", "bf16", "64-true"),
 ]
-"""The word, its variable, a value there, another one as the argument."""
+"""The name, its variable, a value there, another one as the argument."""
 
 MACHINES = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
 
 
-def _reason(word: str, environ: dict[str, str], **words: Any) -> str:
-    plan = plan_of(environ, **words)
-    return str(plan.choices()[word].reason if word in plan.choices() else getattr(plan, f"{word}_reason"))
+def _reason(name: str, environ: dict[str, str], **arguments: Any) -> str:
+    plan = plan_of(environ, **arguments)
+    return str(plan.choices()[name].reason if name in plan.choices() else getattr(plan, f"{name}_reason"))
 
 
-@pytest.mark.parametrize(("word", "variable", "there", "argument"), ARGUMENTS)
-def test_an_argument_goes_before_the_environment(word: str, variable: str, there: str, argument: Any) -> None:
+@pytest.mark.parametrize(("name", "variable", "there", "argument"), ARGUMENTS)
+def test_an_argument_goes_before_the_environment(name: str, variable: str, there: str, argument: Any) -> None:
     """What was passed is used, whatever the variable says, and the Plan says that it was the argument."""
     environ = {variable: there, **MACHINES}
-    request = Request.read(environ=environ, **{word: argument})
-    assert getattr(request, word) == argument
-    assert request.sources[word] == "argument"
-    assert _reason(word, environ, **{word: argument}) == f"requested by {word}={argument!r}"
+    request = Request.read(environ=environ, **{name: argument})
+    assert getattr(request, name) == argument
+    assert request.sources[name] == "argument"
+    assert _reason(name, environ, **{name: argument}) == f"requested by {name}={argument!r}"
 
 
 @pytest.mark.parametrize("given", [{}, "auto"], ids=["left out", "auto"])
-@pytest.mark.parametrize(("word", "variable", "there", "argument"), ARGUMENTS)
-def test_the_environment_speaks_for_auto(word: str, variable: str, there: str, argument: Any, given: Any) -> None:
-    """Where nothing or ``auto`` was passed, the variable's word is used, and the Plan names the variable."""
-    words = {word: given} if given else {}
+@pytest.mark.parametrize(("name", "variable", "there", "argument"), ARGUMENTS)
+def test_the_environment_speaks_for_auto(name: str, variable: str, there: str, argument: Any, given: Any) -> None:
+    """Where nothing or ``auto`` was passed, the variable's name is used, and the Plan names the variable."""
+    arguments = {name: given} if given else {}
     environ = {variable: there, **MACHINES}
-    request = Request.read(environ=environ, **words)
-    assert str(getattr(request, word)) == there
-    assert request.sources[word] == variable
-    assert _reason(word, environ, **words) in (
+    request = Request.read(environ=environ, **arguments)
+    assert str(getattr(request, name)) == there
+    assert request.sources[name] == variable
+    assert _reason(name, environ, **arguments) in (
         f"requested by the environment variable {variable}={there!r}",
         f"requested by the environment variable {variable}={there}",
     )
 
 
 @pytest.mark.parametrize("environ", [{}, {variable: "auto" for _, variable, _, _ in ARGUMENTS}], ids=["unset", "auto"])
-def test_nobody_says_anything(environ: dict[str, str]) -> None:
-    """With no word, and with the word ``auto`` in a variable, all is left to choose; no reason names a source."""
+def test_nothing_is_requested(environ: dict[str, str]) -> None:
+    """Without arguments, and with ``auto`` in the variables, everything is chosen; no reason names a source."""
     request = Request.read(environ=environ)
     assert set(request.sources.values()) == {"default"}
-    assert all(request.argument(word).is_auto for word, *_ in ARGUMENTS)
+    assert all(request.argument(name).is_auto for name, *_ in ARGUMENTS)
     plan = plan_of(environ)
     reasons = [choice.reason for choice in plan.choices().values()] + [plan.devices_reason, plan.num_nodes_reason]
     assert not [reason for reason in reasons if "requested" in reason]
@@ -92,7 +92,7 @@ def test_both_front_ends_read_the_environment(front_end: Any, monkeypatch: pytes
     ],
 )
 def test_a_bad_word_in_the_environment_is_refused_under_its_own_name(variable: str, value: str) -> None:
-    """The error names the variable that holds the word, which the user may have forgotten, and the value."""
+    """The error names the variable that holds the name, which the user may have forgotten, and the value."""
     with pytest.raises(CoreError) as caught:
         plan_of({variable: value})
     assert variable in str(caught.value)
@@ -147,13 +147,13 @@ def test_precision_as_a_number(given: Any, kept: str) -> None:
 
 
 def test_a_word_that_is_none() -> None:
-    """A misspelt word is refused, not left out in silence; the nearest one is named."""
+    """A misspelt name is refused, not left out in silence; the nearest one is named."""
     with pytest.raises(ConfigurationError, match=r"unknown argument 'acelerator'\. Did you mean 'accelerator'"):
         Request.read(environ={}, acelerator="cpu")
 
 
 def test_words_as_plain_data() -> None:
-    """The words can be written as JSON, whatever object they are, and objects of other classes are other words."""
+    """Arguments can be written as JSON, whatever object they are, and objects of other classes are other arguments."""
     request = Request.read(
         environ={}, accelerator=CPUAccelerator(), devices=(np.int64(0), 1), precision=FullPrecision()
     )
@@ -165,6 +165,6 @@ def test_words_as_plain_data() -> None:
 
 
 def test_the_kind_of_object_is_checked() -> None:
-    """An object of another kind is refused when the words are read, before anything is looked up."""
+    """An object of another kind is refused when the arguments are read, before anything is looked up."""
     with pytest.raises(WrongTypeError, match=r"strategy has the wrong type: .*FullPrecision.*an instance of Strategy"):
         Request.read(environ={}, strategy=FullPrecision())

@@ -125,9 +125,9 @@ def test_a_device_type_that_cannot_be_asked_for_harms_nobody(monkeypatch: pytest
 def test_a_name_taken_from_an_installed_backend() -> None:
     """A class registered under an installed name is refused with both, by name and by ``auto``; nothing is guessed."""
     AcceleratorRegistry.register("cpu", TwoAccelerator)
-    for word in ("cpu", "auto"):
+    for name in ("cpu", "auto"):
         with pytest.raises(BackendError) as caught:
-            plan_of(accelerator=word)
+            plan_of(accelerator=name)
         assert "this process" in str(caught.value)
         assert "torch-hal" in str(caught.value)
 
@@ -150,7 +150,7 @@ def test_what_is_installed_and_unusable_is_a_candidate_passed_over(tmp_path: Pat
     assert ">=99" in reasons["newer"]
 
 
-# -- words that several claim ------------------------------------------------------------------------------------------
+# -- names that several claim ------------------------------------------------------------------------------------------
 
 
 def test_a_shared_alias_means_the_best_present_one() -> None:
@@ -170,7 +170,7 @@ def test_a_shared_alias_means_the_best_present_one() -> None:
 
 
 def test_a_shared_alias_of_which_none_is_there() -> None:
-    """Where none of those who claim a word is there, the error has each one's reason, and nothing else is taken."""
+    """Where no backend that claims a name is available, the error has the reason of each, and nothing else is used."""
     AcceleratorRegistry.register("absent", AbsentAccelerator, aliases=("gpu",))
     AcceleratorRegistry.register("broken", BrokenAccelerator, aliases=("gpu",))
     with pytest.raises(BackendError, match="accelerator='gpu'") as caught:
@@ -201,7 +201,7 @@ def test_a_shared_alias_of_another_kind_means_the_highest_priority() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "name"),
+    ("spelling", "name"),
     [
         ("auto", "32-true"),
         (64, "64-true"),
@@ -219,9 +219,9 @@ def test_a_shared_alias_of_another_kind_means_the_highest_priority() -> None:
         ("bf16-mixed", "bf16-mixed"),
     ],
 )
-def test_every_word_for_a_precision(word: Any, name: str) -> None:
+def test_every_spelling_of_a_precision(spelling: Any, name: str) -> None:
     """Six names, their numbers and aliases; the strategy gets the precision that the Plan names."""
-    runtime = Runtime(precision=word)
+    runtime = Runtime(precision=spelling)
     assert runtime.plan.precision.name == name
     assert runtime.strategy.precision.name == name
     runtime.teardown()
@@ -279,7 +279,7 @@ def test_the_plan_knows_how_a_registered_strategy_starts_processes(start_method:
 
 
 def test_a_process_group_backend_of_the_user_s() -> None:
-    """What was given to the strategy is used, by types of device as well, and the Plan says whose word it was."""
+    """What was given to the strategy is used, by types of device as well, and the Plan says who asked for it."""
     assert plan_of(devices=2).process_group_reason == "the default of strategy 'ddp' on accelerator 'cpu'"
     for backend in ("gloo", "cpu:gloo", "Gloo"):
         plan = plan_of(devices=2, strategy=DDPStrategy(process_group_backend=backend))
@@ -330,19 +330,19 @@ def test_a_spec_says_more_than_its_class() -> None:
         ),
     )
     assert resolve(Request.read(environ={}, accelerator="two"), registry).strategy.name == "narrow"
-    for words in ({"accelerator": "cpu"}, {"devices": 2, "num_nodes": 2}, {"precision": "bf16-mixed"}):
+    for arguments in ({"accelerator": "cpu"}, {"devices": 2, "num_nodes": 2}, {"precision": "bf16-mixed"}):
         environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "0"}
         with pytest.raises(ConfigurationError, match="strategy='narrow'"):
-            resolve(Request.read(environ=environ, strategy="narrow", **words), registry)
+            resolve(Request.read(environ=environ, strategy="narrow", **arguments), registry)
 
 
 def test_an_accelerator_that_serves_several_names() -> None:
-    """Each name that it serves now, best first, is asked for like one of its own; installed backends keep theirs."""
+    """Each name that it serves now, best first, is asked for like its other names; installed backends keep theirs."""
     serving = AcceleratorSpec(name="serving", target=_ServingAccelerator, discover=f"{__name__}:served")
     registry = registry_of(serving)
 
-    def plan_here(**words: Any) -> Plan:
-        return resolve(Request.read(environ={}, **words), registry)
+    def plan_here(**arguments: Any) -> Plan:
+        return resolve(Request.read(environ={}, **arguments), registry)
 
     assert plan_here().accelerator.name == "two_b"
     assert rejected(plan_here().accelerator).keys() == {"torch", "two_a", "cpu"}
@@ -361,7 +361,7 @@ def test_an_accelerator_that_serves_several_names() -> None:
 
 
 def test_parts_of_a_strategy_count_as_the_user_s_words() -> None:
-    """What a strategy object was given is what runs, and the Plan says where the word came from."""
+    """What a strategy object was given is what runs, and the Plan says where it came from."""
     accelerator, precision, checkpoint_io = CPUAccelerator(), MixedPrecision("bfloat16"), MyIO()
     given = DDPStrategy(
         accelerator=accelerator,
@@ -417,7 +417,7 @@ def test_parts_of_a_registered_strategy() -> None:
 
 
 def test_parts_of_an_accelerator_s_default_strategy() -> None:
-    """A default strategy's own parts are used as well, and contradict nobody in silence."""
+    """A default strategy's own parts are used as well, and contradictions are errors."""
     AcceleratorRegistry.register("own", type("Own", (TwoAccelerator,), {"default_parallel_strategy": "own_ddp"}))
     StrategyRegistry.register("own_ddp", DDPStrategy, precision_plugin="bf16-true")
     assert plan_of(accelerator="own").precision.name == "bf16-true"
@@ -432,7 +432,7 @@ def test_parts_of_an_accelerator_s_default_strategy() -> None:
 
 
 def test_resolving_changes_nothing() -> None:
-    """The same words give the same Plan again; neither the variables nor a given environment are changed by it."""
+    """The same arguments give the same Plan again; neither the variables nor a given environment are changed by it."""
     before = dict(os.environ)
     environment = LocalEnvironment({})
     request = Request.read(environ={}, devices=2, cluster_environment=environment)

@@ -27,7 +27,7 @@ class _PoorAccelerator(TwoAccelerator):
 
 @pytest.mark.parametrize("front_end", [Runtime, Trainer])
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (
             {"precision": "64-true"},
@@ -42,10 +42,10 @@ class _PoorAccelerator(TwoAccelerator):
     ],
     ids=str,
 )
-def test_what_the_hardware_lacks_is_refused_by_name(front_end: Any, words: dict[str, Any], message: str) -> None:
+def test_what_the_hardware_lacks_is_refused_by_name(front_end: Any, arguments: dict[str, Any], message: str) -> None:
     """A precision or a number of processes is refused with the accelerator's own reason; what it has is not."""
     with pytest.raises(ConfigurationError, match=message):
-        front_end(accelerator=_PoorAccelerator(), **{"devices": 1, **words})
+        front_end(accelerator=_PoorAccelerator(), **{"devices": 1, **arguments})
     assert (
         front_end(accelerator=_PoorAccelerator(), devices=1, precision="bf16-true").plan.precision.name == "bf16-true"
     )

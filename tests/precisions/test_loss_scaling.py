@@ -216,7 +216,7 @@ def test_a_resumed_scale_goes_on_bit_for_bit() -> None:
 
 
 def test_state_of_another_precision_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Going on in another precision works, and says that the loss scale starts anew or is not used."""
+    """Going on in another precision works, and says that the loss scale starts again or is not used."""
     fp16 = connected(init_scale=8.0)
     bf16 = MixedPrecision("bfloat16")
     bf16.connect("cpu")

@@ -37,15 +37,15 @@ BY_KIND: list[tuple[str, CodeRegistry, type[Any], type[Any]]] = [
 ]
 
 
-def found(kind: str, word: str) -> Any:
-    """What ``word`` means to a front end made now, without asking hardware."""
-    (spec,) = Registry.read({}).find(kind, word)
+def found(kind: str, name: str) -> Any:
+    """What ``name`` means to a front end made now, without asking hardware."""
+    (spec,) = Registry.read({}).find(kind, name)
     return spec
 
 
-def plan_of(**words: Any) -> Any:
-    """The Plan of these words, with no environment variables."""
-    return resolve(Request.read(environ={}, **words))
+def plan_of(**arguments: Any) -> Any:
+    """The Plan of these arguments, with no environment variables."""
+    return resolve(Request.read(environ={}, **arguments))
 
 
 @pytest.mark.parametrize(("kind", "registry", "cls", "other"), BY_KIND)
@@ -112,7 +112,7 @@ def test_further_arguments_reach_the_class() -> None:
     ],
 )
 def test_bad_arguments(name: Any, options: dict[str, Any], says: str) -> None:
-    """A name that nobody could ask for and other slips are refused when they are made."""
+    """A name that could never be asked for and other slips are refused when they are made."""
     with pytest.raises(ConfigurationError) as caught:
         AcceleratorRegistry.register(name, CPUAccelerator, **options)
     assert says in str(caught.value)
@@ -127,7 +127,7 @@ def test_text_that_is_no_target(target: str) -> None:
 
 
 def _cell() -> type[CPUAccelerator]:
-    """A notebook's cell, which defines its class anew each time it is run."""
+    """A notebook's cell, which defines its class again each time it is run."""
 
     class CellAccelerator(CPUAccelerator):
         pass
@@ -171,7 +171,7 @@ def test_removing() -> None:
 
 
 def test_a_name_of_an_installed_backend() -> None:
-    """Another class under an installed name is refused with both when it is asked for; the same class is no matter."""
+    """Another class under an installed name is refused with both when it is asked for; the same class is accepted."""
     StrategyRegistry.register("single_device", DDPStrategy)
     with pytest.raises(BackendError) as caught:
         plan_of(strategy="single_device")
@@ -230,7 +230,7 @@ def test_a_strategy_that_registers_itself() -> None:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_cell_with_a_class_that_registers_itself(times: int) -> None:
-    """A cell that is run again replaces its class without a word."""
+    """A cell that is run again replaces its class without a warning."""
     for _ in range(times):
 
         class CellAccelerator(CPUAccelerator):
@@ -266,7 +266,7 @@ class OddAccelerator(Accelerator):
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_by_object_and_by_name(by_name: bool) -> None:
-    """One class serves as an object and by name, and has the last word on which of its devices are meant."""
+    """One class serves as an object and by name, and decides which of its devices are meant."""
     AcceleratorRegistry.register("odd", OddAccelerator)
     accelerator = "odd" if by_name else OddAccelerator()
     plan = plan_of(accelerator=accelerator, devices=[1, 2], strategy=DDPStrategy(process_group_backend="meta:gloo"))

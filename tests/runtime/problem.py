@@ -12,9 +12,9 @@ from core import Runtime
 PRECISIONS = ["64-true", "32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"]
 
 
-def runtime(**words: Any) -> Runtime:
+def runtime(**arguments: Any) -> Runtime:
     """A Runtime on one process of the CPU."""
-    return Runtime(accelerator="cpu", devices=1, **words)
+    return Runtime(accelerator="cpu", devices=1, **arguments)
 
 
 def network() -> nn.Sequential:

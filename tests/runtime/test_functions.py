@@ -187,7 +187,7 @@ import torch
 from torch import nn
 from core import CoreError, LocalSGD, Runtime, find_executable_batch_size, notebook_launcher
 
-def train(word):
+def train(note):
     runtime = Runtime(accelerator="cpu", strategy="ddp")
     assert runtime.num_processes == 3, runtime.num_processes
     rank = runtime.process_index
@@ -233,7 +233,7 @@ def train(word):
                         parameter.copy_(mean)
     difference = max((a - b).detach().abs().max().item() for a, b in zip(model.parameters(), locals_[0].parameters()))
     everyone = runtime.gather(torch.tensor([found, *sizes])).tolist()
-    return word, everyone, difference, runtime.plan.precision.name
+    return note, everyone, difference, runtime.plan.precision.name
 
 if __name__ == "__main__":
     print(notebook_launcher(train, ("hello",), num_processes=3, mixed_precision="bf16"))
@@ -244,6 +244,6 @@ def test_three_processes(tmp_path: Path) -> None:
     """A function that makes its own Runtime is in one of three processes; they agree on a batch size; local SGD is."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace('mixed_precision="bf16"', 'mixed_precision="no"'))
-    word, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)
-    assert (word, everyone, precision) == ("hello", [4, 16, 8, 4] * 3, "32-true")
+    note, everyone, difference, precision = eval(run_python(script, cwd=tmp_path, warnings="error").stdout)
+    assert (note, everyone, precision) == ("hello", [4, 16, 8, 4] * 3, "32-true")
     assert difference < 1e-6

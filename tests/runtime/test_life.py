@@ -141,7 +141,7 @@ def test_a_strategy_that_runs_functions_is_given_one() -> None:
 
 
 def test_two_one_after_another() -> None:
-    """A second Runtime with other words does what it says, and leaves the first as it was."""
+    """A second Runtime with other arguments does what it says, and leaves the first as it was."""
     inputs, targets = batch()
     results: dict[str, torch.Tensor] = {}
     for name in ("16-mixed", "64-true", "32-true", "16-mixed"):
@@ -200,7 +200,7 @@ def test_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         {"accelerator": "cpuu"},
         {"strategy": "single_devise"},
@@ -214,11 +214,11 @@ def test_pickling() -> None:
         {"precision": object()},
     ],
 )
-def test_wrong_words_are_refused_on_construction(words: dict[str, Any]) -> None:
+def test_wrong_words_are_refused_on_construction(arguments: dict[str, Any]) -> None:
     """By name, with what was given."""
-    ((name, _),) = words.items()
+    ((name, _),) = arguments.items()
     with pytest.raises(CoreError, match=rf"^{name}\b"):
-        Runtime(**words)
+        Runtime(**arguments)
 
 
 def test_words_have_names() -> None:

@@ -94,7 +94,7 @@ def test_only_what_has_something_to_do_is_wrapped() -> None:
 
 
 class EngineStrategy(SingleDeviceStrategy):
-    """Has a backward of its own once there is an optimizer, as one with an engine."""
+    """Has another backward once there is an optimizer, as a strategy with an engine."""
 
     ready = False
 
@@ -110,7 +110,7 @@ class EngineStrategy(SingleDeviceStrategy):
 
 
 def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> None:
-    """A strategy may say so anew once its engine has module and optimizer."""
+    """A strategy may decide again once its engine has module and optimizer."""
     one = runtime(strategy=EngineStrategy())
     model = one.prepare(nn.Linear(1, 1))
     gradients = []

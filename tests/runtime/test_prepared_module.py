@@ -21,7 +21,7 @@ WRAPPING = [name for name in PRECISIONS if name != "32-true"]
 
 
 class Custom(nn.Module):
-    """A module with attributes and methods of its own."""
+    """A module with its own attributes and methods."""
 
     kind = "custom"
 
@@ -129,7 +129,7 @@ def test_modes_are_the_users() -> None:
 
 @pytest.mark.parametrize("copy_it", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_stand_alone(copy_it: Callable[[PreparedModule], PreparedModule]) -> None:
-    """A copy computes the same from parameters of its own, which its attributes and its state are about."""
+    """A copy computes the same from its own parameters, which its attributes and its state are about."""
     model, module = prepared()
     duplicate = copy_it(model)
     inputs = batch()[0]

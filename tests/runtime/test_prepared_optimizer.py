@@ -252,7 +252,7 @@ class TestCopies:
     """Of a prepared optimizer."""
 
     def test_deep(self) -> None:
-        """It steps parameters of its own, also where the user's class says how it is copied."""
+        """It steps its own parameters, also where the user's class says how it is copied."""
 
         class Copied(SGD):
             is_copy = False

@@ -1,4 +1,4 @@
-"""Saving and loading the parts of one's own loop."""
+"""Saving and loading the parts of your own loop."""
 
 from __future__ import annotations
 

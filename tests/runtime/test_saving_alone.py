@@ -22,7 +22,7 @@ def run_script(out: Path, script: str, *arguments: str, timeout: float = 200) ->
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_sharded"])
 def test_absent_and_late_processes(strategy: str, tmp_path: Path) -> None:
-    """Nobody waits for them for long; an error of one process is raised in all that came; training goes on."""
+    """No one waits for them for long; an error of one process is raised in all that came; training goes on."""
     first, second, third = said = run_script(tmp_path, "saving.py", strategy)
     needs_all = strategy == "ddp_sharded"
     for seconds, error in first["main only"]:

@@ -1,4 +1,4 @@
-"""The step of one's own loop on one process, in every precision."""
+"""The step of your own loop on one process, in every precision."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_backward_passes_arguments_on() -> None:
 
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_no_sync_on_one_process(name: str) -> None:
-    """There is nobody to wait for: gradients add up as ever."""
+    """There is no process to wait for: gradients add up as usual."""
     one = runtime(precision=name)
     module = network()
     model = one.prepare(module)
@@ -284,7 +284,7 @@ class TestPreparedOptimizer:
         assert not torch.equal(model[0].weight, before)
 
     def test_copies(self) -> None:
-        """A deep copy steps parameters of its own."""
+        """A deep copy steps its own parameters."""
         optimizer, own, *_ = self.prepared()
         duplicate = copy.deepcopy(optimizer)
         assert duplicate.param_groups[0]["lr"] == 0.1

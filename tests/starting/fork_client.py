@@ -45,29 +45,29 @@ def hand_over_if_it_trains() -> None:
         stand_for_it(channel, reader, task(what, position))
 
 
-def trains(what: str, words: list[str]) -> bool:
+def trains(what: str, arguments: list[str]) -> bool:
     """Whether a command that runs a script, a module or code, is one that imports torch."""
     if what == "script":
-        folder = Path(words[0]).absolute().parent
+        folder = Path(arguments[0]).absolute().parent
         return folder.name == "scripts" and "tests" in folder.parts
     if what == "-m":
-        kit = words[1] == "pytest" and "core.testing.plugin" in words
-        return kit or words[1] in ("core.testing.worker", "torch.distributed.run")
-    if what == "-c" and "multiprocessing.spawn" in words[1]:
+        kit = arguments[1] == "pytest" and "core.testing.plugin" in arguments
+        return kit or arguments[1] in ("core.testing.worker", "torch.distributed.run")
+    if what == "-c" and "multiprocessing.spawn" in arguments[1]:
         return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who spawns it was forked
-    return what == "-c" and "--conformance-child" in words[1]
+    return what == "-c" and "--conformance-child" in arguments[1]
 
 
 def what_python_runs(argv: list[str]) -> tuple[str, int]:
     """``"script"``, ``"-m"``, ``"-c"`` or nothing, and where in ``argv`` it says so."""
     position = 1
     while position < len(argv):
-        word = argv[position]
-        if not word.startswith("-"):
+        argument = argv[position]
+        if not argument.startswith("-"):
             return "script", position
-        if word in ("-m", "-c"):
-            return word, position
-        position += 2 if word in ("-W", "-X") else 1
+        if argument in ("-m", "-c"):
+            return argument, position
+        position += 2 if argument in ("-W", "-X") else 1
     return "", position
 
 
@@ -91,7 +91,7 @@ def task(what: str, position: int) -> dict[str, Any]:
     streams: tuple[Any, ...] = (sys.stdin, sys.stdout, sys.stderr)
     return {
         "what": what,
-        "words": sys.orig_argv[position:],
+        "arguments": sys.orig_argv[position:],
         "orig_argv": sys.orig_argv,
         "path": sys.path,
         "safe_path": sys.flags.safe_path,

@@ -201,7 +201,7 @@ def parent_of(process: int) -> int:
 
 def code_of(task: dict[str, Any], main: dict[str, Any]) -> CodeType:
     """What is to be run in the namespace ``main``, which is made that of a script, a module or code."""
-    words = task["words"]
+    arguments = task["arguments"]
     main.clear()
     main.update(
         __name__="__main__",
@@ -213,24 +213,24 @@ def code_of(task: dict[str, Any], main: dict[str, Any]) -> CodeType:
         __builtins__=builtins,
     )
     if task["what"] == "script":
-        path = words[0]
-        sys.argv = words
+        path = arguments[0]
+        sys.argv = arguments
         if not task["safe_path"]:
             sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
         path = os.path.abspath(path)
         main.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
         with open(path, "rb") as file:
             return compile(file.read(), path, "exec", dont_inherit=True)
-    sys.argv = [task["what"], *words[2:]]
+    sys.argv = [task["what"], *arguments[2:]]
     if not task["safe_path"]:
         sys.path.insert(0, os.getcwd() if task["what"] == "-m" else "")
     if task["what"] == "-c":
-        return compile(words[1], "<string>", "exec", dont_inherit=True)
-    return compile(f"__import__('runpy')._run_module_as_main({words[1]!r})", "<string>", "exec")
+        return compile(arguments[1], "<string>", "exec", dont_inherit=True)
+    return compile(f"__import__('runpy')._run_module_as_main({arguments[1]!r})", "<string>", "exec")
 
 
 def serve(file: int) -> CodeType:
-    """Serve; in each forked process, return what it is to run as ``__main__``.
+    """Serve; in each forked process, return the code that it runs as ``__main__``.
 
     Args:
         file: Of the listening socket.

@@ -17,11 +17,11 @@ WAITING = 64
 
 @contextmanager
 def forks(python: str, environ: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
-    """Serve forks of processes that have imported torch: of two, since each has its own order in sets of words.
+    """Serve forks of processes that have imported torch: of two, since each has its own order in sets of strings.
 
     Args:
         python: Their interpreter.
-        environ: Their variables beside this process's; this folder is on its path. So they must be in processes that
+        environ: Their variables next to this process's; this folder is on its path. So they must be in processes that
             are to be forked from them.
 
     Yields:

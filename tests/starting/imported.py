@@ -1,4 +1,4 @@
-"""What processes that train come to import, and a fork server has imported before.
+"""What processes that train import, and a fork server has imported before.
 
 Nothing that warns: one that is to take warnings for errors would not hear of it.
 """

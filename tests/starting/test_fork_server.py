@@ -65,11 +65,13 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def begin(environ: Mapping[str, str], *words: str | Path, served: bool = True, **options: Any) -> subprocess.Popen[str]:
+def begin(
+    environ: Mapping[str, str], *arguments: str | Path, served: bool = True, **options: Any
+) -> subprocess.Popen[str]:
     """Start Python, by the fork server or really."""
     variables = {name: value for name, value in environ.items() if served or name != "FORK_SERVERS"}
     return subprocess.Popen(
-        [sys.executable, *map(str, words)],
+        [sys.executable, *map(str, arguments)],
         env=variables,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -177,7 +179,7 @@ def test_killing_what_stands_for_it_ends_it_and_all_that_it_started(
     numbers = [int(process.stdout.readline()) for _ in range(2)]
     assert process.pid not in numbers
     os.killpg(process.pid, signal.SIGKILL)
-    assert process.communicate(timeout=10)[0] == ""  # nobody has it open
+    assert process.communicate(timeout=10)[0] == ""  # no one has it open
     assert process.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 10
     while any(os.path.exists(f"/proc/{number}") for number in numbers):

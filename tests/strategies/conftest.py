@@ -1,4 +1,4 @@
-"""Running the scripts of this folder in processes of their own."""
+"""Running the scripts of this folder in separate processes."""
 
 from __future__ import annotations
 

@@ -24,6 +24,6 @@ from core.strategies import DDPStrategy
     ids=str,
 )
 def test_refused(options: dict[str, Any], message: str) -> None:
-    """An unknown name, what is no function, and options that the hook takes none of, each by its argument."""
+    """An unknown name, what is not a function, and options that the hook takes none of, each by its argument."""
     with pytest.raises(ConfigurationError, match=message):
         DDPStrategy(**options)

@@ -12,7 +12,7 @@ from .conftest import RunScript
 
 @pytest.mark.slow
 def test_overriding_how_ddp_wraps(run_script: RunScript) -> None:
-    """A subclass that wraps with options of its own, by ``super`` or itself, trains to the bits of the named one."""
+    """A subclass that wraps with its own options, by ``super`` or itself, trains to the bits of the named one."""
     output = run_script("custom_strategy.py", "wrap")
     assert sorted(re.findall(r"rank \d trained with each", output)) == [f"rank {n} trained with each" for n in (0, 1)]
 

@@ -1,4 +1,4 @@
-"""Running the kit as a vendor does: in a process of its own, on what is installed in a folder."""
+"""Running the kit as a vendor does: in a separate process, on what is installed in a folder."""
 
 from __future__ import annotations
 

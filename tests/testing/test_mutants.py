@@ -21,7 +21,7 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     lay_down(site, mutants)
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
-    backends = [word for name in names for word in ("--backend", name)]
+    backends = [argument for name in names for argument in ("--backend", name)]
     run = run_kit(
         tmp_path,
         *backends,
@@ -37,5 +37,5 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
 
 
 def test_there_are_enough() -> None:
-    """At least twenty rules are broken, each by a mutant of its own."""
+    """At least twenty rules are broken, each by its own mutant."""
     assert len({mutant.id for mutant in MUTANTS}) == len(MUTANTS) >= 20

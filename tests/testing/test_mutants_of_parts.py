@@ -32,7 +32,7 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     site = tmp_path / "site"
     _install(site, mutants[0].kind)
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
-    backends = [word for name in names for word in ("--backend", name)]
+    backends = [argument for name in names for argument in ("--backend", name)]
     nodes = [mutant.node for mutant in mutants]
     run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=360)
     assert run.code == 1, run.output

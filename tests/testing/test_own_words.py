@@ -1,4 +1,4 @@
-"""Backends that take more than a name: arguments, an optimizer, and words of their own for what they are not."""
+"""Backends that take more than a name: arguments, an optimizer, and reasons for what they do not support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: what is collected, what counts as a skip, expected failures, processes of their own, reports."""
+"""The pytest plugin: what is collected, what counts as a skip, expected failures, separate processes, reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         ((), "no backend given. Pass --backend KIND:NAME"),
         (("--backend=acme",), "expected KIND:NAME"),
@@ -33,9 +33,9 @@ def _write(path: Path, text: str) -> Path:
         (("--backend=accelerator:cpu", "--conformance-report=r.txt"), "ends with one of '.json', '.md'"),
     ],
 )
-def test_a_command_line_that_says_too_little_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
-    """Where a word is missing or wrong the run fails with a message that says what is valid; nothing is run."""
-    run = run_kit(tmp_path, *words)
+def test_a_command_line_that_says_too_little_is_refused(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    """Where an argument is missing or wrong the run fails with a message that says what is valid; nothing is run."""
+    run = run_kit(tmp_path, *arguments)
     assert run.code in (2, 4), run.output
     assert not run.tests
     assert re.search(says, run.output), run.output
@@ -158,13 +158,13 @@ def test_a_skip_without_a_declaration_fails(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_fewer_devices_than_stated_fail(tmp_path: Path, site: list[Path]) -> None:
     """``--backend-devices`` says how many are here: where there are none, tests of a device fail."""
-    words = (
+    arguments = (
         "--backend=accelerator:simx",
         "--backend-devices=1",
         "-k",
         "one_device_is_chosen and auto or synchronize_and",
     )
-    run = run_kit(tmp_path, *words, site=site, SIMX_DEVICES="0")
+    run = run_kit(tmp_path, *arguments, site=site, SIMX_DEVICES="0")
     assert run.ids("failed") == {"accelerator:simx::test_synchronize_and_empty_cache"}, run.output
     assert "--backend-devices=1, but no device found" in run.output
 
@@ -180,13 +180,13 @@ def test_expected_failures_are_strict(tmp_path: Path, site: list[Path]) -> None:
         '"accelerator:statisticsinwords::test_statistics_are_numbers_with_units" = "driver 1.2, ACME-7"\n'
         '"accelerator:statisticsinwords::test_synchronize_and_empty_cache" = "driver 1.1"\n',
     )
-    words = (
+    arguments = (
         "--backend=accelerator:statisticsinwords",
         "--expected-failures=known.toml",
         "-k",
         "statistics_are or synchronize_and",
     )
-    run = run_kit(tmp_path, *words, site=site)
+    run = run_kit(tmp_path, *arguments, site=site)
     assert run.code == 1, run.output
     (expected,) = run.ids("expected_failure")
     assert run.tests[expected]["reason"] == "driver 1.2, ACME-7"
@@ -215,16 +215,16 @@ def test_an_entry_that_says_nothing_is_an_error(tmp_path: Path, entry: str, says
     assert re.search(says, run.output), run.output
 
 
-# -- processes of their own --------------------------------------------------------------------------------------------
+# -- separate processes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_a_crash_and_a_hang_are_one_failure_each(tmp_path: Path, site: list[Path]) -> None:
     """With ``--isolate`` the test that ended its process has failed, and those after it are run all the same."""
     backends = ("aborting", "hanging", "abortingatexit", "simx")
-    words = [f"--backend=accelerator:{name}" for name in backends]
+    arguments = [f"--backend=accelerator:{name}" for name in backends]
     run = run_kit(
-        tmp_path, *words, "--isolate", "--isolate-limit=8", "-k", "synchronize_and or statistics_are", site=site
+        tmp_path, *arguments, "--isolate", "--isolate-limit=8", "-k", "synchronize_and or statistics_are", site=site
     )
     assert run.code == 1, run.output
     waited = "test_synchronize_and_empty_cache"
@@ -244,15 +244,15 @@ def test_a_crash_and_a_hang_are_one_failure_each(tmp_path: Path, site: list[Path
 def test_processes_of_their_own_report_the_same(tmp_path: Path, site: list[Path]) -> None:
     """With ``--isolate`` every test ends as it does without, expected failures and skips too."""
     _write(tmp_path / "known.toml", '"accelerator:limited::test_synchronize_and_empty_cache" = "no"\n')
-    words = [
+    arguments = [
         "--backend=accelerator:limited",
         "--backend=accelerator:cpu",
         "-k",
         "memory_is_counted or synchronize_and or float64",
     ]
-    words += ["--expected-failures=known.toml", "--tiers=T2"]
-    together = run_kit(tmp_path, *words, site=site)
-    apart = run_kit(tmp_path, *words, "--isolate", site=site)
+    arguments += ["--expected-failures=known.toml", "--tiers=T2"]
+    together = run_kit(tmp_path, *arguments, site=site)
+    apart = run_kit(tmp_path, *arguments, "--isolate", site=site)
     assert together.code == apart.code == 1
     ends = [{name: (t["outcome"], t["reason"]) for name, t in run.tests.items()} for run in (together, apart)]
     assert ends[0] == ends[1]
@@ -263,10 +263,10 @@ def test_processes_of_their_own_report_the_same(tmp_path: Path, site: list[Path]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("--tiers=T0",), ("-n2", "--tiers=T0")], ids=["one process", "workers"])
-def test_the_report_is_the_same_from_workers(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [("--tiers=T0",), ("-n2", "--tiers=T0")], ids=["one process", "workers"])
+def test_the_report_is_the_same_from_workers(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """With pytest-xdist the report has every test once, and says that others were left out."""
-    run = run_kit(tmp_path, "--backend=accelerator:cpu", "-k", "description or aliases", *words)
+    run = run_kit(tmp_path, "--backend=accelerator:cpu", "-k", "description or aliases", *arguments)
     assert run.code == 0, run.output
     assert run.ids("passed") == {"accelerator:cpu::test_the_description", "accelerator:cpu::test_the_aliases"}
     assert run.report["complete"] is False
@@ -276,8 +276,8 @@ def test_the_report_is_the_same_from_workers(tmp_path: Path, words: tuple[str, .
 @pytest.mark.slow
 def test_the_report(tmp_path: Path, site: list[Path]) -> None:
     """JSON and Markdown say what was tested, on what, how each test ended, and whether all of them were run."""
-    words = ("--backend=accelerator:limited", "--hardware=2 x Limited 1, driver 3", "--conformance-report=out/r.md")
-    run = run_kit(tmp_path, *words, "--tiers=T2", "-k", "memory or synchronize_and", site=site)
+    arguments = ("--backend=accelerator:limited", "--hardware=2 x Limited 1, driver 3", "--conformance-report=out/r.md")
+    run = run_kit(tmp_path, *arguments, "--tiers=T2", "-k", "memory or synchronize_and", site=site)
     report = run.report
     assert report["format"] == 1
     assert report["versions"].keys() == {"torch-hal", "torch", "python", "platform"}

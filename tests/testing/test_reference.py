@@ -29,8 +29,8 @@ def test_the_cpu_passes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_simulated_device_passes_everything(tmp_path: Path, site: list[Path]) -> None:
     """One simulated device passes every test but those that take two; those are for the vendor's, see tests/vendor."""
-    words = ("--backend=accelerator:simx", "--hide-devices=SIMX_DEVICES=0", "--backend-devices=1")
-    run = run_kit(tmp_path, *words, site=site, SIMX_DEVICES="1")
+    arguments = ("--backend=accelerator:simx", "--hide-devices=SIMX_DEVICES=0", "--backend-devices=1")
+    run = run_kit(tmp_path, *arguments, site=site, SIMX_DEVICES="1")
     assert run.code == 0, run.output
     tests = {name for name, test in run.tests.items() if test["tier"] != "T3"}
     assert run.ids("passed") == tests, run.output

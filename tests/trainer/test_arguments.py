@@ -1,4 +1,4 @@
-"""Wrong words to the Trainer, its stages and the module: refused before anything runs, by name, with what is valid."""
+"""Wrong arguments to the Trainer, its stages and the module: refused by name before anything runs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_settings_that_change_during_a_fit() -> None:
     [(ModelCheckpoint, {"enable_checkpointing": False}), (ProgressBar, {"enable_progress_bar": False})],
 )
 def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dict[str, bool]) -> None:
-    """Words that contradict each other are refused; neither wins in silence."""
+    """Arguments that contradict each other are refused; neither wins in silence."""
     ((name, _),) = ruled_out.items()
     with pytest.raises(ConfigurationError, match=f"{name}=False, but there is a {given.__name__}"):
         Trainer(accelerator="cpu", devices=1, callbacks=[given()], **ruled_out)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ class HastyCallback(Callback):
 
 
 def test_a_hook_that_there_is_not() -> None:
-    """Nobody would call it, so it is refused, with the hooks that there are and the nearest."""
+    """No one would call it, so it is refused, with the hooks that there are and the nearest."""
     with pytest.raises(ConfigurationError, match=r"ValidatingModule defines 'on_before_backward'.*'on_fit_end'"):
         quiet().validate(ValidatingModule(), loader())
     near = r"callbacks: HastyCallback defines 'on_epoch_end', which is not a hook.*Did you mean .*'on_train_epoch_end'"
@@ -232,9 +232,9 @@ def test_what_configure_optimizers_may_not_return(returned: Any, error: type[Cor
         quiet(max_epochs=1).fit(Wrong(), loader())
 
 
-def described(module: Module, **words: Any) -> dict[str, Any]:
+def described(module: Module, **arguments: Any) -> dict[str, Any]:
     optimizer = sgd(module)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1), **words}}
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": StepLR(optimizer, 1), **arguments}}
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_both_kinds_of_hooks_are_declared_alike() -> None:
 
 
 def test_only_hooks_that_are_overridden_are_bound() -> None:
-    """One that nobody overrides costs the loop nothing; one that a base class overrides counts."""
+    """One that no one overrides costs the loop nothing; one that a base class overrides counts."""
 
     class Base(Callback):
         def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -46,7 +46,7 @@ def test_copies_made_while_training_have_no_trainer() -> None:
 
 
 def test_a_module_is_a_plain_module() -> None:
-    """What the Trainer adds to it is no parameter, buffer, submodule or entry of its state."""
+    """What the Trainer adds to it is not a parameter, buffer, submodule or entry of its state."""
     module = Regression()
     state = list(module.state_dict())
     assert state == [f"network.{name}" for name in ("0.weight", "0.bias", "3.weight", "3.bias")]

@@ -1,4 +1,4 @@
-"""What a strategy of one's own overrides is what the front ends go through."""
+"""The front ends call what a strategy overrides."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Sharded(SGD):
 
 
 class OwnOptimizer(Noting):
-    """Replaces the optimizer, and has a way of its own with its state."""
+    """Replaces the optimizer, and its state has another format."""
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         return [Sharded(optimizer.param_groups, lr=0.05, momentum=0.9) for optimizer in optimizers]
@@ -172,7 +172,7 @@ class ClipsByNorm(Noting):
 
 
 def test_a_way_of_clipping_that_a_strategy_has_not_is_refused() -> None:
-    """As the Trainer is made, which is before any process starts, and in a loop of one's own where it is asked for."""
+    """As the Trainer is made, which is before any process starts, and in your own loop where it is asked for."""
     said = "algorithm='value': .*Valid: 'norm'"
     with pytest.raises(ConfigurationError, match=said):
         Trainer(strategy=ClipsByNorm(), gradient_clip_val=0.5, gradient_clip_algorithm="value")

@@ -294,7 +294,7 @@ def _work(
 def _after_fork(channels: Iterable[Connection], collects: bool) -> None:
     """Keep the garbage collector away from the parent's objects, and close the parent's channels.
 
-    Collecting an object with a thread of its own, such as a store, would wait for a thread that the fork does not have.
+    Collecting an object with its own thread, such as a store, would wait for a thread that the fork does not have.
     """
     gc.freeze()
     if collects:

@@ -1,4 +1,4 @@
-"""What each algorithm's training comes to: scikit-learn's digits, the same batches and steps for all.
+"""The result of training with each algorithm: scikit-learn's digits, the same batches and steps for all.
 
 python benchmarks/convergence.py --processes 4 --markdown table.md
 """

@@ -3,7 +3,7 @@
     python benchmarks/slow_network.py --rate 100mbit --markdown table.md --png figure.png
     python benchmarks/slow_network.py --rate none --markdown table.md
 
-Needs root and iproute2; matplotlib for ``--png``. All it sets up lies in namespaces of its own, deleted at the end.
+Needs root and iproute2; matplotlib for ``--png``. All it sets up lies in its own namespaces, deleted at the end.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ RUNS: dict[str, dict[str, Any]] = {
 # -- the network -----------------------------------------------------------------------------------------------------
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
+def _ip(*options: str) -> None:
+    subprocess.run(["ip", *options], check=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The runs that are compared with the formulas: an algorithm with its options, and what they should come to."""
+"""The runs that are compared with the formulas: an algorithm with its options, and their expected results."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def run_group(
     Args:
         out: Their working directory.
         script: Its name.
-        *arguments: Its words.
+        *arguments: Its arguments.
         processes: How many.
         nodes: How many machines they say they are on.
         expect: The exit status of each; ``None`` for any.

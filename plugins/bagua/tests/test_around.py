@@ -25,7 +25,7 @@ class Doubled(nn.Module):
         self.weight = nn.Parameter(torch.full((1,), 2.0))
 
     def forward(self, inputs: Tensor, *, negate: bool = False) -> Tensor:
-        """With a keyword of its own."""
+        """With its own keyword."""
         return inputs * self.weight * (-1 if negate else 1)
 
 
@@ -50,7 +50,7 @@ ONE = torch.ones(1)
 
 
 def test_both_are_called_and_the_forward_pass_is_the_modules() -> None:
-    """In order, with the arguments passed on; nobody else sees a difference, and afterwards there is none."""
+    """In order, with the arguments passed on; no one else sees a difference, and afterwards there is none."""
     module, called, end = _watched()
     module.register_forward_hook(lambda *_: called.append("hook of the user's"))
     assert module(ONE, negate=True).item() == -2
@@ -72,7 +72,7 @@ def test_a_forward_pass_that_raises() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, _pickled, _saved])
 def test_copies_are_on_their_own(copied: Callable[[nn.Module], Any]) -> None:
-    """A copy, as for an average of weights, computes with weights of its own and calls nobody."""
+    """A copy, as for an average of weights, computes with its own weights and calls no one."""
     module, called, _ = _watched()
     own = copied(module)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def test_a_forward_of_one_instance() -> None:
 
 
 def test_a_forward_put_around_it_stays() -> None:
-    """One that somebody puts around it later goes on after the end, and calls nobody any more."""
+    """One that somebody puts around it later goes on after the end, and calls no one any more."""
     module, called, end = _watched()
     inner = module.forward
     module.forward = outer = lambda inputs: inner(inputs) + 1  # type: ignore[assignment]

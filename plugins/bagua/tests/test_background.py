@@ -1,4 +1,4 @@
-"""What runs beside the training thread: no update is lost, nobody waits for ever, all ends at the end."""
+"""What runs next to the training thread: no update is lost, nothing waits for ever, and all of it ends with the run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch_hal_bagua.gate import StepGate
 from .groups import run_group
 
 
-@pytest.mark.parametrize("words", [["race"], ["race", "parts"]])
-def test_no_update_is_lost(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["race"], ["race", "parts"]])
+def test_no_update_is_lost(tmp_path: Path, arguments: list[str]) -> None:
     """An averaging that comes between an optimizer's reading and writing a weight changes it before or after both.
 
     So too where a loss is computed from parts of the module, without its own forward pass.
     """
-    run_group(tmp_path, "background.py", *words, processes=2)
+    run_group(tmp_path, "background.py", *arguments, processes=2)
 
 
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_abort_and_resume(tmp_path: Path, processes: int) -> None:
-    """After abort no weight changes but by steps; after resume all come to the mean; one process is enough to abort."""
+    """After abort only steps change weights; after resume all reach the mean; one process is enough to abort."""
     run_group(tmp_path, "background.py", "abort", processes=processes)
 
 
 def test_twenty_runs_end(tmp_path: Path) -> None:
-    """Runs with uneven numbers of steps, aborts, resumes and early ends all come to their end."""
+    """Runs with uneven numbers of steps, aborts, resumes and early ends all end."""
     for printed in run_group(tmp_path, "background.py", "life", processes=3):
         assert printed == "all runs ended\n"
 

@@ -1,4 +1,4 @@
-"""Checkpoints in which processes have weights of their own."""
+"""Checkpoints in which processes have their own weights."""
 
 from __future__ import annotations
 

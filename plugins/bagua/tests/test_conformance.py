@@ -25,7 +25,7 @@ SPECS = [
     _named("ring", algorithm="low_precision_decentralized", hierarchical=False),
     _named("pairs", algorithm="decentralized", hierarchical=False, peer_selection_mode="shift_one"),
 ]
-"""What the names come to between machines, here between processes of one."""
+"""What the names mean between machines, here between processes of one."""
 
 
 @pytest.mark.timeout(600)
@@ -51,7 +51,7 @@ def test_it_passes_the_kit(name: str, least: int, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "least"), [("async", 130), ("qadam", 135)])
 def test_its_own_suite_passes(name: str, least: int, tmp_path: Path) -> None:
-    """So does what takes a word more than a name: no two runs alike, and an optimizer of its own."""
+    """So does an algorithm that needs more than a name: one whose runs differ, and one with its own optimizer."""
     known = HERE / f"expected-failures-{name}.toml"
     options = [f"--expected-failures={known}"] if known.exists() else []
     kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")

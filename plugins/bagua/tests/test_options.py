@@ -44,7 +44,7 @@ def test_defaults_are_the_originals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "says"),
+    ("arguments", "error", "says"),
     [
         ({"algorithm": "bytegrat"}, ConfigurationError, ["algorithm='bytegrat'", "'qadam'", "Did you mean 'bytegrad'"]),
         ({"algorithm": None}, ConfigurationError, ["algorithm=None", "'bytegrad'"]),
@@ -78,27 +78,27 @@ def test_defaults_are_the_originals() -> None:
         ({"start_method": "thread"}, ConfigurationError, ["start_method='thread'", "'spawn'"]),
     ],
 )
-def test_refusals(words: dict[str, Any], error: type[CoreError], says: list[str]) -> None:
+def test_refusals(arguments: dict[str, Any], error: type[CoreError], says: list[str]) -> None:
     """What is wrong is named, with what is valid."""
     with pytest.raises(error) as caught:
-        BaguaStrategy(**words)
+        BaguaStrategy(**arguments)
     for part in says:
         assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [({"lr": -1.0}, "lr=-1.0"), ({"betas": (0.9, 1.0)}, "betas=(0.9, 1.0)"), ({"warmup_steps": 0}, "warmup_steps=0")],
 )
-def test_optimizer_refusals(words: dict[str, Any], says: str) -> None:
+def test_optimizer_refusals(arguments: dict[str, Any], says: str) -> None:
     """QAdamOptimizer names what is out of range."""
     with pytest.raises(ConfigurationError, match=r"expected|Valid|must be") as caught:
-        QAdamOptimizer([torch.zeros(1, requires_grad=True)], **words)
+        QAdamOptimizer([torch.zeros(1, requires_grad=True)], **arguments)
     assert says in str(caught.value)
 
 
 def test_names() -> None:
-    """``bagua`` is the default algorithm, and each has a name of its own."""
+    """``bagua`` is the default algorithm, and each has its own name."""
     for name in ALGORITHMS:
         strategy: Any = Runtime(accelerator="cpu", devices=2, strategy=f"bagua_{name}")._strategy
         assert strategy.algorithm.name == name
@@ -124,7 +124,7 @@ def test_odd_pairs_are_refused() -> None:
         runtime(3, hierarchical=False)
     for devices in (1, 2, 4):
         runtime(devices, hierarchical=False)
-    runtime(3)  # one machine, and so nobody to be paired with
+    runtime(3)  # one machine, and so no one to be paired with
 
 
 def test_optimizers_that_do_not_fit() -> None:

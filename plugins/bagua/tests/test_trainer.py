@@ -41,7 +41,7 @@ def _assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 def test_gradient_allreduce_is_ddp(whole: States) -> None:
-    """gradient_allreduce comes to the very bits of DistributedDataParallel."""
+    """gradient_allreduce gives the same bits as DistributedDataParallel."""
     for rank in range(2):
         _assert_same(whole["gradient_allreduce"][rank], whole["ddp"][rank])
 

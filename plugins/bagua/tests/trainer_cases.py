@@ -22,6 +22,6 @@ ALGORITHMS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true", "16-mixed")
 EXACT = [name for name in ALGORITHMS if name not in ("ddp", "async")]
-"""Those that come to the same bits whenever they are run."""
+"""Those that give the same bits whenever they are run."""
 EQUAL_RANKS = ("gradient_allreduce", "bytegrad", "bytegrad in buckets", "bytegrad with unused", "qadam")
 """Those after which all processes have the same weights."""

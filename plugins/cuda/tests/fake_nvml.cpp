@@ -37,8 +37,8 @@ Device parsed(const std::string& text) {
   const auto colon = text.find(':');
   Device device{text.substr(0, colon), colon != std::string::npos};
   if (device.mig) {
-    for (const auto& word : split(text.substr(colon + 1), ',')) {
-      const auto parts = split(word, '/');
+    for (const auto& entry : split(text.substr(colon + 1), ',')) {
+      const auto parts = split(entry, '/');
       device.instances.push_back({parts[0], false, (unsigned)std::stoi(parts[1]), (unsigned)std::stoi(parts[2])});
     }
   }
@@ -54,7 +54,7 @@ int nvmlInit_v2() {
   if (status != nullptr) return std::atoi(status);
   devices.clear();
   const char* text = std::getenv("FAKE_NVML");
-  for (const auto& word : split(text == nullptr ? "" : text, '|')) devices.push_back(parsed(word));
+  for (const auto& entry : split(text == nullptr ? "" : text, '|')) devices.push_back(parsed(entry));
   ++users;
   return SUCCESS;
 }

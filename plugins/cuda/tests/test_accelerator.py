@@ -95,7 +95,7 @@ class TestSettings:
         accelerator.setup_device(torch.device("cuda:1"))
         changed = {name: not value for name, value in before.items() if name != "matmul"}
         assert _settings() == {**changed, "matmul": "high"}
-        torch.backends.cudnn.benchmark = before["benchmark"]  # the user's word, in the middle of a run
+        torch.backends.cudnn.benchmark = before["benchmark"]  # set by the user, in the middle of a run
         accelerator.setup_device(torch.device("cuda:0"))  # for another thread, as dp does
         assert _settings() == {**changed, "matmul": "high", "benchmark": before["benchmark"]}
         assert current == [1, 0]

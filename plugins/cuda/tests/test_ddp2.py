@@ -21,11 +21,11 @@ pytestmark = needs_compiler
 _SCRIPT = Path(__file__).parent / "scripts" / "ddp2.py"
 
 
-def _run(tmp_path: Path, environs: list[dict[str, str]], **words: Any) -> list[dict[str, Any]]:
+def _run(tmp_path: Path, environs: list[dict[str, str]], **arguments: Any) -> list[dict[str, Any]]:
     """What each process printed."""
     started = [
         subprocess.Popen(
-            [sys.executable, str(_SCRIPT), json.dumps(words)],
+            [sys.executable, str(_SCRIPT), json.dumps(arguments)],
             env={**os.environ, **environ},
             cwd=tmp_path,
             stdout=subprocess.PIPE,
@@ -71,7 +71,7 @@ _TORCHRUN = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
 
 
 @pytest.mark.parametrize(
-    ("words", "by_rank"),
+    ("arguments", "by_rank"),
     [
         ({"num_nodes": 2}, [{"NODE_RANK": str(rank)} for rank in range(2)]),
         (
@@ -82,12 +82,12 @@ _TORCHRUN = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}
     ids=["by hand", "as by torchrun"],
 )
 def test_two_machines_equal_the_plain_loop(
-    tmp_path: Path, words: dict[str, Any], by_rank: list[dict[str, str]]
+    tmp_path: Path, arguments: dict[str, Any], by_rank: list[dict[str, str]]
 ) -> None:
     """Each machine splits its share over its devices; all end with the parameters of a loop over joined batches."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
-    results = _run(tmp_path, [{**place, **environ} for environ in by_rank], **words)
-    expected = _by_hand(2, words.get("accumulate_grad_batches", 1))
+    results = _run(tmp_path, [{**place, **environ} for environ in by_rank], **arguments)
+    expected = _by_hand(2, arguments.get("accumulate_grad_batches", 1))
     for result in results:
         assert result["world_size"] == 2
         assert result["backend"] == "accl"
@@ -97,7 +97,7 @@ def test_two_machines_equal_the_plain_loop(
 
 
 def test_one_machine(tmp_path: Path) -> None:
-    """On one machine, one process drives all devices, and nothing is launched beside it."""
+    """On one machine, one process drives all devices, and nothing is launched next to it."""
     (result,) = _run(tmp_path, [{}])
     assert result["world_size"] == 1
     assert (torch.tensor(result["parameters"]) - _by_hand(1)).abs().max() <= 1e-6

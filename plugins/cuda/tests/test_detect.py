@@ -28,7 +28,7 @@ def _write(root: Path, files: dict[str, str]) -> str:
 
 class TestAbsence:
     def test_nothing_is_there(self, no_driver: None, tmp_path: Path) -> None:
-        """A machine without a driver has no GPUs, and that is no error."""
+        """A machine without a driver has no GPUs, and that is not an error."""
         assert detect.count(root=str(tmp_path)) == 0
 
     def test_it_is_told_in_a_millisecond(self, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ class TestNVIDIA:
     def test_a_broken_driver_is_an_error(
         self, driver: Driver, monkeypatch: pytest.MonkeyPatch, status: int, said: str
     ) -> None:
-        """A driver that is there and fails is an error with the driver's own words, not an absence."""
+        """A driver that is there and fails is an error with the driver's message, not an absence."""
         root = driver("GPU-a")
         monkeypatch.setenv("FAKE_NVML_INIT", str(status))
         with pytest.raises(nvml.NVMLError, match=f"nvmlInit_v2 failed with status {said}"):

@@ -1,4 +1,4 @@
-"""dp on two simulated devices, beside plain loops on the CPU."""
+"""dp on two simulated devices, compared with plain loops on the CPU."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Losses:
         return [values["loss_step"] for values in self.steps]
 
 
-def _fit(module: Any, items: int = 48, **words: Any) -> tuple[Trainer, Losses]:
+def _fit(module: Any, items: int = 48, **arguments: Any) -> tuple[Trainer, Losses]:
     logger = Losses()
-    words = {"accelerator": "acme", "strategy": "dp", "devices": 2, **words}
-    trainer = Trainer(**words, **OPTIONS, logger=logger, log_every_n_steps=1)
+    arguments = {"accelerator": "acme", "strategy": "dp", "devices": 2, **arguments}
+    trainer = Trainer(**arguments, **OPTIONS, logger=logger, log_every_n_steps=1)
     trainer.fit(module, loader(items))
     return trainer, logger
 
@@ -67,7 +67,7 @@ def test_two_devices_equal_the_plain_loop(items: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         ({"accumulate_grad_batches": 2}, {"accumulate": 2}),
         ({"gradient_clip_val": 0.1}, {"clip": 0.1}),
@@ -75,17 +75,17 @@ def test_two_devices_equal_the_plain_loop(items: int) -> None:
     ],
     ids=str,
 )
-def test_options_of_the_step(words: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_options_of_the_step(arguments: dict[str, Any], expected: dict[str, Any]) -> None:
     """Accumulation and clipping act on the whole batch's gradient; autocast reaches every device."""
     module = Classifier()
-    _, logger = _fit(module, **words)
+    _, logger = _fit(module, **arguments)
     net, losses = by_hand(**expected)
     losses = losses[expected.get("accumulate", 1) - 1 :: expected.get("accumulate", 1)]
     # Under autocast, matrix products of parts and of the whole may round differently.
-    tolerance = 1e-2 if "precision" in words else 1e-6
+    tolerance = 1e-2 if "precision" in arguments else 1e-6
     assert max(abs(a - b) for a, b in zip(logger.losses(), losses, strict=True)) <= tolerance
     _assert_same(module.net, net, tolerance)
-    dtype = "bfloat16" if "precision" in words else "float32"
+    dtype = "bfloat16" if "precision" in arguments else "float32"
     assert {line.split()[-1] for line in module.seen} == {dtype}
     assert {line.split()[0] for line in module.seen} == {"acme:0", "acme:1"}
 
@@ -105,8 +105,8 @@ def test_scaled_losses() -> None:
 def test_what_is_logged_is_the_whole_batchs() -> None:
     """Sums are summed and means weighted over the parts, so that metrics are those of one device."""
     metrics = []
-    for words in ({"devices": 1}, {"devices": 2}):
-        trainer, logger = _fit(Classifier(), 45, **words)
+    for arguments in ({"devices": 1}, {"devices": 2}):
+        trainer, logger = _fit(Classifier(), 45, **arguments)
         metrics.append(
             [*logger.losses(), *(float(trainer.callback_metrics[name]) for name in ("loss_epoch", "correct"))]
         )
@@ -148,7 +148,7 @@ class Vectors(Classifier):
 
 
 def test_a_loss_that_is_no_scalar_is_refused() -> None:
-    """A training step whose loss is no scalar is refused: its mean might not be what is meant."""
+    """A training step whose loss is not a scalar is refused: its mean might not be what is meant."""
     with pytest.raises(ConfigurationError, match=r"loss: of shape \(8,\).*scalar from training_step"):
         _fit(Vectors())
 
@@ -197,7 +197,7 @@ class Misnamed(Classifier):
     ids=["vector", "text", "reduction"],
 )
 def test_what_cannot_be_logged(module: Misnamed, said: str) -> None:
-    """Values and reductions that one device refuses are refused in the same words."""
+    """Values and reductions that one device refuses are refused with the same message."""
     with pytest.raises(ConfigurationError, match=said):
         _fit(module)
 
@@ -281,7 +281,7 @@ def test_one_device_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
 def test_ones_own_loop(precision: str) -> None:
-    """In a loop of one's own the model takes whole batches and gives whole outputs; the loss is computed from these."""
+    """In your own loop the model takes whole batches and gives whole outputs; the loss is computed from these."""
     net = make_net()
     with Runtime(accelerator="acme", strategy="dp", devices=2, precision=precision) as runtime:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -305,10 +305,12 @@ def test_ones_own_loop(precision: str) -> None:
         _assert_same(net, expected_net)
 
 
-@pytest.mark.parametrize("words", [{"num_nodes": 2}, {"devices": 3}])
-def test_words_that_it_does_not_serve(words: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [{"num_nodes": 2}, {"devices": 3}])
+def test_arguments_that_it_does_not_support(arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Several machines, and devices that are not there, are refused before anything starts."""
     for name, value in {"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigurationError if "num_nodes" in words else ValueError, match=r"strategy=.dp.|devices=3"):
-        Trainer(**{"accelerator": "acme", "strategy": "dp", "devices": 2, **words}, **OPTIONS)
+    with pytest.raises(
+        ConfigurationError if "num_nodes" in arguments else ValueError, match=r"strategy=.dp.|devices=3"
+    ):
+        Trainer(**{"accelerator": "acme", "strategy": "dp", "devices": 2, **arguments}, **OPTIONS)

@@ -63,9 +63,9 @@ def _sequences() -> DataLoader[Any]:
 def test_a_transformer_trains_to_the_cpus_losses(precision: str) -> None:
     """A small transformer learns, to the losses of float32 on the CPU within what the precision can hold."""
     losses = []
-    for accelerator, word in (("cpu", "32-true"), ("cuda", precision)):
+    for accelerator, name in (("cpu", "32-true"), ("cuda", precision)):
         module = Transformer()
-        Trainer(accelerator=accelerator, devices=1, precision=word, **{**OPTIONS, "max_epochs": 8}).fit(
+        Trainer(accelerator=accelerator, devices=1, precision=name, **{**OPTIONS, "max_epochs": 8}).fit(
             module, _sequences()
         )
         losses.append(module.losses)
@@ -116,10 +116,10 @@ def test_detection_counts_as_torch_does() -> None:
     assert len(uuids) == torch.cuda.device_count()
     choices = ["", "0", "-1", "0,0", "0,99", uuids[0], uuids[0][:12]]
     code = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-    for words in choices:
-        environ = {**os.environ, "CUDA_VISIBLE_DEVICES": words}
+    for arguments in choices:
+        environ = {**os.environ, "CUDA_VISIBLE_DEVICES": arguments}
         done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-        assert detect.count(environ) == int(done.stdout), words
+        assert detect.count(environ) == int(done.stdout), arguments
 
 
 def test_asking_leaves_the_process_forkable() -> None:

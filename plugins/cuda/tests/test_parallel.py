@@ -111,7 +111,7 @@ class TestGather:
         assert joined["text"] == ["on acme:0", "on acme:1"]
 
     def test_mappings_keep_what_else_they_hold(self) -> None:
-        """A mapping of a class of its own is joined into one such."""
+        """A mapping of the user's class is joined into one of that class."""
         outputs: list[Any] = [collections.defaultdict(int) for _ in DEVICES]
         for output, device in zip(outputs, DEVICES, strict=True):
             output["n"] = torch.ones(1, device=device)
@@ -224,7 +224,7 @@ class TestDataParallel:
         assert tangled.counted == 1
 
     def test_parts_run_at_the_same_time(self) -> None:
-        """Each part has a thread of its own: parts that wait for one another come through."""
+        """Each part has its own thread: parts that wait for one another come through."""
         barrier = threading.Barrier(2, timeout=30)
 
         class Meeting(nn.Module):
@@ -278,7 +278,7 @@ class TestDataParallel:
         assert caught.value.__notes__ == ["raised in the replica on device 'acme:1'"]
 
     def test_losses_of_another_shape_are_refused(self) -> None:
-        """A loss that is no scalar of each part is refused rather than averaged over something."""
+        """A loss that is not a scalar of each part is refused rather than averaged over something."""
         parallel = _parallel(nn.Identity())
         output = parallel(torch.ones(4, 2, device=DEVICES[0]))
         with pytest.raises(ConfigurationError, match=r"loss: of shape \(4, 2\).*2 part\(s\)"):

@@ -1,4 +1,4 @@
-"""Choosing GPUs that nobody else uses; drivers and the trial's outcomes are simulated."""
+"""Choosing GPUs that no one else uses; drivers and the trial's outcomes are simulated."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ def test_none_free(machine: Machine) -> None:
 
 
 def test_the_trial_decides(machine: Machine) -> None:
-    """A GPU that nobody occupies but that cannot be used is not chosen."""
+    """A GPU that no one occupies but that cannot be used is not chosen."""
     machine({"error": "CUDA out of memory"}, {})
     assert find_usable_cuda_devices(1) == [1]
 
 
 @pytest.mark.parametrize("count", [0, -2, True, 1.0, "2", None])
 def test_bad_counts(machine: Machine, count: Any) -> None:
-    """What is no number of GPUs is refused."""
+    """What is not a number of GPUs is refused."""
     machine({}, {})
     with pytest.raises(DeviceError, match=f"num_devices={count!r}"):
         find_usable_cuda_devices(count)
 
 
 def test_without_the_package(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without nvidia-ml-py nobody can say who occupies what: it is refused, naming what to install."""
+    """Without nvidia-ml-py no one can say who occupies what: it is refused, naming what to install."""
     machine({})
     monkeypatch.setattr(pick, "is_installed", lambda: False)
     with pytest.raises(BackendError, match=r"torch-hal-cuda\[stats\]"):
@@ -93,7 +93,7 @@ def test_without_the_package(machine: Machine, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_library_that_fails(machine: Machine) -> None:
-    """A management library that fails is an error: a GPU is not taken for free because nobody could tell."""
+    """A management library that fails is an error: a GPU is not taken for free because no one could tell."""
     nvml = machine({}, errors={"nvmlDeviceGetComputeRunningProcesses": 15})
     with pytest.raises(BackendError, match=r"nvmlDeviceGetComputeRunningProcesses.*status 15"):
         find_usable_cuda_devices()
@@ -106,11 +106,11 @@ def test_the_accelerator_picks(machine: Machine) -> None:
     picking = CUDAAccelerator(auto_select_gpus=True)
     assert picking.pick_devices(2) == [1, 3]
     assert CUDAAccelerator().pick_devices(2) == [0, 1]
-    words: dict[str, Any] = {"enable_progress_bar": False, "strategy": "dp"}
-    assert Trainer(accelerator=picking, devices=2, **words).runtime.plan.devices == ("cuda:1", "cuda:3")
-    assert Trainer(accelerator=picking, devices=[0, 2], **words).runtime.plan.devices == ("cuda:0", "cuda:2")
+    arguments: dict[str, Any] = {"enable_progress_bar": False, "strategy": "dp"}
+    assert Trainer(accelerator=picking, devices=2, **arguments).runtime.plan.devices == ("cuda:1", "cuda:3")
+    assert Trainer(accelerator=picking, devices=[0, 2], **arguments).runtime.plan.devices == ("cuda:0", "cuda:2")
     with pytest.raises(DeviceError, match="in use by process 7"):
-        Trainer(accelerator=picking, devices=3, **words)
+        Trainer(accelerator=picking, devices=3, **arguments)
 
 
 def test_the_trial_runs_in_a_process_of_its_own() -> None:
@@ -131,7 +131,7 @@ def test_the_trial_runs_in_a_process_of_its_own() -> None:
     ],
 )
 def test_a_trial_that_dies(monkeypatch: pytest.MonkeyPatch, error: Exception, said: str) -> None:
-    """A trial that hangs or crashes is an error with its last words."""
+    """A trial that hangs or crashes is an error that shows its last output."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         raise error

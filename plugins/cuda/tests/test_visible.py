@@ -10,7 +10,7 @@ _MIG = [Gpu("GPU-aa11"), Gpu("GPU-bb22", [MigInstance("MIG-x", 1, 0), MigInstanc
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("value", "expected"),
     [
         (None, "aa11 aa22 bb33"),
         ("", ""),
@@ -37,13 +37,13 @@ _MIG = [Gpu("GPU-aa11"), Gpu("GPU-bb22", [MigInstance("MIG-x", 1, 0), MigInstanc
         ("MIG-x", ""),
     ],
 )
-def test_words_are_taken_as_the_driver_takes_them(words: str | None, expected: str) -> None:
+def test_the_variable_is_read_as_the_driver_reads_it(value: str | None, expected: str) -> None:
     """Indices and UUIDs count up to the first that names no GPU; one named twice hides all."""
-    assert visible(_PLAIN, words) == [f"GPU-{uuid}" for uuid in expected.split()]
+    assert visible(_PLAIN, value) == [f"GPU-{uuid}" for uuid in expected.split()]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("value", "expected"),
     [
         (None, ["MIG-x"]),
         ("0", ["GPU-aa11"]),
@@ -62,9 +62,9 @@ def test_words_are_taken_as_the_driver_takes_them(words: str | None, expected: s
         ("", []),
     ],
 )
-def test_one_compute_instance_is_all_a_process_sees(words: str | None, expected: list[str]) -> None:
-    """Of GPUs in MIG mode a process has the first compute instance it may see, and then no GPU beside it."""
-    assert visible(_MIG, words) == expected
+def test_one_compute_instance_is_all_a_process_sees(value: str | None, expected: list[str]) -> None:
+    """Of GPUs in MIG mode a process has the first compute instance it may see, and then no GPU next to it."""
+    assert visible(_MIG, value) == expected
 
 
 def test_older_names_of_compute_instances() -> None:

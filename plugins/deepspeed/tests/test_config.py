@@ -1,4 +1,4 @@
-"""Config and the front end's words: contradictions, and what DeepSpeed lacks, are refused by name."""
+"""Config and the front end's arguments: contradictions and what DeepSpeed does not support are refused by name."""
 
 from __future__ import annotations
 
@@ -162,13 +162,13 @@ PLANS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", PLANS)
 def test_refused_before_any_process_starts(name: str, front_end: Callable[..., Any]) -> None:
     """On two processes both front ends refuse on construction, naming what contradicts."""
-    words, said = PLANS[name]
-    words = {"accelerator": "cpu", "devices": 2, "strategy": "deepspeed", **words}
-    config = words.pop("config", None)
+    options, said = PLANS[name]
+    options = {"accelerator": "cpu", "devices": 2, "strategy": "deepspeed", **options}
+    config = options.pop("config", None)
     if config is not None:
-        words["strategy"] = DeepSpeedStrategy(config=config)
+        options["strategy"] = DeepSpeedStrategy(config=config)
     with pytest.raises(CoreError) as caught:
-        front_end(**words)
+        front_end(**options)
     assert said in str(caught.value)
 
 
@@ -262,7 +262,7 @@ LIVE: dict[str, tuple[Callable[[core.Runtime], None], str]] = {
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("name", LIVE)
 def test_what_the_engine_cannot_do_is_refused(name: str) -> None:
-    """In a loop of one's own: nothing is done half, or in silence otherwise."""
+    """In your own loop: what DeepSpeed would ignore is an error."""
     work, said = LIVE[name]
     with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
         with pytest.raises((core.CoreError, CheckpointError)) as caught:
@@ -318,7 +318,7 @@ TRAINERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def fit(config: dict[str, Any], tmp_path: Path, **words: Any) -> core.Trainer:
+def fit(config: dict[str, Any], tmp_path: Path, **options: Any) -> core.Trainer:
     trainer = core.Trainer(
         accelerator="cpu",
         devices=1,
@@ -327,7 +327,7 @@ def fit(config: dict[str, Any], tmp_path: Path, **words: Any) -> core.Trainer:
         enable_progress_bar=False,
         enable_checkpointing=False,
         default_root_dir=tmp_path,
-        **words,
+        **options,
     )
     trainer.fit(Lesson(), torch.utils.data.DataLoader(torch.ones(6, 4), batch_size=2))  # type: ignore[arg-type]
     return trainer
@@ -337,15 +337,15 @@ def fit(config: dict[str, Any], tmp_path: Path, **words: Any) -> core.Trainer:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_the_trainers_words_are_held_against_the_config(name: str, tmp_path: Path) -> None:
     """How batches are accumulated, gradients clipped, and how large a batch is: one of the two, or the same in both."""
-    config, words, said = TRAINERS[name]
+    config, options, said = TRAINERS[name]
     with pytest.raises(CoreError) as caught:
-        fit(config, tmp_path, **words)
+        fit(config, tmp_path, **options)
     assert said in str(caught.value)
 
 
 @pytest.mark.deepspeed
 def test_the_same_in_both_is_no_contradiction(tmp_path: Path) -> None:
-    """A config that agrees with the Trainer's words is taken, and a second fit in this process works."""
+    """A config that agrees with the Trainer's arguments is accepted, and a second fit in this process works."""
     config = {"gradient_accumulation_steps": 2, "gradient_clipping": 0.5, "train_micro_batch_size_per_gpu": 2}
     for _ in range(2):
         trainer = fit(config, tmp_path, accumulate_grad_batches=2, gradient_clip_val=0.5)

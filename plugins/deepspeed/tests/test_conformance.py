@@ -24,7 +24,7 @@ SPECS = [
     _named("stage_3_wholly", stage=3, config=WHOLLY),
     _named("stage_3_offload_wholly", stage=3, offload_optimizer="cpu", offload_parameters="cpu", config=WHOLLY),
 ]
-"""What has no name of its own; and stage 3 that divides also what is as small as the kit's network."""
+"""What has no name; and stage 3 that also divides parameters as small as those of the kit's network."""
 
 
 @pytest.mark.deepspeed

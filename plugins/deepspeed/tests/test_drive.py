@@ -45,7 +45,7 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 def test_training_is_that_on_the_host(out: Path) -> None:
-    """With optimizer, gradients and parameters on a drive, an epoch comes to the same bits as with them in memory."""
+    """With optimizer, gradients and parameters on a drive, an epoch gives the same bits as with them in memory."""
     host, drive = kept(out, "whole-0"), kept(out, "killed-0")
     assert (host["swapped"], host["parameters on the drive"]) == (0, 0)
     assert (drive["swapped"], drive["parameters on the drive"]) == (2, 4)
@@ -55,7 +55,7 @@ def test_training_is_that_on_the_host(out: Path) -> None:
 
 
 def test_a_killed_fit_is_resumed_in_new_processes(out: Path) -> None:
-    """From what was saved at the first epoch's end, it comes to the bits of the fit that nobody interrupted."""
+    """From what was saved at the first epoch's end, it gives the bits of the uninterrupted fit."""
     whole, resumed = kept(out, "whole-1"), kept(out, "resumed-1")
     assert not (out / "killed-1.pt").exists()
     assert resumed["losses"] == whole["losses"][len(whole["losses"]) // 2 :]

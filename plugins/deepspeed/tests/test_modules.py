@@ -170,18 +170,18 @@ def test_a_divided_module_without_trainable_parameters() -> None:
 @pytest.mark.deepspeed
 def test_a_module_divided_in_an_earlier_run() -> None:
     """It runs in a later one with the weights that it was trained to, and is refused by name for training."""
-    words: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
+    arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
     own = nn.Linear(4, 2)
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **words) as runtime:
+    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime:
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
         runtime.backward(model(INPUTS).sum())
         optimizer.step()
         weights = runtime.strategy.whole_module_state(own)
     expected = nn.functional.linear(INPUTS, weights["weight"], weights["bias"])
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **words) as runtime, torch.no_grad():
+    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime, torch.no_grad():
         assert torch.equal(runtime.prepare(own)(INPUTS), expected)
     for stage, reason in ((3, "it was divided in an earlier run.*Valid: a new module"), (2, "divides no parameters")):
-        with core.Runtime(strategy=DeepSpeedStrategy(stage=stage), **words) as runtime:
+        with core.Runtime(strategy=DeepSpeedStrategy(stage=stage), **arguments) as runtime:
             optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
             with pytest.raises(CoreError, match=f"module: .*{reason}"):
                 runtime.prepare(own, optimizer)
@@ -201,11 +201,11 @@ def test_a_run_in_autocast_leaves_nothing_of_it() -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_scaled_loss_is_refused_under_zero(stage: int) -> None:
     """There DeepSpeed's autocast to float16 takes no step after an overflow, and clips what is scaled."""
-    words: list[dict[str, Any]] = [
+    arguments: list[dict[str, Any]] = [
         {"strategy": DeepSpeedStrategy(stage=stage), "precision": "16-mixed"},
         {"strategy": DeepSpeedStrategy(stage=stage, config={"torch_autocast": {"enabled": True, "dtype": "float16"}})},
     ]
-    for given in words:
+    for given in arguments:
         with pytest.raises(CoreError, match=f"'16-mixed' with stage={stage}.*stage=0.*'16-true'"):
             core.Runtime(accelerator="cpu", devices=2, **given)
 
@@ -267,11 +267,11 @@ def test_the_prepared_module_has_each_parameter_once() -> None:
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_a_step_starts_no_program(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed asks nobody how many processes a machine has: it is told, for as long as the run lasts."""
+    """DeepSpeed asks no one how many processes a machine has: it is told, for as long as the run lasts."""
     started: list[Any] = []
     with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         model, optimizer = prepared(runtime)
-        monkeypatch.setattr(part("utils.numa").subprocess, "Popen", lambda *words, **_: started.append(words))
+        monkeypatch.setattr(part("utils.numa").subprocess, "Popen", lambda *arguments, **_: started.append(arguments))
         runtime.backward(model(INPUTS).sum())
         optimizer.step()
     assert not started

@@ -1,4 +1,4 @@
-"""Every stage trains as DDP does, in loops of one's own and under the Trainer."""
+"""Every stage trains as DDP does, in your own loops and under the Trainer."""
 
 from __future__ import annotations
 

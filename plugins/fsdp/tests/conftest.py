@@ -1,4 +1,4 @@
-"""Running the scripts of this folder in processes of their own, and what they said."""
+"""Running the scripts of this folder in separate processes, and what they said."""
 
 from __future__ import annotations
 

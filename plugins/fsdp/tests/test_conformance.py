@@ -26,7 +26,7 @@ SPECS = [
     _named("replicated", min_processes=2, replicas=2),
     _named("full", state_dict_type="full"),
 ]
-"""What the names on one machine of two processes do not come to: the model has no plan, and one machine one replica."""
+"""What the names cannot do on one machine with two processes: the model has no plan, and one machine one replica."""
 
 
 @pytest.mark.timeout(600)

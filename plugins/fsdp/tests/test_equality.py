@@ -69,7 +69,7 @@ def test_clipping_and_accumulation_are_those_of_ddp(
 
 @pytest.mark.parametrize("form", ["offload mlp", "offload transformer", "model transformer", "each transformer"])
 def test_accumulation_of_other_forms(on_two: dict[str, Any], form: str) -> None:
-    """Offloaded, recomputed, or with gradients reduced each batch, accumulation comes to the same."""
+    """Offloaded, recomputed, or with gradients reduced each batch, accumulation gives the same."""
     assert_alike(on_two[f"{form} accumulated"], on_two[f"ddp {form.split()[1]} accumulated"])
 
 

@@ -27,7 +27,7 @@ def test_deferred_numbers_are_those_made_at_once(said: dict[str, Any], form: str
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("case", "says"),
     [
         ("nothing fills", "(Angles)' on 'meta' cannot be initialized"),
         ("not all filled", "'inner.weight', 'inner.bias' on 'meta' was not initialized"),
@@ -38,9 +38,9 @@ def test_deferred_numbers_are_those_made_at_once(said: dict[str, Any], form: str
         ("tied class", "Embedding shares its parameters 'weight'"),
     ],
 )
-def test_models_that_do_not_fit_are_refused(said: dict[str, Any], case: str, words: str) -> None:
+def test_models_that_do_not_fit_are_refused(said: dict[str, Any], case: str, says: str) -> None:
     """The message names the argument and the part of the model."""
-    assert words in said[f"refused {case}"]
+    assert says in said[f"refused {case}"]
 
 
 def test_all_processes_leave_a_step_out_together(said: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from core.errors import ConfigurationError, CoreError, WrongTypeError
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "says"),
     [
         ({"wrap_policy": "layers"}, "wrap_policy='layers'"),
         ({"wrap_policy": 0}, "wrap_policy=0"),
@@ -34,11 +34,11 @@ from core.errors import ConfigurationError, CoreError, WrongTypeError
         ({"start_method": "thread"}, "start_method='thread'"),
     ],
 )
-def test_words(options: dict[str, Any], words: str) -> None:
-    """A word that is none raises on construction, naming the argument and what is valid."""
+def test_arguments(options: dict[str, Any], says: str) -> None:
+    """An invalid value raises on construction, naming the argument and what is valid."""
     with pytest.raises(ConfigurationError) as error:
         FSDPStrategy(**options)
-    assert words in str(error.value)
+    assert says in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_types(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "devices", "more", "words"),
+    ("options", "devices", "more", "says"),
     [
         ({"replicas": 3}, 2, {}, "replicas=3 does not divide 2 processes"),
         ({"tensor_parallel_size": 4}, 2, {}, "tensor_parallel_size=4 does not divide 2 processes"),
@@ -76,11 +76,11 @@ def test_types(options: dict[str, Any]) -> None:
         ({"process_group_backend": "nothing"}, 2, {}, "process_group_backend='nothing'"),
     ],
 )
-def test_combinations(options: dict[str, Any], devices: int, more: dict[str, Any], words: str) -> None:
+def test_combinations(options: dict[str, Any], devices: int, more: dict[str, Any], says: str) -> None:
     """What cannot be combined raises when the front end is made."""
     with pytest.raises(CoreError) as error:
         Runtime(accelerator="cpu", strategy=FSDPStrategy(**options), devices=devices, **more)
-    assert words in str(error.value)
+    assert says in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "fsdp_hybrid", "fsdp_tensor_parallel"])

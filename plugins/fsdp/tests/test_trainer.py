@@ -72,7 +72,7 @@ def test_processes_that_share_a_batch_count_once(first: dict[str, Any]) -> None:
 def test_resumed_fit_is_bit_for_bit_the_uninterrupted_one(
     first: dict[str, Any], later: Callable[[int], dict[str, Any]]
 ) -> None:
-    """New processes that resume at an epoch's end come to the same numbers, dropout and schedule included."""
+    """New processes that resume at an epoch's end give the same numbers, dropout and schedule included."""
     resumed = later(2)["resumed"]
     whole = first["fsdp"]
     assert resumed["parameters"] == whole["parameters"]

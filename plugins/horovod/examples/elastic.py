@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument(
         "--pause", type=float, default=0.0, help="seconds between epochs, to have time to end a process"
     )
-    words = parser.parse_args()
+    arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
 
     torch.manual_seed(0)
@@ -43,9 +43,9 @@ def main() -> None:
 
     @hvd.elastic.run
     def train(state: Any) -> None:
-        # Anew each time processes have come or gone: the items are shared out among those that are there now.
+        # Each time processes have joined or left: the items are divided among the current ones.
         loader = runtime.prepare(DataLoader(items, batch_size=16))
-        while state.epoch < words.epochs:
+        while state.epoch < arguments.epochs:
             for batch, targets in loader:
                 loss = nn.functional.cross_entropy(model(batch), targets)
                 runtime.backward(loss)
@@ -55,7 +55,7 @@ def main() -> None:
             mean = runtime.reduce(loss.detach(), "mean").item()
             if runtime.is_main_process:
                 logger.info("epoch %d: loss %.4f on %d process(es)", state.epoch, mean, runtime.num_processes)
-            time.sleep(words.pause)
+            time.sleep(arguments.pause)
             state.commit()
 
     train(state)

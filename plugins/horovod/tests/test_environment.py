@@ -43,7 +43,7 @@ SIGN = {"HOROVOD_CONTROLLER": "mpi"}
     ],
 )
 def test_detection(environ: Mapping[str, str], expected: bool) -> None:
-    """Horovod's own ranks say that Horovod started it; mpirun's do only with a word for Horovod."""
+    """Horovod's own ranks say that Horovod started it; mpirun's do only with Horovod's variable."""
     assert started(environ) is expected
     assert HorovodEnvironment.detect(environ) is expected
 

@@ -40,7 +40,7 @@ MPI = {
     ],
 )
 def test_options(options: dict[str, Any], message: str) -> None:
-    """A word that is none of the valid ones, or contradicts another, is an error that names it."""
+    """An invalid value, or one that contradicts another, is an error that names it."""
     with pytest.raises(ConfigurationError, match=message):
         HorovodStrategy(**options)
 
@@ -54,7 +54,7 @@ def test_horovod_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_processes_without_a_launcher() -> None:
-    """Horovod's own launcher starts processes, and nobody else."""
+    """Only Horovod's own launcher starts processes."""
     with pytest.raises(ConfigurationError, match=r"strategy='horovod' starts no processes"):
         Runtime(accelerator="cpu", strategy="horovod", devices=2)
 
@@ -70,21 +70,21 @@ def test_another_launcher(monkeypatch: pytest.MonkeyPatch, fake_horovod: FakeHor
 
 
 @pytest.mark.parametrize(
-    ("environ", "words", "message"),
+    ("environ", "arguments", "message"),
     [
         (TWO, {}, "these processes meet by gloo"),
         ({**MPI, "HOROVOD_CONTROLLER": "mpi"}, {}, "3 processes. Valid: a power of 2"),
     ],
 )
 def test_adasum(
-    monkeypatch: pytest.MonkeyPatch, fake_horovod: FakeHorovod, environ: dict[str, str], words: Any, message: str
+    monkeypatch: pytest.MonkeyPatch, fake_horovod: FakeHorovod, environ: dict[str, str], arguments: Any, message: str
 ) -> None:
     """Adasum is refused by name where Horovod has none."""
     fake_horovod()
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=f"op='adasum': .*{message}"):
-        Runtime(accelerator="cpu", strategy=HorovodStrategy(op="adasum"), **words)
+        Runtime(accelerator="cpu", strategy=HorovodStrategy(op="adasum"), **arguments)
 
 
 def test_another_number_of_processes(monkeypatch: pytest.MonkeyPatch, fake_horovod: FakeHorovod) -> None:

@@ -45,7 +45,7 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_script(cards: Path, tmp_path: Path) -> RunScript:
-    """Run a script of ``scripts/`` in a process of its own, on that machine; what it prints."""
+    """Run a script of ``scripts/`` in a separate process, on that machine; what it prints."""
 
     def run(name: str, *arguments: str, **environ: str) -> str:
         return run_python(_SCRIPTS / name, *arguments, cwd=tmp_path, env=environ).stdout

@@ -47,7 +47,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def pretend(root: str) -> None:
-    """Let detection, and nobody else, look for the driver's files under ``root``."""
+    """Let detection, and no one else, look for the driver's files under ``root``."""
     if _DETECT in sys.modules:
         sys.modules[_DETECT].ROOT = root  # type: ignore[attr-defined]
     sys.meta_path.insert(0, _Finder(root))

@@ -69,7 +69,7 @@ def test_visible_modules(
 
 @pytest.mark.parametrize("said", ["all", "0,", "-1", "0;1"])
 def test_visible_modules_that_are_none(this_machine: Machine, said: str) -> None:
-    """What is no list of numbers is refused, by name."""
+    """What is not a list of numbers is refused, by name."""
     this_machine(0, 1)
     with pytest.raises(ValueError, match=f"HABANA_VISIBLE_MODULES='{said}'"):
         detect.modules({"HABANA_VISIBLE_MODULES": said})

@@ -42,7 +42,7 @@ def test_the_trainer_trains_to_the_losses_of_the_cpu(accelerator: str, devices: 
 
 @needs_backward
 def test_an_own_loop_trains_to_the_losses_of_the_cpu() -> None:
-    """So does a loop of one's own."""
+    """So does your own loop."""
     losses = []
     with Runtime(accelerator="hpu", devices=1) as runtime:
         module = net()

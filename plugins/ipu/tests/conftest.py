@@ -9,7 +9,7 @@ import pytest
 
 os.environ["ACME_DEVICES"] = "0"
 os.environ["IPU_DEVICES"] = "4"
-os.environ["OMP_NUM_THREADS"] = "1"  # many small operations, beside other processes
+os.environ["OMP_NUM_THREADS"] = "1"  # many small operations, next to other processes
 os.environ["IPUOF_VIPU_API_PARTITION_ID"] = "p4"
 for name in ("POPTORCH_IPU_MODEL", "IPUOF_CONFIG_PATH"):
     os.environ.pop(name, None)

@@ -29,8 +29,8 @@ def fit(folder: Path, epochs: int, **options: Any) -> tuple[Scheduled, list[Any]
     torch.manual_seed(5)
     module, noted = Scheduled(), Losses()
     batches = torch.utils.data.DataLoader(loader().dataset, batch_size=16, shuffle=True)
-    words = {**OPTIONS, "enable_checkpointing": True, "accelerator": "ipu", "devices": 2, "max_epochs": epochs}
-    trainer = Trainer(**words, callbacks=[noted, ModelCheckpoint(dirpath=folder)])
+    arguments = {**OPTIONS, "enable_checkpointing": True, "accelerator": "ipu", "devices": 2, "max_epochs": epochs}
+    trainer = Trainer(**arguments, callbacks=[noted, ModelCheckpoint(dirpath=folder)])
     trainer.fit(module, batches, loader(), **options)
     return module, noted.losses
 
@@ -47,9 +47,11 @@ def test_resuming_is_exact(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_of_plain_tensors(tmp_path: Path) -> None:
     """A checkpoint that was written between steps has the devices' weights, and none of poptorch's classes."""
-    module, words = Scheduled(), {**OPTIONS, "enable_checkpointing": True, "max_epochs": 1}
+    module, arguments = Scheduled(), {**OPTIONS, "enable_checkpointing": True, "max_epochs": 1}
     module.net.insert(1, torch.nn.BatchNorm1d(12))
-    Trainer(**words, accelerator="ipu", devices=2, callbacks=ModelCheckpoint(dirpath=tmp_path)).fit(module, loader())
+    Trainer(**arguments, accelerator="ipu", devices=2, callbacks=ModelCheckpoint(dirpath=tmp_path)).fit(
+        module, loader()
+    )
     (path,) = tmp_path.iterdir()
     checkpoint = TorchCheckpointIO().load_checkpoint(path)
     own = module.state_dict()
@@ -71,12 +73,12 @@ def test_weights_go_to_the_cpu_and_back(tmp_path: Path) -> None:
 
 def test_optimizer_of_another_accelerator(tmp_path: Path) -> None:
     """An optimizer's state goes neither from elsewhere to IPUs nor from them elsewhere, and says so."""
-    words = {**OPTIONS, "enable_checkpointing": True, "max_epochs": 1}
+    arguments = {**OPTIONS, "enable_checkpointing": True, "max_epochs": 1}
     fit(tmp_path / "ipu", 1)
     (path,) = (tmp_path / "ipu").iterdir()
     with pytest.raises(CheckpointError, match="optimizer"):
-        Trainer(**words, accelerator="cpu", devices=1).fit(Scheduled(), loader(), ckpt_path=path)
-    Trainer(**words, accelerator="cpu", devices=1, callbacks=ModelCheckpoint(dirpath=tmp_path / "cpu")).fit(
+        Trainer(**arguments, accelerator="cpu", devices=1).fit(Scheduled(), loader(), ckpt_path=path)
+    Trainer(**arguments, accelerator="cpu", devices=1, callbacks=ModelCheckpoint(dirpath=tmp_path / "cpu")).fit(
         Scheduled(), loader()
     )
     with pytest.raises(CheckpointError, match="not written on IPUs"):

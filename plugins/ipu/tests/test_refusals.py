@@ -15,7 +15,7 @@ from .problem import OPTIONS, Classifier, loader
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         ({"precision": "64-true"}, "64-true.*32-true"),
         ({"precision": "bf16-mixed"}, "bf16-mixed.*32-true"),
@@ -29,16 +29,16 @@ from .problem import OPTIONS, Classifier, loader
     ],
     ids=["64", "bf16", "mixed", "nodes", "ddp", "too many", "others", "replicas", "cpu"],
 )
-def test_words(words: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arguments(arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Trainer is not even made."""
     for name, value in (("NODE_RANK", "0"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     with pytest.raises(CoreError, match=message):
-        Trainer(**{"accelerator": "ipu", **OPTIONS, **words})
+        Trainer(**{"accelerator": "ipu", **OPTIONS, **arguments})
 
 
 def test_own_loop() -> None:
-    """A loop of one's own is refused, by the name of the strategy; and another strategy, since nothing runs eagerly."""
+    """Your own loop is refused, by the name of the strategy; and another strategy, since nothing runs eagerly."""
     with pytest.raises(ConfigurationError, match=r"'ipu'.*whole training steps"):
         Runtime(accelerator="ipu", devices=1)
     with pytest.raises(ConfigurationError, match=r"'single_device' runs operations one by one.*'ipu'.*compiles"):
@@ -47,15 +47,15 @@ def test_own_loop() -> None:
 
 @pytest.mark.parametrize("argument", ["device_iterations", "ipus_per_replica"])
 @pytest.mark.parametrize("value", [0, True, 1.5, "2"])
-def test_arguments(argument: str, value: Any) -> None:
-    """A number that is not a whole one from 1 is refused by the argument's name."""
+def test_whole_numbers(argument: str, value: Any) -> None:
+    """A value that is not an integer ≥ 1 is refused, by the argument's name."""
     options: dict[str, Any] = {argument: value}
     with pytest.raises(ConfigurationError, match=argument):
         IPUStrategy(**options)
 
 
 @pytest.mark.parametrize(
-    ("make_optimizer", "words", "message"),
+    ("make_optimizer", "arguments", "message"),
     [
         (lambda p: torch.optim.Adagrad(p), {}, "cannot run Adagrad"),
         (lambda p: torch.optim.Adam(p, amsgrad=True), {}, "'amsgrad'"),
@@ -64,10 +64,10 @@ def test_arguments(argument: str, value: Any) -> None:
     ],
     ids=["optimizer", "setting", "by value", "no limit"],
 )
-def test_optimizers(make_optimizer: Any, words: dict[str, Any], message: str, calls: list[str]) -> None:
+def test_optimizers(make_optimizer: Any, arguments: dict[str, Any], message: str, calls: list[str]) -> None:
     """An optimizer that poptorch has not, or that cannot limit gradients so, is refused before anything is compiled."""
     with pytest.raises(ConfigurationError, match=message):
-        Trainer(accelerator="ipu", devices=1, **OPTIONS, **words).fit(Classifier(make_optimizer), loader())
+        Trainer(accelerator="ipu", devices=1, **OPTIONS, **arguments).fit(Classifier(make_optimizer), loader())
     assert "trainingModel" not in calls
 
 

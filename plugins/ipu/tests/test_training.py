@@ -40,7 +40,7 @@ def test_losses_are_the_cpus(iterations: int, replicas: int, accumulate: int) ->
 
 
 def test_the_end_of_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
-    """Fewer items, and fewer batches to add up, are compiled anew, says the log; each batch counts with its share."""
+    """Fewer items, and fewer batches to add up, are compiled again, says the log; each batch counts with its share."""
     module, plain = Classifier(), Classifier().net
     losses = fit(module, items=72, accumulate_grad_batches=2)
     expected = by_hand(plain, items=72, accumulate=2)
@@ -139,8 +139,8 @@ def test_buffers_and_half_precision() -> None:
 def test_what_a_step_logs(accumulate: int, sizes: list[int]) -> None:
     """Tensors that a compiled step logs are results of each call, averaged over its parts; an epoch's mean is exact."""
     module, noted = Classifier(), Losses()
-    words = {"accumulate_grad_batches": accumulate, "max_epochs": 1, "callbacks": [noted], **OPTIONS}
-    trainer = Trainer(accelerator="ipu", devices=4, **words)
+    arguments = {"accumulate_grad_batches": accumulate, "max_epochs": 1, "callbacks": [noted], **OPTIONS}
+    trainer = Trainer(accelerator="ipu", devices=4, **arguments)
     trainer.fit(module, loader(72))
     metrics = trainer.callback_metrics
     losses = [loss for loss in noted.losses if loss is not None]

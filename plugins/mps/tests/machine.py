@@ -22,7 +22,7 @@ _genuine = os.uname
 
 
 def pretend() -> None:
-    """Let detection, and nobody else, be told of macOS 14 on Apple silicon."""
+    """Let detection, and no one else, be told of macOS 14 on Apple silicon."""
 
     def uname() -> object:
         asking = sys._getframe(1).f_globals.get("__name__")

@@ -69,7 +69,7 @@ def test_hooks_and_detection_import_no_torch() -> None:
 
 
 def test_it_is_listed_where_there_is_none() -> None:
-    """``python -m core.list --probe`` shows that this machine, which is no Mac, has none."""
+    """``python -m core.list --probe`` shows that this machine, which is not a Mac, has none."""
     if sys.platform == "darwin":
         pytest.skip("this is a Mac")
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -39,7 +39,7 @@ def test_the_trainer_trains_to_the_losses_of_the_cpu(accelerator: str) -> None:
 
 @needs_backward
 def test_an_own_loop_trains_to_the_losses_of_the_cpu() -> None:
-    """So does a loop of one's own."""
+    """So does your own loop."""
     losses = []
     with Runtime(accelerator="mps") as runtime:
         module = net()
@@ -65,7 +65,7 @@ def test_16_bit_precisions(precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error", "text"),
+    ("arguments", "error", "text"),
     [
         ({"precision": "64-true"}, ConfigurationError, "Metal has no double precision"),
         ({"num_nodes": 2}, ConfigurationError, "a Mac has one GPU"),
@@ -77,13 +77,13 @@ def test_16_bit_precisions(precision: str) -> None:
 )
 @pytest.mark.parametrize("front_end", [Trainer, Runtime])
 def test_refusals(
-    monkeypatch: pytest.MonkeyPatch, front_end: Any, words: dict[str, Any], error: type[CoreError], text: str
+    monkeypatch: pytest.MonkeyPatch, front_end: Any, arguments: dict[str, Any], error: type[CoreError], text: str
 ) -> None:
     """What a Mac cannot do is refused, with the reason, when it is asked for: before anything starts."""
     for name, value in {"NODE_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)  # what several machines need
     with pytest.raises(error, match=text):
-        front_end(accelerator="mps", **words)
+        front_end(accelerator="mps", **arguments)
 
 
 def test_statistics() -> None:

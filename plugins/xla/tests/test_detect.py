@@ -32,7 +32,7 @@ def add_pci(machine: Path, vendor: str, device: str) -> None:
 
 
 def test_none_without_torch_xla(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch_xla would run on is no device where it is not installed."""
+    """What torch_xla would run on is not a device where it is not installed."""
     add_pci(machine, "0x1ae0", "0x0063")
     assert detect.count() == 1
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

@@ -1,4 +1,4 @@
-"""What three processes see of 34 items, each journal in a file of its own."""
+"""What three processes see of 34 items, each journal in its own file."""
 
 import json
 import os

@@ -11,7 +11,7 @@ from core.errors import CheckpointError, ConfigurationError
 
 
 class FullDisk(TorchCheckpointIO):
-    """Fails as what a user writes with may: with an error of its own."""
+    """Fails as what a user writes with may: with its own error."""
 
     def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
         raise RuntimeError("no space")

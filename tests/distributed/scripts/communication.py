@@ -75,7 +75,7 @@ def check_hooks(rank: int) -> None:
 
 
 def check_accumulation_on_a_static_graph() -> None:
-    """Torch learns the graph from a pass that reduces: accumulating from the first step on comes to the same mean."""
+    """Torch learns the graph from a pass that reduces: accumulating from the first step on gives the same mean."""
     with Runtime(accelerator="cpu", strategy=DDPStrategy(static_graph=True), devices=2) as runtime:
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -15,7 +15,7 @@ ITEMS, STEPS = 24, 16
 
 
 class Regression(Module):
-    """Draws nothing: what a step comes to depends on its items alone, however they are shared."""
+    """Draws nothing: the result of a step depends on its items alone, however they are shared."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def block_in_all_reduce() -> None:
 
 
 def both_finish() -> None:
-    """Say how this process was started, and exit without another word."""
+    """Say how this process was started, and exit without further output."""
     say(argv=sys.argv[1:], optimize=sys.flags.optimize, xoptions=sys._xoptions, main=__name__, spec=bool(__spec__))
     join_group()
     gathered = [torch.zeros(1), torch.zeros(1)]

@@ -25,7 +25,7 @@ MODELS = 20
 
 
 class Net(nn.Module):
-    """With attributes of its own."""
+    """With its own attributes."""
 
     kind = "net"
 

@@ -1,4 +1,4 @@
-"""Three processes save with some of them absent; each writes what it saw into a file of its own."""
+"""Three processes save with some of them absent; each writes what it saw into its own file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simulated accelerator in pure Python: a third party's out-of-tree torch backend whose chip is the host's CPU.
 
 ``install("simx", devices=2)`` gives this process a device type ``simx`` with two devices, under torch's PrivateUse1
-key. The README beside this package says what is simulated and what is not.
+key. The README next to this package says what is simulated and what is not.
 """
 
 from __future__ import annotations

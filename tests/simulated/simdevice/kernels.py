@@ -48,7 +48,7 @@ def register() -> None:
     ):
         aten.impl(overload, kernel)
     for overload in (_aten.native_layer_norm.default, _aten.native_group_norm.default):
-        # Without a kernel of their own torch takes them apart, with other roundings than the host's.
+        # Without these kernels torch takes them apart, with other roundings than the host's.
         aten.impl(overload, functools.partial(_fallback, overload))
 
 
@@ -145,7 +145,7 @@ def _aliased_argument(op: Any, ret: Any, args: Sequence[Any], kwargs: Mapping[st
     raise NotImplementedError(f"{op}: its result aliases no argument")
 
 
-# -- kernels of their own --------------------------------------------------------------------------------------------
+# -- kernels of the device -----------------------------------------------------------------------------------------
 
 
 def _metadata_only(op: Any) -> Callable[..., Tensor]:

@@ -69,7 +69,7 @@ class DeviceModule:
         return self._process not in (None, os.getpid())
 
     def initialize(self) -> None:
-        """A tensor comes to a device; as with real hardware, not in a process forked from one that has used it."""
+        """A tensor moves to a device; as with real hardware, not in a process forked from one that has used it."""
         if self._is_in_bad_fork():
             raise RuntimeError(f"Cannot re-initialize {self.name} in a forked process; use the 'spawn' start method")
         self._process = os.getpid()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-import torch  # noqa: F401 - the rule that NeedsTorch breaks, and every class beside it
+import torch  # noqa: F401 - the rule that NeedsTorch breaks, and every class next to it
 
 from core.environments import LocalEnvironment, TorchElasticEnvironment
 from core.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""One process of a group that averages weights in the background; words: what to do."""
+"""One process of a group that averages weights in the background; the argument says what to do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _until(condition: Any, seconds: float = 30.0) -> None:
 def race() -> None:
     """Each step begins to write what it read only after the averager has come, and so would undo what it wrote.
 
-    With "parts" as second word the loss is, after the first step, of the module's parts, past its own forward.
+    With "parts" as second argument the loss is, after the first step, of the module's parts, past its own forward.
     """
     parts = "parts" in sys.argv[2:]
     steps = 12
@@ -90,7 +90,7 @@ def race() -> None:
 
 
 def abort() -> None:
-    """After abort nothing changes; after resume, and no steps, all come to the mean of what they had."""
+    """After abort nothing changes; after resume, and no steps, all reach the mean of what they had."""
     with _runtime(sync_interval_ms=1) as runtime:
         model = Point()
         prepared, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=RANK + 1.0))
@@ -161,7 +161,7 @@ def error() -> None:
 
 
 def killed() -> None:
-    """A process that dies in the middle of an exchange, under the algorithm that is the second word."""
+    """A process that dies in the middle of an exchange, under the algorithm in the second argument."""
     strategy = BaguaStrategy(sys.argv[2], hierarchical=False)
     with Runtime(accelerator="cpu", devices=WORLD_SIZE, strategy=strategy) as runtime:
         net = nn.Linear(6, 1)

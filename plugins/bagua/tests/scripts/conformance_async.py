@@ -12,7 +12,7 @@ from core.testing import BackendUnderTest, StrategySuite, skip_by_declaration, t
 from core.testing.suites.multi_process import Runs
 from core.testing.suites.strategy import Declaration
 
-WHY = "processes average when the others come to it, so that no two runs of several are alike: see README.md"
+WHY = "processes average when the others are ready, so that runs of several processes differ: see README.md"
 
 
 class TestAsync(StrategySuite):

@@ -1,4 +1,4 @@
-"""One process of a group that trains each case and leaves its gradients and weights; words: machines, accelerator."""
+"""One process of a group: trains each case, saves gradients and weights. Arguments: machines, accelerator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACCELERATOR = sys.argv[2]
 
 
 class Line(nn.Module):
-    """A linear function with one parameter, so that a bucket's layout is no question."""
+    """A linear function with one parameter, so that a bucket has one possible layout."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """One of two processes that train with the Trainer and leave weights.
 
-Words: ``whole`` for all epochs, ``resumed`` for those after the checkpoint of another run of this script; where it is.
+Arguments: ``whole`` for all epochs, ``resumed`` for those after the checkpoint of another run; the checkpoint's path.
 """
 
 from __future__ import annotations

@@ -32,6 +32,6 @@ class Told(Classifier):
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    words = json.loads(sys.argv[1])
-    trainer = Trainer(accelerator="acme", strategy="ddp2", devices=2, **words, **OPTIONS)
+    arguments = json.loads(sys.argv[1])
+    trainer = Trainer(accelerator="acme", strategy="ddp2", devices=2, **arguments, **OPTIONS)
     trainer.fit(Told(), loader())

@@ -163,7 +163,7 @@ class SavedEngine:
 
 
 def convert_to_universal(source: Path, target: Path) -> None:
-    """Let DeepSpeed's converter write ``target``, in a process of its own.
+    """Let DeepSpeed's converter write ``target``, in a separate process.
 
     Raises:
         CheckpointError: It failed, for example because the optimizer is not a variant of Adam.

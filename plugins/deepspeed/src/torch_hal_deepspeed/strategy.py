@@ -294,7 +294,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         steps = self.config.get("gradient_accumulation_steps", 1)
         if steps != 1:
             raise ConfigurationError(
-                f"config['gradient_accumulation_steps']={steps!r} in a loop of one's own, which steps where it says "
+                f"config['gradient_accumulation_steps']={steps!r} in your own loop, which steps where it says "
                 "so. Valid: to leave it out, and to step every so many batches."
             )
         self._own_engine().backward(loss, *args, **kwargs)

@@ -1,7 +1,7 @@
 """A fit whose parameters and optimizer are on a drive: ``drive.py whole|killed|resumed``, and ``drive.py loop|alone``.
 
-``whole`` has them on the host, and nobody interrupts it; ``killed`` ends itself in its second epoch; ``resumed`` goes
-on from what that left after the first. ``loop`` is one of its own. Each has two processes, and ``alone`` one, which
+``whole`` has them on the host, and is not interrupted; ``killed`` ends itself in its second epoch; ``resumed`` goes
+on from what that left after the first. ``loop`` is your own loop. Each has two processes, and ``alone`` one, which
 loads what ``loop`` has saved.
 """
 
@@ -28,7 +28,7 @@ CHECKPOINT = OUT / "checkpoints" / "0"
 
 
 class Lesson(core.Module):
-    """Five matrices, the first of which is not trained, and a last layer with a learning rate of its own."""
+    """Five matrices, the first of which is not trained, and a last layer with its own learning rate."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import core
 
 
 class Lesson(core.Module):
-    """The MLP with dropout, a parameter of its own, and a learning rate schedule."""
+    """The MLP with dropout, its own parameter, and a learning rate schedule."""
 
     def __init__(self) -> None:
         super().__init__()

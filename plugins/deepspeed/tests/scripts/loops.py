@@ -1,4 +1,4 @@
-"""DDP and the stages of DeepSpeed in loops of one's own, one after another in the same processes."""
+"""DDP and the stages of DeepSpeed in your own loops, one after another in the same processes."""
 
 from __future__ import annotations
 

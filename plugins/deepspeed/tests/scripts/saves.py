@@ -1,4 +1,4 @@
-"""Checkpoints of a loop of one's own: ``saves.py save|load PROCESSES STAGE...``.
+"""Checkpoints of your own loop: ``saves.py save|load PROCESSES STAGE...``.
 
 ``as:STAGE`` after a stage loads with another one than it was saved with.
 """

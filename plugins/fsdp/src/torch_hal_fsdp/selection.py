@@ -46,7 +46,7 @@ def select(argument: str, root: nn.Module, selection: Selection) -> list[nn.Modu
     """The parts of ``root`` that ``selection`` selects, inner ones first; never ``root`` itself or bare containers.
 
     Raises:
-        ConfigurationError: The model has no list of its own, or a class is not in it.
+        ConfigurationError: The model does not name its layer classes, or a class is not in it.
     """
     inner = [module for module in post_order(root) if module is not root and _has_forward(module)]
     if isinstance(selection, str):

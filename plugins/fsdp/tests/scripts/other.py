@@ -63,7 +63,7 @@ def fill(module: nn.Module) -> None:
 
 
 def deferred(name: str, build: Callable[[], nn.Module], precision: str = "32-true", **options: Any) -> None:
-    """Whether a module made on meta comes to the numbers of one made at once, by process 0's generator."""
+    """Whether a module made on meta gets the numbers of one made at once, by process 0's generator."""
     states, draws = [], []
     for meta in (False, True):
         strategy = FSDPStrategy(**options)

@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Four layers, for texts of twelve words."""
+    """Four layers, for texts of twelve tokens."""
 
     tensor_parallel_plan: ClassVar[dict[str, str]] = {
         **{f"layers.*.{name}": "colwise" for name in ("query", "key", "value", "up")},

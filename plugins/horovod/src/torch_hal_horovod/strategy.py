@@ -343,7 +343,7 @@ class HorovodStrategy(ParallelStrategy):
         if self.is_elastic:
             raise ConfigurationError(
                 f"strategy={self.name!r}: the elastic driver started this process, and takes back what is done in a "
-                "loop of one's own. Valid: core.Runtime with horovod.torch.elastic, or horovodrun without --min-np."
+                "loop of your own. Valid: core.Runtime with horovod.torch.elastic, or horovodrun without --min-np."
             )
         self._backward_passes = 1
         for reducer in self._reducers:

@@ -2,7 +2,7 @@
 
 ``python environment.py FOLDER`` makes a virtual environment there with core, this plugin and what their tests need, or
 leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist, set to the C++
-standard that today's torch needs; that takes some minutes, so the wheel is kept beside FOLDER, under the versions of
+standard that today's torch needs; that takes some minutes, so the wheel is kept next to FOLDER, under the versions of
 Python, torch and Horovod. Needs make and a C++ compiler. With ``--mpi`` Horovod gets MPI too, if an MPI program
 compiles here.
 """
@@ -55,18 +55,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the environment is, or is to be")
     parser.add_argument("--constraint", action="append", default=[], help="passed to pip")
-    parser.add_argument("--wheels", type=Path, help="where built wheels are kept; beside the folder by default")
+    parser.add_argument("--wheels", type=Path, help="where built wheels are kept; next to the folder by default")
     parser.add_argument("--mpi", action="store_true", help="build with MPI too, if MPI programs can be compiled")
-    words = parser.parse_args()
-    folder: Path = words.folder.absolute()
-    constraints = [Path(path).resolve() for path in words.constraint]
+    arguments = parser.parse_args()
+    folder: Path = arguments.folder.absolute()
+    constraints = [Path(path).resolve() for path in arguments.constraint]
     python, complete = folder / "bin" / "python", folder / "complete"
-    mpi = words.mpi and _compiles_mpi()
+    mpi = arguments.mpi and _compiles_mpi()
     said = "\n".join((HOROVOD, str(MPI[mpi]), *NEEDED, *(path.read_text() for path in constraints)))
     if not complete.exists() or complete.read_text() != said:
         venv.create(folder, clear=True, with_pip=True)
         _pip(python, "install", *(f"--constraint={path}" for path in constraints), *NEEDED)
-        wheel = _wheel(python, words.wheels or folder.parent / "horovod-wheels", mpi)
+        wheel = _wheel(python, arguments.wheels or folder.parent / "horovod-wheels", mpi)
         _pip(python, "install", "--no-deps", str(wheel))
         _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(CORE), "--editable", str(PLUGIN))
         complete.write_text(said)
@@ -134,13 +134,13 @@ def _build(python: Path, scratch: Path, controller: dict[str, str]) -> Path:
             if found != 1:
                 raise SystemExit(f"{name} of horovod {HOROVOD}: expected one line like {pattern}, found {found}")
         (source / name).write_text(text)
-    words = ("--no-deps", "--no-build-isolation", f"--wheel-dir={scratch / 'built'}", ".")
-    _pip(python, "wheel", *words, cwd=source, MAKEFLAGS=f"-j{os.cpu_count()}", **controller)
+    arguments = ("--no-deps", "--no-build-isolation", f"--wheel-dir={scratch / 'built'}", ".")
+    _pip(python, "wheel", *arguments, cwd=source, MAKEFLAGS=f"-j{os.cpu_count()}", **controller)
     return next((scratch / "built").glob("horovod-*.whl"))
 
 
-def _pip(python: Path, *words: str, cwd: Path | None = None, **variables: str) -> None:
-    command = [str(python), "-m", "pip", words[0], "--quiet", "--disable-pip-version-check", *words[1:]]
+def _pip(python: Path, *arguments: str, cwd: Path | None = None, **variables: str) -> None:
+    command = [str(python), "-m", "pip", arguments[0], "--quiet", "--disable-pip-version-check", *arguments[1:]]
     path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
     subprocess.run(command, env={**os.environ, **BUILD, **variables, "PATH": path}, cwd=cwd, check=True)
 

@@ -1,4 +1,4 @@
-"""Adasum over MPI, beside the published formula."""
+"""Adasum over MPI, compared with the published formula."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_steps_are_the_formula(tmp_path: Path, processes: int) -> None:
     assert min(from_sum, from_average) > 0.01
 
 
-def test_mpirun_without_the_word() -> None:
-    """Processes of mpirun's that nobody calls Horovod's are refused, and the error names the variable that does."""
+def test_mpirun_without_the_controller_variable() -> None:
+    """Processes that mpirun started without Horovod's variable are refused, and the error names it."""
     said = mpirun(2, "failing.py", sets_controller=False, expect=1)
     assert "Valid: HOROVOD_CONTROLLER=mpi in the environment under mpirun" in said

@@ -38,16 +38,16 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("word", EXPECTED)
-def test_tensors(said: dict[str, Any], word: str, dtype: str) -> None:
+@pytest.mark.parametrize("reduction", EXPECTED)
+def test_tensors(said: dict[str, Any], reduction: str, dtype: str) -> None:
     """Each reduction and the gathering of each dtype, those too that Horovod itself does not take."""
-    if dtype == "complex64" and word in ("min", "max"):
+    if dtype == "complex64" and reduction in ("min", "max"):
         pytest.skip("complex numbers have no order")
     kept = getattr(torch, dtype)
-    is_mean_of_whole = word == "mean" and not (kept.is_floating_point or kept.is_complex)
-    expected = torch.tensor(EXPECTED[word]).to(torch.float32 if is_mean_of_whole else kept)
-    assert said[f"{word} {dtype}"].dtype == expected.dtype
-    assert torch.equal(said[f"{word} {dtype}"], expected)
+    is_mean_of_whole = reduction == "mean" and not (kept.is_floating_point or kept.is_complex)
+    expected = torch.tensor(EXPECTED[reduction]).to(torch.float32 if is_mean_of_whole else kept)
+    assert said[f"{reduction} {dtype}"].dtype == expected.dtype
+    assert torch.equal(said[f"{reduction} {dtype}"], expected)
 
 
 def test_shapes(said: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_by_name(said: dict[str, str], name: str) -> None:
-    """What Horovod cannot do, or not in these words, is an error that says so."""
+    """What Horovod does not support, or contradicts itself, is an error that says so."""
     assert re.search(REFUSED[name], said[name])
 
 
@@ -75,9 +75,9 @@ def test_elastic_example_survives_a_killed_worker(tmp_path: Path) -> None:
     source = (EXAMPLES / "elastic.py").read_text()
     script.write_text(source.replace("import argparse\n", f"import argparse\n{killer}"))
     launch = ["-np", "2", "--min-np", "1", "--max-np", "2", "--gloo", "--network-interfaces", "lo"]
-    words = ["--epochs", "10", "--pause", "0.7"]
+    arguments = ["--epochs", "10", "--pause", "0.7"]
     with subprocess.Popen(
-        [sys.executable, *HOROVODRUN, *launch, "--host-discovery-script", hosts, sys.executable, script, *words],
+        [sys.executable, *HOROVODRUN, *launch, "--host-discovery-script", hosts, sys.executable, script, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""Training in two processes of Horovod's, beside DDP."""
+"""Training in two processes of Horovod, compared with DDP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from .conftest import SCRIPTS, horovodrun, run_alone
 
 WAYS = ["runtime", "trainer", "runtime clipped", "trainer clipped"]
-EXACT = ["seeds differ", "no_sync", "passes", "accumulated", "accumulated, said twice", "predivided", "sum"]
+EXACT = ["seeds differ", "no_sync", "passes", "accumulated", "accumulated, given twice", "predivided", "sum"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_half_precision(said: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_options_that_come_to_the_same(said: dict[str, Any], name: str) -> None:
+def test_options_with_the_same_result(said: dict[str, Any], name: str) -> None:
     """Unlike beginnings, accumulation however it is said (the last group short), and a sum with half the rate."""
     assert _furthest(said, name) <= 1e-5
 
@@ -82,7 +82,7 @@ def test_compression(said: dict[str, Any]) -> None:
 
 
 def test_scaled_learning_rate(said: dict[str, Any]) -> None:
-    """Steps are as with twice the rate, under a scheduler that computes rates anew; the rate shown is one process's."""
+    """Steps are as with twice the rate, also under a scheduler; the rate shown is that of one process."""
     assert _furthest(said, "scaled") <= 1e-5
     assert said["horovod"]["scaled"]["rate"] == pytest.approx(said["ddp"]["scaled"]["rate"] / 2)
 

@@ -24,7 +24,7 @@ case = sys.argv[1]
 if case == "second card":
     runtime = run([1])
     assert stand_ins.bound == ["1"]  # what the library was told when it took a card
-    assert "HLS_MODULE_ID" not in os.environ  # and nobody else is
+    assert "HLS_MODULE_ID" not in os.environ  # and no one else is
     assert (runtime.plan.devices, str(runtime.device)) == (("hpu:1",), "hpu:0")
     runtime.teardown()
     runtime.launch()

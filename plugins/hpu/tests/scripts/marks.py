@@ -1,4 +1,7 @@
-"""Train, and print the calls of Intel's library that mark steps, beside what happens. Words: front end, accumulate."""
+"""Train, and print the calls of Intel's library that mark steps, and other events.
+
+Arguments: front end, accumulate.
+"""
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations

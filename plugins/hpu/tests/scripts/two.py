@@ -1,4 +1,4 @@
-"""Train on two cards, and then by hand under DistributedDataParallel on the CPU. Words: strategy, front end."""
+"""Train on two cards, and then by hand under DistributedDataParallel on the CPU. Arguments: strategy, front end."""
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def own_loop(runtime: Runtime) -> None:
 
 def main(strategy: str, front_end: str) -> None:
     """On two cards."""
-    words: dict[str, Any] = {"accelerator": "hpu", "devices": 2, "strategy": strategy}
+    arguments: dict[str, Any] = {"accelerator": "hpu", "devices": 2, "strategy": strategy}
     if front_end == "trainer":
-        Trainer(**words, **OPTIONS).fit(Compared(), loader())
+        Trainer(**arguments, **OPTIONS).fit(Compared(), loader())
         return
-    runtime = Runtime(**words)
+    runtime = Runtime(**arguments)
     runtime.launch()
     own_loop(runtime)
     runtime.teardown()

@@ -51,7 +51,7 @@ def _runtime() -> None:
 
 @pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
-    """Run a script in a process of its own; what it tells in its last line, and all that it wrote to standard error."""
+    """Run a script in a separate process; what it tells in its last line, and all that it wrote to standard error."""
 
     def run(name: str, *arguments: str, **environ: str | None) -> Any:
         done = run_python(Path(__file__).parent / "scripts" / name, *arguments, cwd=tmp_path, env=environ)

@@ -44,22 +44,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="where the environment is, or is to be")
     parser.add_argument("--constraint", action="append", default=[], help="passed to pip for the pure packages")
-    words = parser.parse_args()
-    python = words.folder / "bin" / "python"
-    complete = words.folder / "complete"
+    arguments = parser.parse_args()
+    python = arguments.folder / "bin" / "python"
+    complete = arguments.folder / "complete"
     said = "\n".join((*WITHOUT_DEPENDENCIES, *WITH_DEPENDENCIES))
     if not complete.exists() or complete.read_text() != said:
-        venv.create(words.folder, clear=True, with_pip=True)
+        venv.create(arguments.folder, clear=True, with_pip=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, *(f"--constraint={path}" for path in words.constraint), *WITH_DEPENDENCIES], check=True)
+        subprocess.run(
+            [*pip, *(f"--constraint={path}" for path in arguments.constraint), *WITH_DEPENDENCIES], check=True
+        )
         subprocess.run([*pip, "--no-compile", "--no-deps", *WITHOUT_DEPENDENCIES], check=True)
-        _replace_missing(next(words.folder.glob("lib/python*/site-packages/torch/lib")))
+        _replace_missing(next(arguments.folder.glob("lib/python*/site-packages/torch/lib")))
         complete.write_text(said)
     sys.stdout.write(f"{python}\n")
 
 
 def _replace_missing(folder: Path) -> None:
-    """Put a library that does nothing beside torch's own for each that they need, and that is not here."""
+    """Put a library that does nothing next to torch's own for each that they need, and that is not here."""
     own = {path.name for path in folder.iterdir()}
     missing: set[str] = set()
     homes: dict[str, str] = {}  # from a version's name to the library that has it

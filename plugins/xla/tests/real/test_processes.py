@@ -1,4 +1,4 @@
-"""What takes a process of its own: SPMD mode, which does not end, other variables, and torch_xla.launch."""
+"""What takes a separate process: SPMD mode, which does not end, other variables, and torch_xla.launch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_several_processes_on_the_cpu_are_refused(run_script: RunScript) -> None
 
 
 def test_a_backward_pass_before_the_runtime_is_named(run_script: RunScript) -> None:
-    """torch's own limit, an assertion of its internals, is said in words when the run starts."""
+    """torch's own limit, an assertion of its internals, is an error that explains it, when the run starts."""
     told = run_script("plan.py", "xla", "backward first")
     assert "before torch_xla's runtime" in told["error"]
 

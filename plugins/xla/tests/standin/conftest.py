@@ -67,7 +67,7 @@ def calls() -> Iterator[list[str]]:
 
 @pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
-    """Run a script in a process of its own; what it tells in its last line."""
+    """Run a script in a separate process; what it tells in its last line."""
 
     def run(name: str, *arguments: str, **environ: str) -> Any:
         script = Path(__file__).parent / "scripts" / name

@@ -43,7 +43,7 @@ def test_trainer(calls: list[str], strategy: str, accumulate: int) -> None:
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_runtime(calls: list[str], accumulate: int) -> None:
-    """In a loop of one's own as well: what marks a step is the optimizer's ``step``."""
+    """In your own loop as well: what marks a step is the optimizer's ``step``."""
     model = net()
     optimizer = sgd(model)
     optimizer.register_step_post_hook(lambda *_: calls.append("step"))

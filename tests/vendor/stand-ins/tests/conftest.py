@@ -16,7 +16,7 @@ RunCode = Callable[..., str]
 
 @pytest.fixture
 def run_code() -> RunCode:
-    """Run Python in a process of its own, since torch takes a type of device for good; what it prints."""
+    """Run Python in a separate process, since torch takes a type of device for good; what it prints."""
 
     def run(code: str, **environ: str) -> str:
         done = subprocess.run(

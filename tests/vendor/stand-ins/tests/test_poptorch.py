@@ -84,7 +84,7 @@ def test_inference() -> None:
 
 @pytest.mark.parametrize("batch", [(torch.ones(5, 4),), (torch.ones(4, 4, device="meta"),), (3,)], ids=str)
 def test_what_it_refuses(batch: Any) -> None:
-    """A batch that can't be split evenly, and what is no tensor of the host."""
+    """A batch that can't be split evenly, and what is not a tensor of the host."""
     run = poptorch.inferenceModel(nn.Linear(4, 3), poptorch.Options().deviceIterations(4))
     with pytest.raises((poptorch.Error, TypeError), match=r"equal parts|tensors of the host"):
         run(*batch)

@@ -1,4 +1,4 @@
-"""Two cards, whatever the machine says, and processes of their own for what torch takes only once."""
+"""Two cards, whatever the machine says, and separate processes for what torch takes only once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RunScript = Callable[..., str]
 
 @pytest.fixture
 def run_script(tmp_path: Path) -> RunScript:
-    """Run a script in ``processes`` processes, each with its number as the last word; what they print."""
+    """Run a script in ``processes`` processes, each with its number as the last argument; what they print."""
 
     def run(name: str, *args: str, processes: int = 1, **environ: str) -> str:
         env = {**os.environ, "OMP_NUM_THREADS": "1", **environ}

@@ -19,7 +19,7 @@ def test_count(monkeypatch: pytest.MonkeyPatch, said: str, expected: int) -> Non
 
 @pytest.mark.parametrize("said", ["two", "-1", "1.5"])
 def test_no_count(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    """What is no number is refused, by name."""
+    """What is not a number is refused, by name."""
     monkeypatch.setenv("ACME_DEVICES", said)
     with pytest.raises(ValueError, match=f"ACME_DEVICES='{said}'"):
         acme_driver.count()

@@ -16,5 +16,5 @@ def test_it_plays_a_type_that_torch_knows(run_script: RunScript, device_type: st
 
 
 def test_one_type_a_process(run_script: RunScript) -> None:
-    """Another type than the one that is there already is refused, by name; the same words again are not."""
+    """Another type than the one that is there already is refused, by name; the same arguments again are not."""
     assert run_script("two_types.py") == "refused\n"

@@ -1,4 +1,4 @@
-"""``python clipping.py FILE``: gradients clipped under 16-mixed, beside a plain loop that knows all batches.
+"""``python clipping.py FILE``: gradients clipped under 16-mixed, compared with a plain loop that knows all batches.
 
 Horovod is to reduce after three passes, but most steps come after fewer; before the third step the loss of rank 1 alone
 is infinite.
@@ -84,8 +84,8 @@ def plainly() -> dict[str, Any]:
     return {"norms": torch.stack(norms), "one": flat(one), "two": flat(two), "scale": scaler.get_scale()}
 
 
-words: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": "16-mixed"}
-with Runtime(strategy=HorovodStrategy(backward_passes_per_step=3), **words) as runtime:
+arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": "16-mixed"}
+with Runtime(strategy=HorovodStrategy(backward_passes_per_step=3), **arguments) as runtime:
     said = runtime.strategy.all_gather_object(with_horovod(runtime))
     if runtime.is_main_process:
         torch.save({"horovod": said, "plain": plainly()}, sys.argv[1])

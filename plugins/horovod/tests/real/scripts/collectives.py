@@ -23,9 +23,9 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     for dtype in DTYPES:
         own = torch.tensor([[3 + rank, 2], [5, 7 - rank]]).to(getattr(torch, dtype))
         kept = own.clone()
-        words = ("mean", "sum", "product") if own.is_complex() else REDUCTIONS
-        for word in words:
-            said[f"{word} {dtype}"] = strategy.reduce(own, word)
+        arguments = ("mean", "sum", "product") if own.is_complex() else REDUCTIONS
+        for reduction in arguments:
+            said[f"{reduction} {dtype}"] = strategy.reduce(own, reduction)
         said[f"gather {dtype}"] = strategy.all_gather(own)
         assert torch.equal(own, kept)
     said["scalar"] = (strategy.reduce(torch.tensor(1.0 + rank)), strategy.all_gather(torch.tensor(rank)))

@@ -27,9 +27,9 @@ def strategy(**options: Any) -> Any:
 
 
 def in_runtime(name: str, precision: str = "32-true", options: Any = None, **work: Any) -> None:
-    """Note what a loop of one's own gives."""
-    words: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": precision}
-    with Runtime(strategy=strategy(**(options or {})), **words) as runtime:
+    """Note what your own loop gives."""
+    arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": precision}
+    with Runtime(strategy=strategy(**(options or {})), **arguments) as runtime:
         said[name] = custom_loop(runtime, **work)
 
 
@@ -37,8 +37,8 @@ def in_trainer(
     name: str, precision: str = "32-true", options: Any = None, batch_size: int = BATCH, **more: Any
 ) -> None:
     """Note what the Trainer gives."""
-    words: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": precision, **QUIET, **more}
-    said[name] = trained(Trainer(strategy=strategy(**(options or {})), **words), batch_size=batch_size)
+    arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 2, "precision": precision, **QUIET, **more}
+    said[name] = trained(Trainer(strategy=strategy(**(options or {})), **arguments), batch_size=batch_size)
 
 
 said: dict[str, Any] = {}
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     in_runtime("no_sync", batch_size=4, accumulate=5, no_sync=True)
     in_runtime("passes", batch_size=4, accumulate=5, no_sync=NAME == "ddp", options={"backward_passes_per_step": 5})
     in_trainer("accumulated", batch_size=4, accumulate_grad_batches=5)
-    in_trainer("accumulated, said twice", "32-true", {"backward_passes_per_step": 5}, 4, accumulate_grad_batches=5)
+    in_trainer("accumulated, given twice", "32-true", {"backward_passes_per_step": 5}, 4, accumulate_grad_batches=5)
     # 2 batches of 4 are 1 of 8.
     in_runtime("in pieces", batch_size=4, accumulate=2, options={"backward_passes_per_step": 2}, no_sync=NAME == "ddp")
     in_runtime("fp16", options={"compression": "fp16"})

@@ -55,7 +55,7 @@ def custom_loop(
     seed: int | None = 0,
     schedule: Any = None,
 ) -> dict[str, Any]:
-    """Train in a loop of one's own; losses averaged over processes, parameters, and the state of the optimizer."""
+    """Train in your own loop; losses averaged over processes, parameters, and the state of the optimizer."""
     model = net(runtime.process_index if seed is None else seed)  # the others begin as rank 0 does
     made = optimizer(model.parameters(), lr=rate)
     model, made, batches = runtime.prepare(model, made, loader(batch_size))

@@ -19,7 +19,7 @@ class Keep(Callback):
     """Writes a checkpoint at the end of each epoch."""
 
     def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
-        """As said."""
+        """See the base class."""
         trainer.save_checkpoint(folder / f"epoch {trainer.current_epoch}")
 
 
@@ -44,9 +44,9 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     written = folder / "runtime"
     if not checkpoint:
         model = net(0)
-        runtime.save({"model": runtime.prepare(model), "word": "kept"}, written)
+        runtime.save({"model": runtime.prepare(model), "note": "kept"}, written)
     else:
         model = runtime.prepare(net(runtime.process_index + 1))
-        assert runtime.load(Path(checkpoint[0]).with_name("runtime"), {"model": model}) == {"word": "kept"}
+        assert runtime.load(Path(checkpoint[0]).with_name("runtime"), {"model": model}) == {"note": "kept"}
         assert torch.equal(flat(runtime.unwrap_model(model)), flat(net(0)))
     custom_loop(runtime, epochs=1)

@@ -11,8 +11,8 @@ from core import Runtime
 from core.errors import CoreError
 
 told = {"error": ""}
-accelerator, *words = sys.argv[1:]
-if "backward first" in words:
+accelerator, *arguments = sys.argv[1:]
+if "backward first" in arguments:
     torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
 try:
     runtime = Runtime(accelerator=accelerator)

@@ -1,4 +1,4 @@
-"""SPMD mode does not end: a process of its own trains in it, and tells."""
+"""SPMD mode does not end: a separate process trains in it, and tells."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from core.errors import ConfigurationError, LaunchError
 
 
 def train(runtime: Runtime, accumulate: int) -> dict[str, Any]:
-    """A loop of one's own; rank 1 begins with other parameters."""
+    """Your own loop; rank 1 begins with other parameters."""
     model: Any = net(norm=False)
     if runtime.process_index == 1:
         nn.init.zeros_(model[0].weight)
@@ -61,7 +61,7 @@ def collectives(runtime: Runtime) -> dict[str, Any]:
         differing = str(error)
     runtime.barrier()
     return {
-        **{word: runtime.reduce(own, word).tolist() for word in ("mean", "sum", "min", "max", "product")},
+        **{name: runtime.reduce(own, name).tolist() for name in ("mean", "sum", "min", "max", "product")},
         "mean_of_whole": runtime.reduce(torch.tensor(rank), "mean").tolist(),
         "own": own.tolist(),
         "gather": runtime.gather(own).tolist(),
@@ -95,15 +95,15 @@ def said_by(error: type[Exception], function: Any) -> str:
     return ""
 
 
-def main(what: str, *words: str) -> dict[str, Any]:
+def main(what: str, *arguments: str) -> dict[str, Any]:
     """One of the runs."""
     runtime = Runtime(accelerator="xla", strategy="xla", devices=2)
     if what == "runtime":
-        return runtime.launch(train, int(words[0])) or {}
+        return runtime.launch(train, int(arguments[0])) or {}
     if what == "collectives":
         return runtime.launch(collectives) or {}
     if what == "save":
-        runtime.launch(save, words[0])
+        runtime.launch(save, arguments[0])
         return {}
     if what == "refusals":
         before = time.monotonic()

@@ -85,7 +85,7 @@ class PoplarExecutor:
         self._attach()
 
     def detachFromDevice(self) -> None:  # noqa: N802
-        """Give the IPUs back; weights, and state of the library's own optimizers, come to the host."""
+        """Give the IPUs back; weights, and the state of the library's optimizers, are copied to the host."""
         calls.append("detachFromDevice")
         self._to_host()
         self._attached().release()
@@ -111,7 +111,7 @@ class PoplarExecutor:
         self._attached().upload()
 
     def destroy(self) -> None:
-        """Give the IPUs back and forget what was compiled; weights and state come to the host."""
+        """Give the IPUs back and forget what was compiled; weights and state are copied to the host."""
         if self._graph is None:
             return
         calls.append("destroy")

@@ -11,7 +11,7 @@ __all__ = ["Adam", "AdamW", "Optimizer", "RMSprop", "SGD"]
 
 
 class Optimizer:
-    """What the library's optimizers have beside torch's."""
+    """What the library's optimizers have in addition to torch's."""
 
     def _begin(self, loss_scaling: float | None) -> None:
         self.loss_scaling = 1.0 if loss_scaling is None else loss_scaling

@@ -18,7 +18,7 @@ def count() -> int:
     """How many cards this machine has: what ``ACME_DEVICES`` says, else one for each device file ``/dev/acme<n>``.
 
     Raises:
-        ValueError: ``ACME_DEVICES`` is no whole number from 0.
+        ValueError: ``ACME_DEVICES`` is not a whole number from 0.
     """
     said = os.environ.get("ACME_DEVICES", "").strip()
     if not said:

@@ -153,7 +153,7 @@ class DeviceModule(ModuleType):
     max_memory_reserved = max_memory_allocated
 
     def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
-        """Count the most bytes anew."""
+        """Count the most bytes again."""
         self._native.reset_peak_memory_stats(self._index(device))
 
     def mem_get_info(self, device: DeviceLike = None) -> tuple[int, int]:

@@ -19,9 +19,9 @@ _started: dict[tuple[str, int, str, int], DeviceModule] = {}
 
 def start(device_type: str, devices: int, collectives: str, memory_per_device: int) -> DeviceModule:
     """See :func:`acme_driver.simulate`."""
-    words = (device_type, devices, collectives, memory_per_device)
-    if words in _started:
-        return _started[words]
+    arguments = (device_type, devices, collectives, memory_per_device)
+    if arguments in _started:
+        return _started[arguments]
     if _started:
         (there,) = _started
         raise RuntimeError(f"this process simulates {there[1]} devices of type {there[0]!r} already")
@@ -39,5 +39,5 @@ def start(device_type: str, devices: int, collectives: str, memory_per_device: i
         torch._register_device_module(device_type, module)  # type: ignore[no-untyped-call]
     if torch.distributed.is_available():
         accl.register(collectives, device_type, native)
-    _started[words] = module
+    _started[arguments] = module
     return module

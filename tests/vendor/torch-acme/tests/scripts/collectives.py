@@ -1,6 +1,6 @@
 """One of two processes: every collective of ACCL against its formula, and training under two kinds of data parallelism.
 
-Words: the type of device to simulate, the file to meet at, this process's number.
+Arguments: the type of device to simulate, the file to meet at, this process's number.
 """
 # mypy: disable-error-code="no-untyped-call"
 

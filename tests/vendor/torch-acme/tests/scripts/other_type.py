@@ -20,7 +20,7 @@ assert losses(device, "AdamW") == losses("cpu", "AdamW")
 for dtype in (torch.bfloat16, torch.float16):
     seen = losses(device, autocast=dtype)
     assert seen != losses("cpu")
-    # torch brings an autocast for MPS, with a policy of its own.
+    # torch brings an autocast for MPS, with its own policy.
     assert seen == losses("cpu", autocast=dtype) or device_type == "mps"
     assert max(abs(a - b) for a, b in zip(seen, losses("cpu"), strict=True)) < 0.05
 state = module.get_rng_state(0)

@@ -1,4 +1,4 @@
-"""Train on Acme's cards unnamed, where only their torch backend is installed. Words: devices, precision."""
+"""Train on Acme's cards unnamed, where only their torch backend is installed. Arguments: devices, precision."""
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train on two cards, and then by hand under DistributedDataParallel on the CPU. Words: strategy, precision."""
+"""Train on two cards, and then by hand under DistributedDataParallel on the CPU. Arguments: strategy, precision."""
 # mypy: disable-error-code="no-untyped-call"
 
 from __future__ import annotations

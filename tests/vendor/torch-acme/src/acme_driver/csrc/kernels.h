@@ -141,7 +141,7 @@ inline void register_kernels() {
           "scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
     }
   }
-  // Without kernels of their own torch takes these apart, with other roundings than the host's.
+  // Without their own kernels torch takes these apart, with other roundings than the host's.
   for (const char* name : {"native_layer_norm", "native_group_norm"}) {
     aten.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }

@@ -40,7 +40,7 @@ struct Runtime {
         static_cast<int>(count));
   }
 
-  // Something comes to a device. As on real hardware, a process forked from one that uses the devices cannot.
+  // Something moves to a device. As on real hardware, a process forked from one that uses the devices cannot.
   void enter() {
     if (user == getpid()) {
       return;
