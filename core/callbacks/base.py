@@ -47,6 +47,12 @@ class Callback:
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_train_batch_end`."""
 
+    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+        """Called in ``fit`` before the batches of validation that only check that validation works."""
+
+    def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+        """Called after them."""
+
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """See :meth:`core.Module.on_train_start`."""
 

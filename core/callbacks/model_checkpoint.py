@@ -55,7 +55,7 @@ class ModelCheckpoint(Callback):
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Write a checkpoint, then remove those that are no longer kept."""
-        if (trainer.current_epoch + 1) % self.every_n_epochs:
+        if trainer.fast_dev_run or (trainer.current_epoch + 1) % self.every_n_epochs:
             return
         directory = self.directory(trainer)
         path = os.path.join(directory, self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step))

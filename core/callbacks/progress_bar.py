@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import time
 from typing import Any
 
@@ -50,9 +51,9 @@ class ProgressBar(Callback):
             return
         from tqdm.auto import tqdm
 
-        last = "" if trainer.max_epochs is None else f"/{trainer.max_epochs}"
+        last = "" if trainer.max_epochs == -1 else f"/{trainer.max_epochs}"
         self._bar = tqdm(
-            total=trainer.num_training_batches,
+            total=None if math.isinf(trainer.num_training_batches) else trainer.num_training_batches,
             desc=f"epoch {trainer.current_epoch + 1}{last}",
             dynamic_ncols=True,
             mininterval=0,  # when to draw is decided here

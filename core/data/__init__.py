@@ -5,6 +5,7 @@ from core.data.batches import drop_padding
 from core.data.loader import PreparedLoader, skip_first_batches
 from core.data.parts import loader_parts, set_epoch
 from core.data.prepare import prepare_loader
+from core.data.reading import in_order
 from core.data.settings import DataSettings
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "DataSettings",
     "PreparedLoader",
     "drop_padding",
+    "in_order",
     "loader_parts",
     "prepare_loader",
     "set_epoch",

@@ -13,6 +13,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     IterableDataset,
+    SequentialSampler,
     Subset,
     TensorDataset,
     default_collate,
@@ -26,7 +27,7 @@ from core.data.streams import MarkedCollate, ShardedStream, stream_steps
 from core.errors import CheckpointError
 from core.random import get_host_rng_state
 
-__all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "make_reading"]
+__all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]
 
 
 class Start:
@@ -330,6 +331,21 @@ def make_reading(
     if isinstance(loader.dataset, IterableDataset):
         return StreamReading(loader, share, seed_shard, is_shared, is_seeded)
     return MapReading(loader, share, seed_shard, is_shared)
+
+
+def in_order(loader: Any) -> Any:
+    """``loader`` without its sampler: a DataLoader of a map-style data set in the order of the data set.
+
+    What torch does not shuffle is left as it is: another iterable, and a DataLoader with its own batch sampler.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return loader
+    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+        return loader
+    source: Any = loader.dataset
+    sampler = SequentialSampler(source)
+    batches = None if loader.batch_sampler is None else BatchSampler(sampler, loader.batch_size or 1, loader.drop_last)
+    return clone_loader(loader, sampler=sampler, batch_sampler=batches)
 
 
 def clone_loader(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, zip_longest
 from typing import Any
@@ -10,24 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.data import DataSettings, prepare_loader
+from core.data import DataSettings, in_order, prepare_loader
 from core.errors import ConfigurationError
 from core.nested import map_tensors
 from core.runtime.modules import PreparedModule, needs_forward_context
+from core.trainer.limits import agreed_length, length_of, limited
 from core.trainer.metrics import StageMetrics
 from core.trainer.run import Run
+from core.trainer.stage import Stage
 from core.trainer.steps import StepModule
 
-__all__ = ["STEPS", "EvaluationLoop"]
-
-STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
-"""The Module's step for each stage."""
-
-HOOKS = {"validate": "on_validation", "test": "on_test", "predict": "on_predict"}
-"""How the names of the hooks of each stage begin."""
-
-LOADERS = {"validate": "validation", "test": "test", "predict": "prediction"}
-"""What the loader of each stage is called in messages."""
+__all__ = ["EvaluationLoop"]
 
 
 class EvaluationLoop:
@@ -39,21 +33,36 @@ class EvaluationLoop:
         run: The run that this loop is part of.
         step_module: The module's steps as a forward pass.
         model: ``step_module`` as the runtime prepared it.
-        stage: A key of :data:`STEPS`.
+        stage: The stage.
         loader: The user's own loader.
     """
 
-    def __init__(self, run: Run, step_module: StepModule, model: nn.Module, stage: str, loader: Any) -> None:
+    def __init__(self, run: Run, step_module: StepModule, model: nn.Module, stage: Stage, loader: Any) -> None:
         self._run, self.step_module, self.stage = run, step_module, stage
         self.strategy = strategy = run.runtime.strategy
         self.model = strategy.inference_module(run.runtime.strategy_module(model))
         if needs_forward_context(strategy.precision):
             self.model = PreparedModule(self.model, step_module, strategy.precision)
+        if run.settings.overfit_batches and run.stage == "train":
+            loader = in_order(loader)
         self.loader = prepare_loader(loader, strategy, evaluation=True, settings=DataSettings(even_batches=False))
         self.metrics = StageMetrics(strategy, by_step=False)
 
-    def run(self) -> list[Any]:
+    @property
+    def num_batches(self) -> float:
+        """The number of batches in this process; infinite if it is not known. Every process asks for it."""
+        own = length_of(self.loader)
+        limit = self._run.settings.limit_batches(self.stage.kind)
+        # A fraction is one of the largest share, so that no process has to leave out all of its batches.
+        length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
+        return min(own, limited(length, limit, self.stage.limit))
+
+    def run(self, at_most: float = math.inf, finished: Callable[[], None] | None = None) -> list[Any]:
         """Evaluate every batch.
+
+        Args:
+            at_most: The largest number of batches, if the settings allow more.
+            finished: Called when only the last hook is left, so that what that hook saves does not repeat this.
 
         Returns:
             The outputs if the stage is ``predict``, otherwise an empty list.
@@ -61,26 +70,29 @@ class EvaluationLoop:
         Raises:
             ConfigurationError: The loader is empty in every process.
         """
-        run, stage = self._run, self.stage
+        run, hooks = self._run, self.stage.hooks
+        num_batches = min(self.num_batches, at_most)
         run.metric_log.stage = self.metrics
-        self.step_module.use(STEPS[stage])
+        self.step_module.use(self.stage.step)
         with _evaluation_mode(run.module):
-            run.hooks.call(f"{HOOKS[stage]}_start")
-            run.hooks.call(f"{HOOKS[stage]}_epoch_start")
-            outputs = self._run_batches()
-            run.end_epoch_of(self.metrics, f"{HOOKS[stage]}_epoch_end")
+            run.hooks.call(f"{hooks}_start")
+            run.hooks.call(f"{hooks}_epoch_start")
+            outputs = self._run_batches(None if math.isinf(num_batches) else int(num_batches))
+            run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")
             run.metric_log.stage = None
-            run.hooks.call(f"{HOOKS[stage]}_end")
+            if finished is not None:
+                finished()
+            run.hooks.call(f"{hooks}_end")
         return outputs
 
-    def _run_batches(self) -> list[Any]:
+    def _run_batches(self, num_batches: int | None) -> list[Any]:
         run, metrics, model, strategy = self._run, self.metrics, self.model, self.strategy
-        batch_start, batch_end = (run.hooks.bind(f"{HOOKS[self.stage]}_batch_{at}") for at in ("start", "end"))
-        keeps_outputs = self.stage == "predict"
+        batch_start, batch_end = (run.hooks.bind(f"{self.stage.hooks}_batch_{at}") for at in ("start", "end"))
+        keeps_outputs = self.stage.name == "predict"
         outputs: list[Any] = []
         batch_idx = -1
         self.loader.set_epoch(run.progress.epoch)
-        batches: Iterator[tuple[int, Any]] = enumerate(islice(self.loader, run.settings.limit_batches(self.stage)))
+        batches: Iterator[tuple[int, Any]] = enumerate(islice(self.loader, num_batches))
         if strategy.inference_is_collective:
             batches = self._in_step(batches)
         with torch.inference_mode():
@@ -96,7 +108,7 @@ class EvaluationLoop:
         metrics.batch = None
         if max(strategy.all_gather_object(batch_idx)) < 0:
             raise ConfigurationError(
-                f"dataloaders: the {LOADERS[self.stage]} loader is empty. It must yield at least one batch each time "
+                f"dataloaders: the {self.stage.loader} loader is empty. It must yield at least one batch each time "
                 "it is iterated; a generator does so only once."
             )
         return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ from core.trainer.checks import all_loggers
 from core.trainer.fit import FitLoop
 from core.trainer.metrics import Logger, MetricLog
 from core.trainer.progress import Progress
+from core.trainer.run import Run
 
 __all__ = ["TrainerFacts"]
 
@@ -28,6 +30,7 @@ class TrainerFacts:
     metric_log: MetricLog
     """Everything that the module logs goes through this object."""
     callbacks: list[Callback]
+    _run: Run | None
     _fit_loop: FitLoop | None
 
     @property
@@ -84,9 +87,48 @@ class TrainerFacts:
         return self.metric_log.prog_bar_names
 
     @property
-    def num_training_batches(self) -> int | None:
-        """The batches of an epoch of the running ``fit`` in this process; ``None`` if the loader has no length."""
-        return None if self._fit_loop is None else self._fit_loop.num_batches
+    def num_training_batches(self) -> float:
+        """The batches of an epoch in this process, as an integer; infinite if no ``fit`` is running or says it."""
+        return math.inf if self._fit_loop is None else self._fit_loop.batches.num_batches
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Whether the newest training batch is the last of its epoch."""
+        return self._fit_loop is not None and self._fit_loop.batches.is_last
+
+    @property
+    def training(self) -> bool:
+        """Whether it trains now: in ``fit``, outside of validation."""
+        return self._stage == "train"
+
+    @property
+    def validating(self) -> bool:
+        """Whether it validates now, in ``validate`` or ``fit``; the sanity check does not count."""
+        return self._stage == "validate"
+
+    @property
+    def sanity_checking(self) -> bool:
+        """Whether it runs the validation batches that only check, before ``fit`` trains."""
+        return self._stage == "sanity_check"
+
+    @property
+    def testing(self) -> bool:
+        """Whether ``test`` is running."""
+        return self._stage == "test"
+
+    @property
+    def predicting(self) -> bool:
+        """Whether ``predict`` is running."""
+        return self._stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether it validates or tests now; the sanity check counts."""
+        return self._stage in ("validate", "test", "sanity_check")
+
+    @property
+    def _stage(self) -> str | None:
+        return None if self._run is None else self._run.stage
 
     @property
     def checkpoint_callback(self) -> ModelCheckpoint | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
 from torch import Tensor
 
-from core.data import prepare_loader
 from core.errors import ConfigurationError, WrongTypeError
 from core.nested import map_tensors
 from core.strategies.step import TrainingStepOptions
@@ -19,8 +18,12 @@ from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import read_optimizers
 from core.trainer.run import Run
+from core.trainer.sanity import sanity_check
+from core.trainer.stage import STAGES
 from core.trainer.state import FitState
 from core.trainer.steps import StepModule
+from core.trainer.training_batches import TrainingBatches
+from core.trainer.validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
 
@@ -30,7 +33,7 @@ class FitLoop:
 
     Args:
         run: The run that this loop is part of.
-        train_loader: The user's own loader of training batches.
+        train_loader: The user's own loader of training batches; ``None`` if there is nothing to train on.
         val_loader: The user's own loader of validation batches, or ``None``.
         ckpt_path: The checkpoint to resume from, or ``None``.
     """
@@ -44,10 +47,10 @@ class FitLoop:
         configured = read_optimizers(module.configure_optimizers())
         (optimizer,) = strategy.setup_optimizers([configured.optimizer])
         self.optimization = attrs.evolve(configured, optimizer=optimizer)
-        self.loader = prepare_loader(train_loader, strategy)
+        self.batches = TrainingBatches(run, train_loader)
         self.validation = None
         if val_loader is not None:
-            self.validation = EvaluationLoop(run, self.step_module, self.model, "validate", val_loader)
+            self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
         self.metrics = StageMetrics(strategy, by_step=True)
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
@@ -61,7 +64,7 @@ class FitLoop:
                 clip_algorithm=settings.gradient_clip_algorithm,
             ),
         )
-        loaders = [self.loader] if self.validation is None else [self.loader, self.validation.loader]
+        loaders = [self.batches.loader] + ([] if self.validation is None else [self.validation.loader])
         self.state = FitState(
             run=run,
             optimization=self.optimization,
@@ -69,8 +72,6 @@ class FitLoop:
             model=runtime.strategy_module(self.model),
             metrics=self.metrics,
         )
-        self._total: int | None = None
-        """The number of batches of the running epoch, if it is known."""
         self._process_state = None if ckpt_path is None else self.state.load(ckpt_path)
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
@@ -99,27 +100,23 @@ class FitLoop:
 
         return forward
 
-    @property
-    def num_batches(self) -> int | None:
-        """The number of batches of an epoch in this process; ``None`` if the loader has no length."""
-        try:
-            total = len(self.loader)
-        except TypeError:  # a stream
-            return None
-        limit = self._run.settings.limit_train_batches
-        return total if limit is None else min(total, limit)
-
     def run(self) -> None:
         """Train for all epochs that are left."""
         run, progress = self._run, self._run.progress
         run.module.train()
         run.hooks.call("on_fit_start")
         self.optimization.optimizer.zero_grad()
+        if self._process_state is None and self.validation is not None:
+            sanity_check(run, self.validation)
+        if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
+            run.hooks.call("on_fit_end")
+            return
         run.hooks.call("on_train_start")
         if self._process_state is not None:
             self.state.restore_process(self._process_state)
-        resumes = progress.is_mid_epoch
-        while not (progress.should_stop or self._is_done()):
+        resumes = progress.is_in_epoch
+        # The end of an epoch belongs to its last step, even where that was the last of all.
+        while progress.phase == "end" or not (self._may_stop() or self._is_done()):
             self._run_epoch(resumes)
             progress.finish_epoch()
             resumes = False
@@ -129,101 +126,115 @@ class FitLoop:
 
     def _is_done(self) -> bool:
         settings, progress = self._run.settings, self._run.progress
-        has_all_epochs = settings.max_epochs is not None and progress.epoch >= settings.max_epochs
-        return has_all_epochs or (settings.max_steps is not None and progress.step >= settings.max_steps)
+        return progress.epoch >= settings.epoch_limit or progress.step >= settings.step_limit
+
+    def _may_stop(self) -> bool:
+        """Whether to stop was asked for, and the run is as long as it has to be."""
+        settings, progress = self._run.settings, self._run.progress
+        epochs = settings.min_epochs if settings.min_epochs is not None else int(settings.min_steps is not None)
+        has_least = progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
+        return progress.should_stop and has_least
 
     def _run_epoch(self, resumes: bool) -> None:
         run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
         metric_log.stage = self.metrics
         self.step_module.use("training_step")
+        self.batches.begin_epoch()
         if not resumes:
             run.hooks.call("on_train_epoch_start")
             progress.start_batches()
-        if self._run_batches():
+        times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
+        if progress.phase == "batches" and self._run_batches(times):
             progress.finish_batches()
             self.optimization.step_schedules("epoch", progress.completed_epochs)
-        if self.validation is not None and (progress.epoch + 1) % run.settings.check_val_every_n_epoch == 0:
-            self.validation.run()
-            metric_log.stage = self.metrics
+        if times.is_due_at_end or (times.is_possible and self._may_stop()):
+            self._validate()
+        progress.start_end()
         run.end_epoch_of(self.metrics, "on_train_epoch_end")
         self._agree_to_stop()
 
+    def _validate(self) -> None:
+        run, progress = self._run, self._run.progress
+        assert self.validation is not None
+        if progress.validated == progress.batch:
+            return
+        run.stage = "validate"
+        self.validation.run(finished=progress.note_validation)
+        run.stage, run.metric_log.stage = "train", self.metrics
+        self.step_module.use("training_step")
+        self._agree_to_stop()
+
     def _agree_to_stop(self) -> None:
-        """If one process stops, all stop: the others would wait for it in the first step of the next epoch."""
+        """If one process stops, all stop: the others would wait for it in the next step."""
         strategy, progress = self.strategy, self._run.progress
         if strategy.world_size > 1:
             wish = torch.tensor(float(progress.should_stop), device=strategy.root_device)
             with strategy.assume_alike():
                 progress.should_stop = bool(strategy.reduce(wish, "max"))
 
-    def _run_batches(self) -> bool:
-        """Train on the batches of the epoch; returns whether on all of them."""
+    def _run_batches(self, times: ValidationTimes) -> bool:
+        """Train on the batches that are left of the epoch, with validations in between; returns whether on all."""
+        progress, num = self._run.progress, self.batches.num_batches
+        batches = self.batches.iterate()
+        while True:
+            first, wanted = progress.batch, times.batches_left
+            ended = self._train(islice(batches, wanted))
+            if ended == "stopped":
+                return progress.batch == num
+            if ended == "skipped":
+                return True
+            if wanted is None or progress.batch - first < wanted or progress.batch >= num:
+                break
+            self._validate()
+            if self._may_stop():
+                return False
+        if progress.batch == 0:
+            raise ConfigurationError(
+                f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. It must yield batches "
+                "each time it is iterated; a generator does so only once."
+            )
+        return True
+
+    def _train(self, batches: Iterator[tuple[int, Any, bool]]) -> Literal["done", "stopped", "skipped"]:
+        """Train on ``batches``; returns whether on all of them, or why not."""
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log, strategy = run.settings, run.metric_log, self.strategy
         batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
         has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
-        max_steps, log_every = settings.max_steps, settings.log_every_n_steps if metric_log.loggers else 0
-        batch_idx = progress.batch - 1
-        for batch_idx, batch, is_step_end in self._batches():
-            is_skipping = False
-            for hook in batch_start:
-                is_skipping |= hook(batch, batch_idx) == -1
-            if is_skipping:
-                progress.is_accumulating = False
-                self.optimization.optimizer.zero_grad()  # of a window of accumulated batches that ends here
-                metrics.batch = None
-                return True
-            metrics.batch = batch
-            loss = step(batch, batch_idx, is_step_end)
-            progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
-            if is_step_end:
-                progress.step += 1
-                if has_step_schedules:
-                    self.optimization.step_schedules("step", progress.step)
-                if log_every and progress.step % log_every == 0:
-                    metric_log.send_to_loggers(metrics.step_values(), progress.step, strategy)
-            if batch_end:
-                outputs = self._outputs(loss)
-                for hook in batch_end:
-                    hook(outputs, batch, batch_idx)
-            elif self._mappings:
-                self._mappings.clear()
-            if is_step_end and (progress.should_stop or (max_steps is not None and progress.step >= max_steps)):
-                break
-        else:
-            if batch_idx < 0:
-                raise ConfigurationError(
-                    f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. It must yield batches "
-                    "each time it is iterated; a generator does so only once."
-                )
+        last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
+        try:
+            for batch_idx, batch, is_step_end in batches:
+                is_skipping = False
+                for hook in batch_start:
+                    is_skipping |= hook(batch, batch_idx) == -1
+                if is_skipping:
+                    progress.is_accumulating = False
+                    self.optimization.optimizer.zero_grad()  # of a window of accumulated batches that ends here
+                    return "skipped"
+                metrics.batch = batch
+                loss = step(batch, batch_idx, is_step_end)
+                progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
+                if is_step_end:
+                    progress.step += 1
+                    if has_step_schedules:
+                        self.optimization.step_schedules("step", progress.step)
+                    if log_every and progress.step % log_every == 0:
+                        metric_log.send_to_loggers(metrics.step_values(), progress.step, strategy)
+                if batch_end:
+                    outputs = self._outputs(loss)
+                    for hook in batch_end:
+                        hook(outputs, batch, batch_idx)
+                elif self._mappings:
+                    self._mappings.clear()
+                if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
+                    return "stopped"
+        finally:
             metrics.batch = None
-            return True
-        metrics.batch = None
-        return batch_idx + 1 == self._total
+        return "done"
 
     def _outputs(self, loss: Tensor | None) -> Any:
         """What the last step returned, detached."""
         return map_tensors(Tensor.detach, self._mappings.pop() if self._mappings else loss)
-
-    def _batches(self) -> Iterator[tuple[int, Any, bool]]:
-        """The index of each batch of the epoch, the batch, and whether the optimizer steps after it."""
-        settings, loader, first = self._run.settings, self.loader, self._run.progress.batch
-        size, limit = settings.accumulate_grad_batches, settings.limit_train_batches
-        loader.set_epoch(self._run.progress.epoch)
-        try:
-            total: int | None = first + loader.batches_left
-        except TypeError:  # a stream
-            total = None
-        if total is not None and limit is not None:
-            total = min(total, limit)
-        self._total = total
-        batches = enumerate(islice(loader, None if limit is None else limit - first), first)
-        if total is not None or size == 1:
-            return ((index, batch, (index + 1) % size == 0 or index + 1 == total) for index, batch in batches)
-        return (
-            (index, batch, (index + 1) % size == 0 or index + 1 == limit or loader.end_of_dataloader)
-            for index, batch in batches
-        )
 
 
 def _loss_in(output: Any) -> Tensor:

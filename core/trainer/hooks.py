@@ -144,3 +144,8 @@ class Hooks:
         """Call the overridden hooks called ``name``, the module's first."""
         for hook in self.bind(name):
             hook(*args)
+
+    def call_callbacks(self, name: str, *args: Any) -> None:
+        """Call the overridden hooks called ``name`` of the callbacks."""
+        for hook in self.bind_callbacks(name):
+            hook(*args)

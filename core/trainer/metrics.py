@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -105,6 +106,16 @@ class MetricLog:
             numbers = {name: float(value) for name, value in values.items()}
             for logger in self.loggers:
                 logger.log_metrics(dict(numbers), step)
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """What is logged within goes to no logger, and is forgotten afterwards."""
+        loggers, published, names, stage = self.loggers, self._published, self.prog_bar_names, self.stage
+        self.loggers, self._published, self.prog_bar_names = (), {}, set()
+        try:
+            yield
+        finally:
+            self.loggers, self._published, self.prog_bar_names, self.stage = loggers, published, names, stage
 
     def state_dict(self) -> dict[str, Any]:
         """The values that were published."""

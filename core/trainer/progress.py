@@ -22,8 +22,13 @@ class Progress:
     """How many batches of the running epoch this process has trained on."""
     step: int = 0
     """Optimizer steps taken so far, in all epochs. A step whose batches were all skipped counts."""
-    phase: Literal["start", "batches", "end"] = "start"
-    """Of the running epoch: before its first batch, within its batches, or after its last batch."""
+    batches_before: int = 0
+    """How many batches this process has trained on in the epochs before the running one."""
+    phase: Literal["start", "batches", "end", "over"] = "start"
+    """Of the running epoch: before its first batch, within its batches, after its last batch, or in the hooks of its
+    end, which a resumed run does not call a second time."""
+    validated: int = -1
+    """:attr:`batch` at the newest validation of the running epoch; -1 if there was none."""
     is_accumulating: bool = False
     """Whether the newest batch's gradients wait for the optimizer's step."""
     should_stop: bool = False
@@ -32,41 +37,57 @@ class Progress:
     @property
     def completed_epochs(self) -> int:
         """How many epochs were trained on all of their batches."""
-        return self.epoch + (self.phase == "end")
+        return self.epoch + (self.phase in ("end", "over"))
 
     @property
-    def is_mid_epoch(self) -> bool:
-        """Whether the running epoch's batches have begun and have not all been trained on."""
-        return self.phase == "batches"
+    def is_in_epoch(self) -> bool:
+        """Whether the running epoch's batches have begun, and the hooks of its end have not."""
+        return self.phase in ("batches", "end")
+
+    @property
+    def total_batches(self) -> int:
+        """How many batches this process has trained on, in all epochs."""
+        return self.batches_before + self.batch
 
     def reset(self) -> None:
         """Go back to the beginning."""
-        self.epoch = self.batch = self.step = 0
-        self.phase, self.is_accumulating, self.should_stop = "start", False, False
+        self.epoch = self.batch = self.step = self.batches_before = 0
+        self.phase, self.is_accumulating, self.should_stop, self.validated = "start", False, False, -1
 
     def start_batches(self) -> None:
         """Begin the running epoch's batches."""
-        self.phase, self.batch = "batches", 0
+        self.phase, self.batch, self.validated = "batches", 0, -1
+
+    def note_validation(self) -> None:
+        """Note that a validation is over."""
+        self.validated = self.batch
 
     def finish_batches(self) -> None:
         """Note that all of the running epoch's batches were trained on."""
         self.phase = "end"
 
+    def start_end(self) -> None:
+        """Note that the hooks of the epoch's end begin, unless the epoch was left before its last batch."""
+        if self.phase == "end":
+            self.phase = "over"
+
     def finish_epoch(self) -> None:
         """Go on to the next epoch, unless the running one was left before its last batch."""
-        if self.phase == "end":
-            self.epoch, self.batch, self.phase = self.epoch + 1, 0, "start"
+        if self.phase == "over":
+            self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        self.epoch, self.batches_before, self.batch = self.epoch + 1, self.total_batches, 0
+        self.phase, self.validated = "start", -1
 
     def state_dict(self) -> dict[str, Any]:
-        """The position for a checkpoint: ``epoch`` counts completed epochs; the request to stop is left out."""
-        return {
-            "epoch": self.completed_epochs,
-            "batch": self.batch if self.is_mid_epoch else 0,
-            "step": self.step,
-            "is_mid_epoch": self.is_mid_epoch,
-        }
+        """The position for a checkpoint, without the request to stop; at the end of an epoch, the start of the next."""
+        state = attrs.evolve(self)
+        if state.phase == "over":
+            state._next_epoch()
+        return attrs.asdict(state, filter=lambda attribute, _: attribute.name not in ("is_accumulating", "should_stop"))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the position of :meth:`state_dict`."""
-        self.epoch, self.batch, self.step = state["epoch"], state["batch"], state["step"]
-        self.phase = "batches" if state["is_mid_epoch"] else "start"
+        for name in self.state_dict():
+            setattr(self, name, state[name])

@@ -26,6 +26,8 @@ class Run:
     hooks: Hooks
     runtime: Runtime
     module: Module
+    stage: str
+    """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
     datamodule: DataModule | None = None
 
     def end_epoch_of(self, metrics: StageMetrics, hook: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +16,54 @@ from core.precisions.clipping import ALGORITHMS
 __all__ = ["Settings"]
 
 
+Limit = int | float
+"""A number of batches as an integer, or a fraction of all of them as a float."""
+
+UNLIMITED = -1
+"""The value of ``max_epochs`` and ``max_steps`` for no limit."""
+
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def _count(low: int, optional: bool = False) -> Validator:
     return lambda settings, attribute, value: check_count(attribute.name, value, low, optional)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _maximum(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not _is_integer(value) or value < UNLIMITED:
+        raise ConfigurationError(f"{attribute.name}={value!r}: must be an integer ≥ 0; -1 or None for no limit.")
+
+
+def _limit(optional: bool) -> Validator:
+    """A check of a number of batches as an integer ≥ 0, or a fraction of all of them as a float from 0.0 to 1.0."""
+
+    def check(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        is_fraction = isinstance(value, float) and 0 <= value <= 1
+        if not (is_fraction or (_is_integer(value) and value >= 0) or (optional and value is None)):
+            raise ConfigurationError(
+                f"{attribute.name}={value!r}: must be an integer ≥ 0 (batches) or a float from 0.0 to 1.0 (a fraction "
+                f"of all batches){'; or None for all' if optional else ''}."
+            )
+
+    return check
+
+
+def _interval(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    is_fraction = isinstance(value, float) and 0 < value <= 1
+    if not (is_fraction or (_is_integer(value) and value >= 1)):
+        raise ConfigurationError(
+            f"{attribute.name}={value!r}: must be an integer ≥ 1 (batches) or a float from 0.0 to 1.0 (a fraction of "
+            "the epoch). To leave out validation, set limit_val_batches=0."
+        )
+
+
+def _dev_run(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{attribute.name}={value!r}: must be True, False, or a number of batches ≥ 1.")
 
 
 def _flag(optional: bool = False) -> Validator:
@@ -45,6 +89,10 @@ def _path(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     check_path(attribute.name, value)
 
 
+def _unlimited(value: Any) -> Any:
+    return UNLIMITED if value is None else value
+
+
 def _root(value: Any) -> Any:
     """The working directory for ``None``; a path as a string. Anything else is left to the validator."""
     return os.getcwd() if value is None else os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -59,25 +107,62 @@ class Settings:
         WrongTypeError: A value has the wrong type.
     """
 
-    max_epochs: int | None = attrs.field(default=None, validator=_count(0, optional=True))
-    max_steps: int | None = attrs.field(default=None, validator=_count(0, optional=True))
+    fast_dev_run: int | bool = attrs.field(default=False, validator=_dev_run)
+    max_epochs: int = attrs.field(default=None, converter=_unlimited, validator=_maximum)
+    min_epochs: int | None = attrs.field(default=None, validator=_count(0, optional=True))
+    max_steps: int = attrs.field(default=None, converter=_unlimited, validator=_maximum)
+    min_steps: int | None = attrs.field(default=None, validator=_count(0, optional=True))
+    limit_train_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
+    limit_val_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
+    limit_test_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
+    limit_predict_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
+    overfit_batches: Limit = attrs.field(default=0.0, validator=_limit(optional=False))
+    val_check_interval: Limit = attrs.field(default=1.0, validator=_interval)
+    check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_count(1, optional=True))
+    num_sanity_val_steps: int = attrs.field(default=2, validator=_count(-1))
     accumulate_grad_batches: int = attrs.field(default=1, validator=_count(1))
     gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_value)
     gradient_clip_algorithm: str = attrs.field(default="norm", validator=_clip_algorithm)
-    check_val_every_n_epoch: int = attrs.field(default=1, validator=_count(1))
-    limit_train_batches: int | None = attrs.field(default=None, validator=_count(1, optional=True))
-    limit_val_batches: int | None = attrs.field(default=None, validator=_count(1, optional=True))
-    limit_test_batches: int | None = attrs.field(default=None, validator=_count(1, optional=True))
-    limit_predict_batches: int | None = attrs.field(default=None, validator=_count(1, optional=True))
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
     enable_checkpointing: bool = attrs.field(default=True, validator=_flag())
     enable_progress_bar: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
 
-    def limit_batches(self, stage: str) -> int | None:
-        """The largest number of batches of ``stage`` (``validate``, ``test`` or ``predict``); ``None`` for all."""
-        return {
-            "validate": self.limit_val_batches,
-            "test": self.limit_test_batches,
-            "predict": self.limit_predict_batches,
-        }[stage]
+    def __attrs_post_init__(self) -> None:
+        if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
+            raise ConfigurationError(
+                f"check_val_every_n_epoch=None, val_check_interval={self.val_check_interval}: batches are counted over "
+                "all epochs then, so val_check_interval must be an integer. Set it, or check_val_every_n_epoch."
+            )
+
+    def reduced(self) -> Settings:
+        """These settings with the effect of ``fast_dev_run`` and ``overfit_batches`` on the others."""
+        changes: dict[str, Any] = {}
+        count = int(self.fast_dev_run)
+        if count:
+            changes = {
+                **{f"limit_{kind}_batches": count for kind in ("train", "val", "test", "predict")},
+                "max_epochs": 1,
+                "max_steps": count,
+                "num_sanity_val_steps": 0,
+                "val_check_interval": 1.0,
+                "check_val_every_n_epoch": 1,
+            }
+        if self.overfit_batches:
+            changes |= {"limit_train_batches": self.overfit_batches, "limit_val_batches": self.overfit_batches}
+        return attrs.evolve(self, **changes)
+
+    @property
+    def epoch_limit(self) -> float:
+        """``max_epochs``; infinite for no limit."""
+        return math.inf if self.max_epochs == UNLIMITED else self.max_epochs
+
+    @property
+    def step_limit(self) -> float:
+        """``max_steps``; infinite for no limit."""
+        return math.inf if self.max_steps == UNLIMITED else self.max_steps
+
+    def limit_batches(self, kind: str) -> Limit | None:
+        """The limit for loaders of ``kind`` (``train``, ``val``, ``test`` or ``predict``); ``None`` for all batches."""
+        limit: Limit | None = getattr(self, f"limit_{kind}_batches")
+        return limit

@@ -11,11 +11,9 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
 from core.trainer.checks import check_loader
 from core.trainer.datamodule import DataHooks, DataModule
+from core.trainer.stage import STAGES
 
-__all__ = ["KINDS", "DataSource"]
-
-KINDS = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}
-"""The kind of loader that each stage needs."""
+__all__ = ["DataSource"]
 
 
 @attrs.frozen(kw_only=True)
@@ -69,12 +67,11 @@ class DataSource:
         return source
 
     def _check_needed(self) -> None:
-        kind = KINDS[self.stage]
-        if kind not in self.given and self._owner(kind) is None:
-            argument = "train_dataloaders" if self.stage == "fit" else "dataloaders"
+        stage = STAGES[self.stage]
+        if stage.kind not in self.given and self._owner(stage.kind) is None:
             raise ConfigurationError(
-                f"{self.stage}: there is no loader. Pass {argument}, or define {kind}_dataloader in a core.DataModule "
-                "or in the module."
+                f"{self.stage}: there is no loader. Pass {stage.argument}, or define {stage.kind}_dataloader in a "
+                "core.DataModule or in the module."
             )
 
     def _owner(self, kind: str) -> DataHooks | None:

@@ -14,7 +14,8 @@ from core.trainer.handover import Results
 from core.trainer.hooks import Hooks
 from core.trainer.module import Module
 from core.trainer.run import Run
-from core.trainer.sources import KINDS, DataSource
+from core.trainer.sources import DataSource
+from core.trainer.stage import STAGES
 from core.trainer.state import find_for_all, load_module
 from core.trainer.steps import StepModule
 
@@ -40,6 +41,7 @@ def run_stage(
         hooks=Hooks(trainer, module, trainer.callbacks),
         runtime=runtime,
         module=module,
+        stage="train" if source.stage == "fit" else source.stage,
         datamodule=source.datamodule,
     )
     datamodule = trainer.datamodule = source.datamodule
@@ -77,10 +79,11 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     """Train, in each process; see :meth:`core.Trainer.fit`."""
     run.progress.reset()
     run.metric_log.reset()
-    val_loader = source.loader("val")
+    train_loader = None if run.settings.limit_train_batches == 0 else source.loader("train")
+    val_loader = None if run.settings.limit_val_batches == 0 else source.loader("val")
     if val_loader is not None:
         check_module(run.module, "validation_step")
-    trainer._fit_loop = FitLoop(run, source.loader("train"), val_loader, ckpt_path)
+    trainer._fit_loop = FitLoop(run, train_loader, val_loader, ckpt_path)
     trainer._fit_loop.run()
 
 
@@ -91,6 +94,9 @@ def evaluate(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) 
     if ckpt_path is not None:
         load_module(run.runtime.strategy, run.module, ckpt_path)
     run.metric_log.reset()
-    loader = source.loader(KINDS[source.stage])
-    outputs = EvaluationLoop(run, step_module, model, source.stage, loader).run()
+    stage = STAGES[source.stage]
+    if run.settings.limit_batches(stage.kind) == 0:
+        return {}, []
+    loop = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
+    outputs = loop.run()
     return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs

@@ -58,7 +58,7 @@ class FitState:
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        own: dict[str, Any] = {"metrics": self.metrics.state_dict() if progress.is_mid_epoch else []}
+        own: dict[str, Any] = {"metrics": self.metrics.state_dict() if progress.is_in_epoch else []}
         if progress.is_accumulating:
             own["open"] = open_state([(run.module, self.model)], strategy)
         processes = ProcessStates.gather(meeting, strategy, self.loaders, progress.is_accumulating, **own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import attrs
 
@@ -22,7 +22,6 @@ from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
 from core.trainer.checks import all_callbacks, all_loggers, check_module, check_predicts
 from core.trainer.datamodule import DataModule
-from core.trainer.evaluate import STEPS
 from core.trainer.facts import TrainerFacts
 from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
@@ -30,39 +29,20 @@ from core.trainer.metrics import Logger, MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.run import Run
-from core.trainer.settings import Settings
-from core.trainer.sources import KINDS, DataSource
+from core.trainer.settings import Limit, Settings
+from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
+from core.trainer.sources import DataSource
+from core.trainer.stage import STAGES
 from core.trainer.stages import evaluate, fit, run_stage
 from core.trainer.state import find_checkpoint
 
 __all__ = ["Trainer"]
 
-T = TypeVar("T")
-
 DEFAULT_EPOCHS = 1000
 """Epochs to train if neither ``max_epochs`` nor ``max_steps`` is given."""
 
-FIXED_IN_FIT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
-"""Settings that the training step is made from, so they cannot change while it is in use."""
 
-
-class _Setting(Generic[T]):
-    """An attribute of the Trainer that is one of its settings. Assigning to it checks the value."""
-
-    def __set_name__(self, owner: type[Any], name: str) -> None:
-        self.name = name
-
-    def __get__(self, trainer: Any, owner: type[Any]) -> T:
-        if trainer is None:
-            raise AttributeError(f"{owner.__name__}.{self.name} is an attribute of objects, not of the class")
-        value: T = getattr(trainer.settings, self.name)
-        return value
-
-    def __set__(self, trainer: Any, value: T) -> None:
-        trainer._change_setting(self.name, value)
-
-
-class Trainer(TrainerFacts):
+class Trainer(TrainerSettings, TrainerFacts):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::
@@ -81,17 +61,31 @@ class Trainer(TrainerFacts):
         precision: The dtype policy, as a name or an object.
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
-        max_epochs: The number of epochs to train; ``None`` for no limit. 1000 if ``max_steps`` is not given either.
-        max_steps: The number of optimizer steps to train; ``None`` for no limit.
+        fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without loggers, checkpoints,
+            early stopping and sanity check.
+        max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` is
+            given.
+        min_epochs: The number of epochs to train before ``should_stop`` takes effect; ``None`` for 0, or for 1 if
+            ``min_steps`` is given.
+        max_steps: The number of optimizer steps to train; -1 or ``None`` for no limit.
+        min_steps: The number of optimizer steps to train before ``should_stop`` takes effect.
+        limit_train_batches: The largest number of batches of an epoch, in each process, as an integer; or a fraction of
+            all batches as a float from 0.0 to 1.0. 0 trains on none, ``None`` on all.
+        limit_val_batches: The same for validation.
+        limit_test_batches: The same for test.
+        limit_predict_batches: The same for prediction.
+        overfit_batches: In training and validation, use only so many batches, or such a fraction, always the same and
+            without shuffling; 0 for no such limit.
+        val_check_interval: The batches from one validation to the next as an integer, or the fraction of an epoch as a
+            float. 1.0 validates at the end of an epoch.
+        check_val_every_n_epoch: The number of epochs between two epochs with validation; ``None`` counts the batches of
+            ``val_check_interval`` over all epochs.
+        num_sanity_val_steps: How many batches of validation ``fit`` runs before it trains, to find errors; -1 for all.
+            What they log goes nowhere. A resumed ``fit`` runs none.
         accumulate_grad_batches: Batches per optimizer step; each loss is divided by this number, also at the end of an
             epoch, where fewer batches may be left.
         gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` for no clipping.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
-        check_val_every_n_epoch: The number of epochs between two validations.
-        limit_train_batches: The largest number of batches of an epoch, in each process; ``None`` for all.
-        limit_val_batches: The same for validation.
-        limit_test_batches: The same for test.
-        limit_predict_batches: The same for prediction.
         log_every_n_steps: The number of optimizer steps between two calls of the loggers.
         logger: Where metrics go: an object with a method ``log_metrics(metrics, step)``, or a list of such objects.
         callbacks: A :class:`core.Callback`, or a list of them, called in this order. Each :class:`ModelCheckpoint` is
@@ -106,19 +100,6 @@ class Trainer(TrainerFacts):
             cannot be used here.
     """
 
-    max_epochs = _Setting[int | None]()
-    max_steps = _Setting[int | None]()
-    accumulate_grad_batches = _Setting[int]()
-    gradient_clip_val = _Setting[float | None]()
-    gradient_clip_algorithm = _Setting[str]()
-    check_val_every_n_epoch = _Setting[int]()
-    limit_train_batches = _Setting[int | None]()
-    limit_val_batches = _Setting[int | None]()
-    limit_test_batches = _Setting[int | None]()
-    limit_predict_batches = _Setting[int | None]()
-    log_every_n_steps = _Setting[int]()
-    default_root_dir = _Setting[str]()
-
     @suggest_arguments
     def __init__(
         self,
@@ -130,16 +111,22 @@ class Trainer(TrainerFacts):
         precision: str | int | Precision = "auto",
         checkpoint_io: str | CheckpointIO = "auto",
         cluster_environment: str | ClusterEnvironment = "auto",
+        fast_dev_run: int | bool = False,
         max_epochs: int | None = None,
-        max_steps: int | None = None,
+        min_epochs: int | None = None,
+        max_steps: int | None = -1,
+        min_steps: int | None = None,
+        limit_train_batches: Limit | None = None,
+        limit_val_batches: Limit | None = None,
+        limit_test_batches: Limit | None = None,
+        limit_predict_batches: Limit | None = None,
+        overfit_batches: Limit = 0.0,
+        val_check_interval: Limit | None = None,
+        check_val_every_n_epoch: int | None = 1,
+        num_sanity_val_steps: int | None = None,
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str = "norm",
-        check_val_every_n_epoch: int = 1,
-        limit_train_batches: int | None = None,
-        limit_val_batches: int | None = None,
-        limit_test_batches: int | None = None,
-        limit_predict_batches: int | None = None,
         log_every_n_steps: int = 50,
         logger: Logger | Sequence[Logger] | None = None,
         callbacks: Callback | Sequence[Callback] | None = None,
@@ -148,21 +135,27 @@ class Trainer(TrainerFacts):
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.settings = Settings(
-            max_epochs=DEFAULT_EPOCHS if max_epochs is None and max_steps is None else max_epochs,
+            fast_dev_run=fast_dev_run,
+            max_epochs=DEFAULT_EPOCHS if max_epochs is None and max_steps in (None, -1) else max_epochs,
+            min_epochs=min_epochs,
             max_steps=max_steps,
-            accumulate_grad_batches=accumulate_grad_batches,
-            gradient_clip_val=gradient_clip_val,
-            gradient_clip_algorithm=gradient_clip_algorithm,
-            check_val_every_n_epoch=check_val_every_n_epoch,
+            min_steps=min_steps,
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
             limit_test_batches=limit_test_batches,
             limit_predict_batches=limit_predict_batches,
+            overfit_batches=overfit_batches,
+            val_check_interval=1.0 if val_check_interval is None else val_check_interval,
+            check_val_every_n_epoch=check_val_every_n_epoch,
+            num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
             log_every_n_steps=log_every_n_steps,
             enable_checkpointing=enable_checkpointing,
             enable_progress_bar=enable_progress_bar,
+            accumulate_grad_batches=accumulate_grad_batches,
+            gradient_clip_val=gradient_clip_val,
+            gradient_clip_algorithm=gradient_clip_algorithm,
             default_root_dir=default_root_dir,
-        )
+        ).reduced()
         """What the user asked for. Assign to the attributes of the same names to change it."""
         request = Request.read(
             accelerator=accelerator,
@@ -177,7 +170,7 @@ class Trainer(TrainerFacts):
         self._check_clipping(self.settings)
         self.progress = Progress()
         """The position of the running or the last ``fit``."""
-        self.metric_log = MetricLog(all_loggers(logger))
+        self.metric_log = MetricLog([] if fast_dev_run else all_loggers(logger))
         """Everything that the module logs goes through this object."""
         self.callbacks = all_callbacks(callbacks, self.settings)
         self.datamodule: DataModule | None = None
@@ -297,8 +290,8 @@ class Trainer(TrainerFacts):
         if stage == "predict":
             check_predicts(module)
         else:
-            check_module(module, STEPS[stage])
-        source = DataSource.read(stage, module, datamodule, dataloaders=(KINDS[stage], loader))
+            check_module(module, STAGES[stage].step)
+        source = DataSource.read(stage, module, datamodule, dataloaders=(STAGES[stage].kind, loader))
         result: tuple[dict[str, float], list[Any]] = self._launch(evaluate, module, ckpt_path, source)
         return result
 

@@ -60,8 +60,12 @@ class Regression(Module):
 
 
 def quiet(**settings: Any) -> Trainer:
-    """A Trainer on one process without progress bar and checkpoints, unless ``settings`` say otherwise."""
-    defaults: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False}
+    """A Trainer on one process without bar, checkpoints and sanity check, unless ``settings`` say otherwise."""
+    defaults: dict[str, Any] = {
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+        "num_sanity_val_steps": 0,
+    }
     return Trainer(accelerator="cpu", devices=1, **{**defaults, **settings})
 
 

@@ -23,16 +23,24 @@ class HalfLogger:
 @pytest.mark.parametrize(
     ("name", "value", "error", "valid"),
     [
-        ("max_epochs", -1, ConfigurationError, "must be an integer ≥ 0 or None"),
+        ("max_epochs", -2, ConfigurationError, "must be an integer ≥ 0; -1 or None for no limit"),
         ("max_epochs", 1.5, ConfigurationError, "must be an integer ≥ 0"),
         ("max_steps", True, ConfigurationError, "must be an integer ≥ 0"),
         ("accumulate_grad_batches", 0, ConfigurationError, r"must be an integer ≥ 1\."),
         ("accumulate_grad_batches", None, ConfigurationError, r"must be an integer ≥ 1\."),
         ("check_val_every_n_epoch", "2", ConfigurationError, "must be an integer ≥ 1"),
-        ("limit_train_batches", 0, ConfigurationError, "must be an integer ≥ 1 or None"),
-        ("limit_val_batches", 0.5, ConfigurationError, "must be an integer ≥ 1"),
-        ("limit_test_batches", -1, ConfigurationError, "must be an integer ≥ 1"),
-        ("limit_predict_batches", "all", ConfigurationError, "must be an integer ≥ 1"),
+        ("min_epochs", -1, ConfigurationError, "must be an integer ≥ 0 or None"),
+        ("min_steps", 0.5, ConfigurationError, "must be an integer ≥ 0 or None"),
+        ("fast_dev_run", -1, ConfigurationError, "must be True, False, or a number of batches"),
+        ("limit_train_batches", True, ConfigurationError, "must be an integer ≥ 0 .* or a float from 0.0 to 1.0"),
+        ("limit_val_batches", 1.5, ConfigurationError, "a float from 0.0 to 1.0"),
+        ("limit_test_batches", -1, ConfigurationError, "must be an integer ≥ 0"),
+        ("limit_predict_batches", "all", ConfigurationError, "or None for all"),
+        ("overfit_batches", None, ConfigurationError, "must be an integer ≥ 0"),
+        ("val_check_interval", 0, ConfigurationError, "must be an integer ≥ 1 .* limit_val_batches=0"),
+        ("val_check_interval", 1.5, ConfigurationError, "a float from 0.0 to 1.0"),
+        ("num_sanity_val_steps", -2, ConfigurationError, "must be an integer ≥ -1"),
+        ("check_val_every_n_epoch", None, ConfigurationError, "val_check_interval must be an integer"),
         ("log_every_n_steps", 0, ConfigurationError, "must be an integer ≥ 1"),
         ("gradient_clip_val", -0.5, ConfigurationError, "must be a number > 0, or None"),
         ("gradient_clip_val", 0, ConfigurationError, "must be a number > 0"),
@@ -71,9 +79,9 @@ def test_an_unknown_argument() -> None:
 def test_settings_are_checked_when_they_are_assigned() -> None:
     """An attribute that is a setting takes what the constructor takes; the settings themselves are frozen."""
     trainer = quiet(max_epochs=3)
-    trainer.max_epochs = None
+    trainer.max_epochs = -1
     trainer.limit_val_batches = 2
-    assert (trainer.settings.max_epochs, trainer.settings.limit_val_batches) == (None, 2)
+    assert (trainer.settings.max_epochs, trainer.settings.limit_val_batches) == (-1, 2)
     with pytest.raises(ConfigurationError, match="accumulate_grad_batches=0: must be an integer ≥ 1"):
         trainer.accumulate_grad_batches = 0
     with pytest.raises(AttributeError):

@@ -42,8 +42,8 @@ def test_epochs_and_steps(settings: dict[str, Any], epochs: int, steps: int) -> 
 
 def test_a_fit_without_limits_is_a_thousand_epochs() -> None:
     """Unless ``max_epochs`` or ``max_steps`` says otherwise."""
-    assert (quiet().max_epochs, quiet().max_steps) == (1000, None)
-    assert (quiet(max_steps=3).max_epochs, quiet(max_steps=3).max_steps) == (None, 3)
+    assert (quiet().max_epochs, quiet().max_steps) == (1000, -1)
+    assert (quiet(max_steps=3).max_epochs, quiet(max_steps=3).max_steps) == (-1, 3)
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3]), (9, [])])

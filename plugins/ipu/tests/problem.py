@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Module
 from core.callbacks import Callback
 
-OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False}
+OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "num_sanity_val_steps": 0}
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -13,7 +13,12 @@ from core import Module
 
 BATCH = 8
 EPOCHS = 2
-OPTIONS: dict[str, Any] = {"max_epochs": EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
+OPTIONS: dict[str, Any] = {
+    "max_epochs": EPOCHS,
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "num_sanity_val_steps": 0,
+}
 
 Note = Callable[[str], None]
 

@@ -1,0 +1,24 @@
+"""Training and validation where processes have different numbers of batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from .conftest import assert_same, run_script
+
+
+@pytest.mark.slow
+def test_validation_within_epochs_of_different_lengths(tmp_path: Path) -> None:
+    """Three processes with 7, 9 and 8 batches validate after the same steps, stop together, and resume bit for bit."""
+    run_script(tmp_path, "limited.py", torchrun=3)
+    found = [torch.load(tmp_path / str(rank)) for rank in range(3)]
+    for own in found:
+        # Each epoch has the seven batches of the process with the fewest; one process asks to stop at step 17.
+        steps = [3, 6, 10, 13, 17]
+        assert own["at"] == [(0, True)] + [(step, False) for step in steps]
+        assert own["again"] == [(step, False) for step in steps if step > 10]
+        assert_same(own["whole"], own["resumed"])
+        assert_same(own["whole"], found[0]["whole"])

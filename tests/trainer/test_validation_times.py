@@ -1,0 +1,168 @@
+"""When a fit validates, and that a run resumed from a checkpoint of a validation goes on after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback, Trainer
+from core.errors import ConfigurationError
+
+from .regression import Regression, assert_same, loader, quiet
+from .test_resume import Drawing, seed_all
+
+
+class Notes(Callback):
+    """After how many training batches, over all epochs, there was a validation."""
+
+    def __init__(self) -> None:
+        self.trained, self.at = 0, list[int]()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.trained += 1
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        self.at.append(self.trained)
+
+
+# Two epochs of seven batches; what Lightning 2.6 does.
+CASES: list[tuple[dict[str, Any], list[int]]] = [
+    ({}, [7, 14]),
+    ({"val_check_interval": 1.0}, [7, 14]),
+    ({"val_check_interval": 0.5}, [3, 6, 10, 13]),
+    ({"val_check_interval": 0.25}, list(range(1, 15))),
+    ({"val_check_interval": 1}, list(range(1, 15))),
+    ({"val_check_interval": 3}, [3, 6, 10, 13]),
+    ({"val_check_interval": 7}, [7, 14]),
+    ({"val_check_interval": 3, "check_val_every_n_epoch": 2}, [10, 13]),
+    ({"val_check_interval": 3, "check_val_every_n_epoch": None}, [3, 6, 9, 12]),
+    ({"val_check_interval": 10, "check_val_every_n_epoch": None}, [10]),
+    ({"val_check_interval": 7, "check_val_every_n_epoch": None}, [7, 14]),
+    ({"val_check_interval": 3, "limit_train_batches": 4}, [3, 7]),
+    ({"val_check_interval": 3, "accumulate_grad_batches": 2}, [3, 6, 10, 13]),
+    ({"val_check_interval": 3, "max_steps": 4}, [3]),
+    ({"val_check_interval": 3, "max_steps": 6}, [3, 6]),
+    ({"limit_val_batches": 0}, []),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), CASES)
+def test_intervals(settings: dict[str, Any], expected: list[int]) -> None:
+    """A number of batches, a fraction of an epoch, or batches over all epochs."""
+    notes = Notes()
+    quiet(**{"max_epochs": 2, **settings}, callbacks=notes).fit(Regression(), loader(), loader())
+    assert notes.at == expected
+
+
+@pytest.mark.parametrize(("interval", "expected"), [(3, [3, 6]), (7, [7]), (1.0, [7])])
+def test_intervals_in_a_stream(interval: Any, expected: list[int]) -> None:
+    """Without a length, batches are counted as they come; the end is known when it is there."""
+
+    def stream() -> Iterator[Any]:
+        yield from loader()
+
+    notes = Notes()
+    quiet(max_epochs=1, val_check_interval=interval, callbacks=notes).fit(Regression(), stream(), loader())
+    assert notes.at == expected
+    with pytest.raises(ConfigurationError, match=r"val_check_interval=0\.5: the training loader has no length"):
+        quiet(max_epochs=1, val_check_interval=0.5).fit(Regression(), stream(), loader())
+
+
+def test_an_interval_that_is_never_reached() -> None:
+    """An error, as validation would never run."""
+    with pytest.raises(ConfigurationError, match="val_check_interval=8: an epoch has only 7 batches"):
+        quiet(max_epochs=1, val_check_interval=8).fit(Regression(), loader(), loader())
+    quiet(max_epochs=1, val_check_interval=8).fit(Regression(), loader())  # there is no validation
+
+
+def test_a_stop_that_validation_asks_for() -> None:
+    """It takes effect at once, in the middle of an epoch."""
+
+    class Stops(Notes):
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            super().on_validation_end(trainer, module)
+            trainer.should_stop = len(self.at) == 2
+
+    notes = Stops()
+    trainer = quiet(max_epochs=3, val_check_interval=3, callbacks=notes)
+    trainer.fit(Regression(), loader(), loader())
+    assert (notes.trained, notes.at, trainer.current_epoch) == (6, [3, 6], 0)
+
+
+class Validates(Drawing):
+    """Draws random numbers in validation too."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("error", self.loss(batch) + torch.rand(()))
+
+
+class SavesAt(Notes):
+    """Saves in the hook called ``hook``, when it is called for the n-th time."""
+
+    def __init__(self, hook: str = "", number: int = 0, path: Path | None = None) -> None:
+        super().__init__()
+        self.number, self.path, self.calls = number, path, 0
+        self.ends: list[dict[str, float]] = []
+        if hook:
+            self.hook = hook
+
+    def saves(self, name: str, trainer: Trainer) -> None:
+        if name == self.__dict__.get("hook"):
+            self.calls += 1
+            if self.calls == self.number:
+                trainer.save_checkpoint(str(self.path))
+
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+        self.saves("on_validation_start", trainer)
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        super().on_validation_end(trainer, module)
+        self.saves("on_validation_end", trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        self.ends.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+        self.saves("on_train_epoch_end", trainer)
+
+
+@pytest.mark.parametrize("hook", ["on_validation_start", "on_validation_end", "on_train_epoch_end"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"val_check_interval": 3},
+        {"val_check_interval": 1.0},
+        {"val_check_interval": 4, "check_val_every_n_epoch": None, "accumulate_grad_batches": 3},
+    ],
+)
+def test_a_checkpoint_of_a_validation_resumes_exactly(
+    settings: dict[str, Any], number: int, hook: str, tmp_path: Path
+) -> None:
+    """Bit for bit; no validation and no end of an epoch is missing or run a second time."""
+
+    def run(seed: int, notes: SavesAt, ckpt_path: Path | None) -> tuple[Any, dict[str, float]]:
+        seed_all(seed)
+        module = Validates()
+        trainer = quiet(max_epochs=3, callbacks=notes, **settings)
+        trainer.fit(module, loader(shuffle=True), loader(), ckpt_path=ckpt_path)
+        return module, {name: float(value) for name, value in trainer.callback_metrics.items()}
+
+    first, second = SavesAt(hook, number, tmp_path / "c"), SavesAt()
+    expected, metrics = run(1, first, None)
+    start = 7 * number if hook == "on_train_epoch_end" else first.at[number - 1]
+    second.trained = start
+    found, resumed = run(2, second, tmp_path / "c")
+    assert_same(found, expected)
+    assert resumed == metrics
+    assert second.at == [at for at in first.at if at > start or (hook == "on_validation_start" and at == start)]
+    assert second.ends == first.ends[len(first.ends) - len(second.ends) :]
+    past = number if hook == "on_train_epoch_end" else (start - 1) // 7
+    assert len(second.ends) == 3 - past
