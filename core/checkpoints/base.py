@@ -41,6 +41,8 @@ class CheckpointIO(ABC):
     ) -> None:
         """Write ``checkpoint`` to ``path`` completely, or raise and keep what was there.
 
+        It may return before that, once it no longer reads ``checkpoint``; then :meth:`wait` waits for the rest.
+
         Raises:
             CheckpointError: The checkpoint cannot be written.
         """
@@ -61,8 +63,18 @@ class CheckpointIO(ABC):
         """
         remove_committed(path)
 
-    def teardown(self) -> None:  # noqa: B027  an optional hook
-        """Wait for writes that are still running."""
+    def wait(self) -> None:  # noqa: B027  an optional hook
+        """Wait until all writes that :meth:`save_checkpoint` began are committed, for an IO that writes in a thread.
+
+        :meth:`load_checkpoint` and :meth:`remove_checkpoint` of such an IO wait, too.
+
+        Raises:
+            CheckpointError: One of them could not be written.
+        """
+
+    def teardown(self) -> None:
+        """Wait for writes that are still running, and release resources; called at the end of a run."""
+        self.wait()
 
 
 def check_arguments(writer: str, checkpoint: Any, storage_options: Any) -> None:

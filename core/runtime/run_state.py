@@ -186,6 +186,7 @@ class StateSaving(Checkpointing):
                 meeting.run(lambda: strategy.checkpoint_io.save_checkpoint(content, staged / STATE) if is_writer else 0)
             else:
                 meeting.save(lambda: self._content(weights, states), staged / STATE)
+            meeting.run(strategy.checkpoint_io.wait)
             meeting.run(lambda: self._commit(staged, stack) if is_writer else None)
         if path.parent == _absolute(project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
 import sys
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import core
 from core import ProjectConfiguration, Runtime, set_seed
-from core.checkpoints import is_committed
+from core.checkpoints import TorchCheckpointIO, is_committed
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .problem import runtime
@@ -209,6 +212,36 @@ class Tied(nn.Module):
         super().__init__()
         self.a, self.b, self.c = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
         self.b.weight = self.a.weight
+
+
+class Delayed(TorchCheckpointIO):
+    """Returns before the checkpoint is written, by a thread that begins late; ``fails`` makes it fail."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.writing, self.thread = fails, Future[None](), ThreadPoolExecutor(1)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        self.writing = self.thread.submit(self.write, super().save_checkpoint, copy.deepcopy(checkpoint), path)
+
+    def write(self, save: Any, checkpoint: dict[str, Any], path: Any) -> None:
+        time.sleep(0.2)
+        if self.fails:
+            raise CheckpointError("the disk is full")
+        save(checkpoint, path)
+
+    def wait(self) -> None:
+        self.writing.result()
+
+
+def test_a_checkpoint_io_that_writes_later(tmp_path: Path) -> None:
+    """The state is committed once all of it is written; if that fails, save_state raises, and nothing is left."""
+    first, second = (Loop(seed=seed, checkpoint_io=Delayed()) for seed in (0, 1))
+    first.runtime.save_state(tmp_path / "state")
+    second.runtime.load_state(tmp_path / "state")
+    assert first.weights() == second.weights()
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        Loop(checkpoint_io=Delayed(fails=True)).runtime.save_state(tmp_path / "other")
+    assert os.listdir(tmp_path) == ["state"]
 
 
 @pytest.mark.parametrize("safe", [True, False])

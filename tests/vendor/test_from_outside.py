@@ -22,17 +22,7 @@ def test_acme_passes_the_whole_kit(install: Install, tmp_path: Path, devices: in
     found = run_python("-c", "import core; print(core.__file__)", cwd=tmp_path, env=env)
     assert found.stdout.startswith(str(env["PYTHONPATH"]).split(os.pathsep)[0])
 
-    kit = (
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "core.testing.plugin",
-        "--pyargs",
-        "core.testing.suite",
-    )
+    kit = ("-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", "--pyargs", "core.testing.suite")
     backend = ("--backend", "accelerator:acme", "--backend-devices", devices, "--hide-devices", "ACME_DEVICES=0")
     report = ("--hardware", "simulated", "--conformance-report", "report.json")
     run_python("-m", "pytest", *kit, *backend, *report, "-W", "error", cwd=tmp_path, env=env, timeout=580)
