@@ -40,6 +40,8 @@ class Window:
         """Whether an earlier micro-batch of this window has left gradients."""
         self.is_inside = False
         """Whether the code is in ``with accumulate()``."""
+        self.is_joined = False
+        """Whether the code is in ``with join_uneven_inputs()``."""
         self._models: tuple[nn.Module, ...] = ()
         self._divisor: Tensor | None = None
         self._items: Tensor | None = None
@@ -134,10 +136,15 @@ class Window:
         number, and the accumulated gradients are corrected before the last one is added.
 
         Raises:
-            ConfigurationError: It was called before in this micro-batch, or an earlier loss of the window was given
-                without ``num_items``.
+            ConfigurationError: It was called before in this micro-batch, an earlier loss of the window was given without
+                ``num_items``, or processes may be without a batch.
             WrongTypeError: ``num_items`` is not a number.
         """
+        if self.is_joined:
+            raise ConfigurationError(
+                "backward(num_items=...): the processes exchange this number, and in join_uneven_inputs some have no "
+                "batch left to do so. Leave num_items out, or use even_batches=True without join_uneven_inputs."
+            )
         items = _count(num_items, strategy.root_device)
         is_alone = not self.is_inside
         if self._has_weighted and not is_alone:

@@ -11,7 +11,7 @@ import attrs
 from torch import nn
 
 from core.errors import ConfigurationError
-from core.runtime.accumulation import MicroBatch
+from core.runtime.accumulation import MicroBatch, Window
 from core.runtime.preparing import Preparing
 
 __all__ = ["Synchronization"]
@@ -115,8 +115,8 @@ class Synchronization(Preparing):
                 context: with ``False`` no batch is padded.
 
         Raises:
-            ConfigurationError: The strategy has no such context, or gradients are accumulated: the processes would
-                step after different micro-batches.
+            ConfigurationError: The strategy has no such context, or gradients are accumulated: a process without further
+                batches would take part with zeros instead of the gradients that it has accumulated.
         """
         strategy = self._live_strategy()
         if strategy.world_size == 1:
@@ -124,19 +124,20 @@ class Synchronization(Preparing):
         num_steps = self._gradient_state.num_steps
         if num_steps > 1:
             raise ConfigurationError(
-                f"join_uneven_inputs: cannot be combined with gradient_accumulation_steps={num_steps}: the processes "
-                "would step after different micro-batches. Set gradient_accumulation_steps=1, or "
-                "even_batches=True without join_uneven_inputs."
+                f"join_uneven_inputs: cannot be combined with gradient_accumulation_steps={num_steps}: a process that "
+                "runs out of batches within a window would take part with zeros instead of the gradients that it has "
+                "accumulated. Set gradient_accumulation_steps=1, or even_batches=True without join_uneven_inputs."
             )
         joined = [self.strategy_module(one) if isinstance(one, nn.Module) else one for one in joinables]
-        return _Joining(partial(strategy.join_uneven, joined), self._prepared.of("loaders"), even_batches)
+        join = partial(strategy.join_uneven, joined)
+        return _Joining(join, self._prepared.of("loaders"), even_batches, self._window)
 
 
 class _Joining(AbstractContextManager[None]):
     """Loaders with another ``even_batches``, in a strategy's context."""
 
-    def __init__(self, join: Any, loaders: list[Any], even_batches: bool | None) -> None:
-        self._join, self._loaders, self._even_batches = join, loaders, even_batches
+    def __init__(self, join: Any, loaders: list[Any], even_batches: bool | None, window: Window) -> None:
+        self._join, self._loaders, self._even_batches, self._window = join, loaders, even_batches, window
         self._before: list[tuple[Any, bool]] = []
 
     def __enter__(self) -> None:
@@ -145,12 +146,14 @@ class _Joining(AbstractContextManager[None]):
             self._before = [(loader, loader.even_batches) for loader in self._loaders if loader.is_map_style]
             for loader, _ in self._before:
                 loader.even_batches = self._even_batches
+        self._window.is_joined = True
         self._context.__enter__()
 
     def __exit__(self, *error: Any) -> None:
         try:
             self._context.__exit__(*error)
         finally:
+            self._window.is_joined = False
             for loader, value in self._before:
                 loader.even_batches = value
 

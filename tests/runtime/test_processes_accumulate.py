@@ -58,10 +58,12 @@ def test_a_reduction_after_no_sync(facts: Facts) -> None:
     assert all(found["later"] < 1e-5 for found in facts)
 
 
-def test_accumulation_with_uneven_numbers_is_refused(facts: Facts) -> None:
-    """The processes would step after different micro-batches."""
+def test_what_needs_every_process_is_refused_with_uneven_numbers(facts: Facts) -> None:
+    """Accumulation, and ``num_items``, at once in every process; on one process both work."""
     for found in facts:
-        assert ("gradient_accumulation_steps=3" in found["refused"]) == (len(facts) > 1)
+        accumulation, weighting = found["refused"]
+        assert ("gradient_accumulation_steps=3" in accumulation) == (len(facts) > 1)
+        assert ("backward(num_items=...)" in weighting) == (len(facts) > 1)
 
 
 def test_a_schedule_that_was_made_for_accelerate(facts: Facts) -> None:

@@ -158,17 +158,23 @@ def synchronized_later() -> float:
     return found
 
 
-def refused() -> str:
-    """Accumulation and uneven numbers of batches."""
-    one = runtime()
-    model = one.prepare(network())
-    try:
-        with one.join_uneven_inputs([model]):
-            return ""
-    except ConfigurationError as error:
-        return str(error)
-    finally:
-        one.teardown()
+def refused() -> list[str]:
+    """Uneven numbers of batches with accumulation, and with numbers of items, which every process would exchange."""
+    texts = []
+    for steps in (STEPS, 1):
+        one = runtime(steps)
+        model = one.prepare(network())
+        try:
+            with one.join_uneven_inputs([model]):
+                for _ in range(1 + one.process_index):
+                    one.backward(model(torch.ones(1, 4)).sum(), num_items=2)
+                    model.zero_grad()
+                texts.append("")
+        except ConfigurationError as error:
+            texts.append(str(error))
+        finally:
+            one.teardown()
+    return texts
 
 
 def long_schedule() -> list[str]:
