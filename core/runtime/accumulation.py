@@ -136,8 +136,8 @@ class Window:
         number, and the accumulated gradients are corrected before the last one is added.
 
         Raises:
-            ConfigurationError: It was called before in this micro-batch, an earlier loss of the window was given without
-                ``num_items``, or processes may be without a batch.
+            ConfigurationError: It was called before in this micro-batch, an earlier loss of the window was given
+                without ``num_items``, or processes may be without a batch.
             WrongTypeError: ``num_items`` is not a number.
         """
         if self.is_joined:

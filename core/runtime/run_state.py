@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from core.checkpoints import FileRecord, Manifest, committed_directory, latest, locate, read_manifest
-from core.checkpoints.agreement import check_shared
+from core.checkpoints.agreement import check_shared, run_on_each_rank
 from core.data import PreparedLoader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.plan import Plan
@@ -265,8 +265,8 @@ class StateSaving(Checkpointing):
         if load_kwargs is not None:
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
         strategy = self._live_strategy()
-        path = Path(strategy.broadcast(_found(self.project_configuration)) if input_dir is None else input_dir)
-        manifest, directory = read_manifest(path), locate(path)
+        path, manifest = self._find(input_dir)
+        directory = locate(path)
         if manifest.checkpoint_io != FORMAT:
             raise CheckpointError(
                 f"input_dir={os.fspath(path)!r}: holds no state of a run. Use load for what save has written, and "
@@ -302,6 +302,30 @@ class StateSaving(Checkpointing):
             self.project_configuration.iteration = max(self.project_configuration.iteration, _number(path) + 1)
         states.restore_loaders(objects["loader"], path)
         states.restore_generators()
+
+    def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[Path, Manifest]:
+        """The checkpoint to load, which every process finds; all of them raise if some do not."""
+        strategy, project = self._strategy, self.project_configuration
+        leads = strategy.is_global_zero and input_dir is None
+        found = run_on_each_rank(lambda: _found(project) if leads else None, strategy.all_gather_object)[0]
+        path = Path(found or input_dir or "")
+        manifest: Manifest | None = None
+        fault: CheckpointError | None = None
+        try:
+            manifest = read_manifest(path)
+        except CheckpointError as error:
+            fault = error
+        without = [rank for rank, lacks in enumerate(strategy.all_gather_object(manifest is None)) if lacks]
+        if without and len(without) < strategy.world_size:
+            raise CheckpointError(
+                f"load_state: rank(s) {', '.join(map(str, without))} of {strategy.world_size} find no complete "
+                f"checkpoint at {os.fspath(path)!r}, and the others do. Use a path in a file system that all processes "
+                "share, or save with ProjectConfiguration(save_on_each_node=True)."
+            ) from fault
+        if manifest is None:
+            assert fault is not None
+            raise fault
+        return path, manifest
 
     def _gates(self) -> list[OptimizerGate]:
         optimizers = self._prepared.of("optimizers")

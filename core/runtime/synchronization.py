@@ -115,8 +115,8 @@ class Synchronization(Preparing):
                 context: with ``False`` no batch is padded.
 
         Raises:
-            ConfigurationError: The strategy has no such context, or gradients are accumulated: a process without further
-                batches would take part with zeros instead of the gradients that it has accumulated.
+            ConfigurationError: The strategy has no such context, or gradients are accumulated: a process without
+                further batches would take part with zeros instead of the gradients that it has accumulated.
         """
         strategy = self._live_strategy()
         if strategy.world_size == 1:
