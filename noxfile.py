@@ -362,6 +362,13 @@ def listing(session: nox.Session) -> None:
 
 
 @nox.session
+def peers(session: nox.Session) -> None:
+    """Compare the table of Lightning's names, and the script on the page about it, with the installed Lightning."""
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,progress,testing]", *group("peers"), "pytest-timeout")
+    session.run("python", "-m", "pytest", "tests/migrate", *session.posargs)
+
+
+@nox.session
 def overhead(session: nox.Session) -> None:
     """Measure microseconds per step beyond the hand-written loop, in comparison with Lightning and Accelerate."""
     session.install("--quiet", *CONSTRAINTS, "--editable", ".[progress]", *group("peers"))

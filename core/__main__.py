@@ -21,6 +21,7 @@ VERBS = {
     "list": ("core.list", "show the installed backends and the state of each"),
     "explain": ("core.explain", "show what would run for given arguments, and why"),
     "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
+    "migrate": ("core.migrate.__main__", "list what a Lightning script needs to run here"),
     "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),
 }
 """For each verb: the module whose function ``main(arguments, program)`` runs it, and what it does."""

@@ -130,7 +130,16 @@ def test_core_names_no_vendor(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["core", "core.builtin", "core.discovery.registry", "core.hookspecs", "core.registration", "core.specs"]
+    "module",
+    [
+        "core",
+        "core.builtin",
+        "core.discovery.registry",
+        "core.hookspecs",
+        "core.migrate.__main__",
+        "core.registration",
+        "core.specs",
+    ],
 )
 def test_light_modules_import_no_torch(module: str) -> None:
     """A plugin's hook module, and finding out what is installed, costs no import of torch."""

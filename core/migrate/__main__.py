@@ -1,0 +1,52 @@
+"""``torch-hal migrate FILE...``, also ``python -m core.migrate``: what Lightning scripts need to run here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.errors import ConfigurationError
+from core.migrate.report import as_json, as_text, examine
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.migrate") -> int:
+    """Print the report; returns the exit code: 0, 1 if something is missing, or 2 if a file cannot be read.
+
+    Args:
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Read scripts written for Lightning, and list what works when the import is changed, what works "
+        "differently, and what is missing. The scripts are not run.",
+        epilog="The exit code is 1 if something is missing.",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a script, or a directory with scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args(arguments)
+    try:
+        findings = examine(_scripts(options.files))
+    except ConfigurationError as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return 2
+    report = as_json(findings)
+    sys.stdout.write(json.dumps(report, indent=2) + "\n" if options.json else as_text(findings))
+    return 1 if report["missing"] else 0
+
+
+def _scripts(paths: Sequence[str]) -> list[Path]:
+    """The files, and the Python files in directories."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += sorted(path.rglob("*.py")) if path.is_dir() else [path]
+    return list(dict.fromkeys(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

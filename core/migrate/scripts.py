@@ -1,0 +1,245 @@
+"""What a script uses of Lightning: names that it imports, arguments, and members of its objects."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+__all__ = ["Use", "class_kinds", "uses"]
+
+ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
+MODULES = frozenset(
+    [
+        "accelerators",
+        "callbacks",
+        "cli",
+        "combined_loader",
+        "core",
+        "datamodule",
+        "environments",
+        "exceptions",
+        "fabric",
+        "io",
+        "loggers",
+        "memory",
+        "module",
+        "model_summary",
+        "plugins",
+        "precision",
+        "profilers",
+        "pytorch",
+        "rank_zero",
+        "seed",
+        "strategies",
+        "trainer",
+        "tuner",
+        "types",
+        "utilities",
+    ]
+)
+"""Names that are modules, so a script that imports them uses nothing yet."""
+
+BASES = {"LightningModule": "module_members", "LightningDataModule": "datamodule_members"}
+"""The sections with the members of classes that a script derives from."""
+ARGUMENTS = {
+    "Trainer": "trainer_arguments",
+    "ModelCheckpoint": "model_checkpoint_arguments",
+    "seed_everything": "seed_arguments",
+}
+"""The sections with the arguments of what is imported."""
+
+STAGES = ("fit", "validate", "test", "predict")
+
+
+class Use(NamedTuple):
+    """A name that a script uses."""
+
+    section: str
+    """The section of the table to find it in; ``names`` for what is imported."""
+    name: str
+    line: int
+
+
+class _Imports:
+    """The names in a script that come from Lightning, with their whole paths."""
+
+    def __init__(self, tree: ast.AST) -> None:
+        self.paths: dict[str, str] = {}
+        self.uses: list[Use] = []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    root = alias.name.partition(".")[0]
+                    if root in ROOTS:
+                        self.paths[alias.asname or root] = alias.name if alias.asname else root
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ROOTS and not node.level:
+                for alias in node.names:
+                    self.paths[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                    if alias.name not in MODULES:
+                        self.uses.append(Use("names", alias.name, node.lineno))
+
+    def path(self, node: ast.AST) -> str:
+        """The path of an expression such as ``pl.callbacks.Timer`` in Lightning; empty if it is not from there."""
+        if isinstance(node, ast.Name):
+            return self.paths.get(node.id, "")
+        if isinstance(node, ast.Attribute):
+            outer = self.path(node.value)
+            return f"{outer}.{node.attr}" if outer and _last(outer) in (*ROOTS, *MODULES) else ""
+        return ""
+
+    def name(self, node: ast.AST) -> str:
+        """The last name of that path."""
+        return _last(self.path(node))
+
+
+def class_kinds(trees: Iterable[ast.AST], callbacks: Iterable[str]) -> dict[str, str]:
+    """For each class of the scripts that derives from one of Lightning's, the section with the members it inherits.
+
+    Args:
+        trees: The scripts; a class may derive from one in another script.
+        callbacks: Lightning's callbacks.
+    """
+    known = {**BASES, **dict.fromkeys(callbacks, "callback_members")}
+    kinds: dict[str, str] = {}
+    pairs = [(tree, _Imports(tree)) for tree in trees]
+    while True:
+        found = {
+            node.name: section
+            for tree, imports in pairs
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef) and node.name not in kinds
+            for base in node.bases
+            if (section := known.get(imports.name(base)) or kinds.get(_last_of(base)))
+        }
+        if not found:
+            return kinds
+        kinds |= found
+
+
+def uses(tree: ast.AST, kinds: Mapping[str, str], members: Mapping[str, Iterable[str]]) -> list[Use]:
+    """What a script uses, in the order of lines.
+
+    Args:
+        tree: The script.
+        kinds: Classes of this and other scripts; see :func:`class_kinds`.
+        members: The known names by section. Other attributes of a module belong to the script, except for hooks.
+    """
+    reader = _Reader(_Imports(tree), kinds, {section: frozenset(names) for section, names in members.items()})
+    reader.visit(tree)
+    return sorted(
+        dict.fromkeys([*reader.imports.uses, *reader.found]), key=lambda use: (use.line, use.section, use.name)
+    )
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, imports: _Imports, kinds: Mapping[str, str], members: Mapping[str, frozenset[str]]) -> None:
+        self.imports, self.kinds, self.members = imports, kinds, members
+        self.found: list[Use] = []
+        self.scopes: list[dict[str, str]] = [{}]
+        """For names of objects, the section with their members; the innermost scope last."""
+        self.classes: list[str] = []
+
+    # -- scopes --------------------------------------------------------------------------------------------------
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        section = self.kinds.get(node.name, "")
+        for statement in node.body if section else ():
+            for name, line in _defined(statement):
+                if name in self.members[section] or name.startswith("on_"):
+                    self.found.append(Use(section, name, line))
+        self.classes.append(section)
+        self.generic_visit(node)
+        self.classes.pop()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        arguments = [*node.args.posonlyargs, *node.args.args]
+        scope = {argument.arg: self._section_of(argument.annotation) for argument in arguments}
+        if arguments and self.classes and self.classes[-1] and not _is_static(node):
+            section = self.classes[-1]
+            scope[arguments[0].arg] = section
+            if section == "callback_members" and len(arguments) >= 3:
+                scope |= {arguments[1].arg: "trainer_members", arguments[2].arg: "module_members"}
+        self.scopes.append({name: found for name, found in scope.items() if found})
+        self.classes.append("")  # functions in a method are no methods
+        self.generic_visit(node)
+        self.classes.pop()
+        self.scopes.pop()
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Call) and (section := self._section_of(node.value.func)):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    self.scopes[-1][target.id] = section
+
+    def _section_of(self, node: ast.AST | None) -> str:
+        """The section with the members of objects of a class."""
+        if node is None:
+            return ""
+        name = self.imports.name(node)
+        return {**BASES, "Trainer": "trainer_members"}.get(name) or self.kinds.get(_last_of(node), "")
+
+    # -- uses ----------------------------------------------------------------------------------------------------
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        path = self.imports.path(node)
+        if path:
+            if _last(path) not in MODULES:
+                self.found.append(Use("names", _last(path), node.lineno))
+            return
+        section = self._object(node.value)
+        if section and (node.attr in self.members[section] or section == "trainer_members"):
+            self.found.append(Use(section, node.attr, node.lineno))
+        self.generic_visit(node)
+
+    def _object(self, node: ast.AST) -> str:
+        """The section with the members of the object that an expression is."""
+        if isinstance(node, ast.Name):
+            bound = next((scope[node.id] for scope in reversed(self.scopes) if node.id in scope), "")
+            return bound or self.kinds.get(node.id, "")
+        if isinstance(node, ast.Call):
+            return self._section_of(node.func)
+        if isinstance(node, ast.Attribute) and self._object(node.value):
+            return {"trainer": "trainer_members", "lightning_module": "module_members"}.get(node.attr, "")
+        return ""
+
+    def visit_Call(self, node: ast.Call) -> None:
+        section = self._arguments(node.func)
+        if section:
+            names = (keyword for keyword in node.keywords if keyword.arg is not None)
+            self.found += [Use(section, str(keyword.arg), keyword.value.lineno) for keyword in names]
+        self.generic_visit(node)
+
+    def _arguments(self, function: ast.AST) -> str:
+        """The section with the arguments of a call."""
+        if name := self.imports.name(function):
+            return ARGUMENTS.get(name, "")
+        if isinstance(function, ast.Attribute):
+            section = self._object(function.value)
+            if section == "trainer_members" and function.attr in STAGES:
+                return "fit_arguments"
+            if section == "module_members" and function.attr in ("log", "log_dict"):
+                return "log_arguments"
+        return ""
+
+
+def _defined(statement: ast.stmt) -> Iterator[tuple[str, int]]:
+    """The names that a statement of a class body defines."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield statement.name, statement.lineno
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    yield from ((target.id, statement.lineno) for target in targets if isinstance(target, ast.Name))
+
+
+def _is_static(node: ast.FunctionDef) -> bool:
+    return any(_last_of(decorator) == "staticmethod" for decorator in node.decorator_list)
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _last_of(node: ast.AST) -> str:
+    """``b`` of ``b`` and of ``a.b``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

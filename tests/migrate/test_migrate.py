@@ -1,0 +1,227 @@
+"""``python -m core migrate``: the report on a script, and that its table says what is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import operator
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core import Trainer
+from core.migrate.__main__ import main
+from core.migrate.tables import HERE, MISSING, Row, read_tables
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "migrating-from-lightning.md"
+
+SCRIPT = """\
+import lightning as L
+import pytorch_lightning as pl
+from lightning.pytorch.callbacks import LambdaCallback as Lambda, NoSuchCallback
+from lightning.pytorch import loggers
+import torch
+
+class Base(L.LightningModule):
+    def training_step(self, batch, batch_idx):
+        self.log("loss", batch.mean(), prog_bar=True, metric_attribute="x")
+        self.layer(batch)
+        return self.trainer.num_nodes
+
+class Net(Base):
+    def on_gpu_start(self):
+        self.to_torchscript
+
+    def helper(self):
+        return self.device
+
+class Watch(pl.Callback):
+    def on_train_end(self, trainer, pl_module):
+        trainer.global_step
+        pl_module.layer
+        pl_module.to_onnx("x")
+
+class Alone:
+    def to_onnx(self):
+        self.to_tensorrt
+
+def make(trainer: L.Trainer):
+    trainer.enable_validation
+
+net = Net()
+runner = L.Trainer(
+    max_epochs=3,
+    model_registry="x",
+    gpus=2,
+    logger=loggers.LitLogger(),
+)
+runner.fit(net, datamodule=None)
+net.to_tensorrt()
+"""
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, Any]:
+    """The exit code and the data that ``--json`` prints."""
+    code = main([*map(str, arguments), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def examined(tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str) -> dict[str, tuple[str, list[int]]]:
+    """State and lines of each name that a script uses."""
+    (tmp_path / "script.py").write_text(script)
+    _, data = report(capsys, tmp_path / "script.py")
+    return {found["use"]: (found["state"], found["lines"]) for found in data["files"][0]["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("use", "lines"),
+    [
+        ("LightningModule", [7]),
+        ("LightningModule.training_step", [8]),
+        ("self.log(prog_bar=)", [9]),
+        ("LightningModule.log", [9]),
+        ("LightningModule.trainer", [11]),
+        ("LightningModule.device", [18]),
+        ("Callback", [20]),
+        ("trainer.global_step", [22]),
+        ("Trainer", [30, 34]),
+        ("Trainer(max_epochs=)", [35]),
+        ("Trainer(logger=)", [38]),
+        ("trainer.fit", [40]),
+        ("trainer.fit(datamodule=)", [40]),
+    ],
+)
+def test_what_works_is_found(use: str, lines: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Imports, arguments, methods that a class defines, and members of self, trainers, modules, by line."""
+    assert examined(tmp_path, capsys, SCRIPT)[use] == ("works", lines)
+
+
+@pytest.mark.parametrize(
+    ("use", "lines"),
+    [
+        ("NoSuchCallback", [3]),
+        ("LitLogger", [38]),
+        ("self.log(metric_attribute=)", [9]),
+        ("LightningModule.on_gpu_start", [14]),
+        ("LightningModule.to_torchscript", [15]),
+        ("LightningModule.to_onnx", [24]),
+        ("LightningModule.to_tensorrt", [41]),
+        ("trainer.enable_validation", [31]),
+        ("Trainer(model_registry=)", [36]),
+        ("Trainer(gpus=)", [37]),
+    ],
+)
+def test_what_is_missing_is_found(
+    use: str, lines: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same; also names that Lightning does not have. What the script's own classes have is not looked up."""
+    assert examined(tmp_path, capsys, SCRIPT)[use] == ("missing", lines)
+
+
+def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``layer``, ``helper`` and a class that derives from nothing of Lightning's are not in the report."""
+    found = examined(tmp_path, capsys, SCRIPT)
+    assert not [use for use in found if use.endswith((".layer", ".helper"))]
+    nothing = "import torch\nclass A:\n    def to_onnx(self):\n        self.trainer.world_size\n"
+    assert examined(tmp_path, capsys, nothing) == {}
+
+
+def test_classes_in_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A base class of the script's own may be in another of the given files; a directory stands for its files."""
+    (tmp_path / "a.py").write_text("import lightning.pytorch as pl\nclass Base(pl.LightningModule): pass\n")
+    (tmp_path / "b.py").write_text("from a import Base\nclass Net(Base):\n    def to_onnx(self): pass\n")
+    code, data = report(capsys, tmp_path)
+    assert [[found["use"] for found in file["findings"]] for file in data["files"]] == [
+        ["LightningModule"],
+        ["LightningModule.to_onnx"],
+    ]
+    assert (code, data["missing"]) == (1, 1)
+
+
+def test_the_report_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By heading: the line, the name, the import to write, and the remedy."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert main([str(tmp_path / "script.py")]) == 1
+    text = capsys.readouterr().out
+    works, missing = text.index("works when the import is changed:"), text.index("  missing:")
+    assert re.search(r"\n +7  LightningModule +from core import Module as LightningModule\n", text[works:missing])
+    assert re.search(r"\n +37  Trainer\(gpus=\) +Lightning 2.6 has no such name", text[missing:])
+    assert re.search(r"\n +36  Trainer\(model_registry=\) +Remove it: checkpoints are files\.\n", text[missing:])
+
+
+def before() -> str:
+    """The script on the page as it was written for Lightning."""
+    text = PAGE.read_text("utf-8")
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    script = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+    old, new = ("".join(re.findall(rf"^\{sign}(.*\n)", diff, re.MULTILINE)) for sign in "-+")
+    assert new in script
+    return str(script.replace(new, old))
+
+
+def test_all_of_the_pages_script_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0: its imports are changed, and nothing else."""
+    (tmp_path / "script.py").write_text(before())
+    code, data = report(capsys, tmp_path / "script.py")
+    assert (code, data["missing"], data["differs"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("content", "said"), [("def f(:\n", ":1: is not Python"), (None, "cannot be read")])
+def test_what_is_no_script_is_an_error(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, with the file's name."""
+    if content is not None:
+        (tmp_path / "script.py").write_text(content)
+    assert main([str(tmp_path / "script.py")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"script.py{said}" in err.replace(": cannot", "cannot")
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def writer() -> Any:
+    """The script that updates the table and the page."""
+    spec = importlib.util.spec_from_file_location("write_migration", ROOT / "docs" / "write_migration.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_table_and_page_say_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row that is not missing exists here, each missing one does not, and the page has the table."""
+    script = writer()
+    for name in ("TABLE", "PAGE"):
+        path = getattr(script, name)
+        monkeypatch.setattr(script, name, tmp_path / path.name)
+        (tmp_path / path.name).write_text(path.read_text("utf-8"), encoding="utf-8")
+    script.main()
+    for path in (ROOT / "core" / "migrate" / "lightning.toml", PAGE):
+        assert (tmp_path / path.name).read_text("utf-8") == path.read_text("utf-8"), (
+            f"{path.name} is out of date. Run: python docs/write_migration.py"
+        )
+
+
+def test_a_missing_row_says_what_to_use_instead() -> None:
+    """No row says only that it is missing."""
+    rows: list[Row] = [row for part in read_tables().values() for row in part.rows.values()]
+    assert len(rows) > 350
+    assert [row.name for row in rows if row.state == MISSING and not row.note] == []
+    assert [row.name for row in rows if row.state == HERE and row.note] == []
+
+
+def test_remedies_name_what_exists() -> None:
+    """What a remedy says of ``trainer``, such as ``trainer.plan.devices``, is there."""
+    trainer = Trainer(accelerator="cpu", devices=1, enable_progress_bar=False)
+    notes = [row.note for part in read_tables().values() for row in part.rows.values() if row.state == MISSING]
+    paths = {path for note in notes for path in re.findall(r"\btrainer\.([a-z_]+(?:\.[a-z_]+)*)", note)}
+    assert len(paths) > 8
+    for path in sorted(paths):
+        operator.attrgetter(path)(trainer)

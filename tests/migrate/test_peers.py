@@ -1,0 +1,72 @@
+"""The table of Lightning's names has all that the installed Lightning has (``nox -s peers``)."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from declared import PREFIX
+from python_processes import run_python
+from torch import nn
+
+from core.migrate.tables import read_tables
+
+from .test_migrate import PAGE, before
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("lightning") is None, reason=f"{PREFIX}Lightning not installed (nox -s peers)"
+)
+
+
+def members(kind: Any, base: type | None = None) -> set[str]:
+    """The public members of a class, without those of ``base``."""
+    return {name for name in dir(kind) if not name.startswith("_") and not hasattr(base, name)}
+
+
+def arguments(function: Any) -> set[str]:
+    return {*inspect.signature(function).parameters} - {"self"}
+
+
+def names_of_lightning() -> dict[str, set[str]]:
+    """By section of the table."""
+    import lightning.pytorch as pl
+    from lightning.pytorch import callbacks, loggers, profilers
+
+    stages = (pl.Trainer.fit, pl.Trainer.validate, pl.Trainer.test, pl.Trainer.predict)
+    return {
+        "names": {*pl.__all__},
+        "trainer_arguments": arguments(pl.Trainer),
+        "trainer_members": members(pl.Trainer),
+        "fit_arguments": set().union(*map(arguments, stages)),
+        "seed_arguments": arguments(pl.seed_everything),
+        "module_members": members(pl.LightningModule, nn.Module),
+        "log_arguments": arguments(pl.LightningModule.log),
+        "datamodule_members": members(pl.LightningDataModule),
+        "callback_members": members(pl.Callback),
+        "callbacks": {*callbacks.__all__},
+        "model_checkpoint_arguments": arguments(callbacks.ModelCheckpoint),
+        "loggers": {*loggers.__all__},
+        "profilers": {*profilers.__all__},
+    }
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("section", read_tables())
+def test_the_table_is_complete(section: str) -> None:
+    """Each of Lightning's names has a row."""
+    assert names_of_lightning()[section] - {*read_tables()[section].rows} == set()
+
+
+def test_the_pages_script_computes_the_same(tmp_path: Path) -> None:
+    """With Lightning's imports and with ours, the losses are the same: of the last step to the last bit."""
+    (tmp_path / "before.py").write_text(before())
+    after = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "after.py").write_text(after)
+    printed = [run_python(name, cwd=tmp_path).stdout for name in ("before.py", "after.py")]
+    (theirs,), (ours,) = (re.findall(r"^steps 30 (\S+) (\S+)$", text, re.MULTILINE) for text in printed)
+    assert ours[0] == theirs[0]
+    assert float(ours[1]) == pytest.approx(float(theirs[1]), rel=1e-6)  # their mean is rounded to 32 bits
