@@ -56,7 +56,10 @@ def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
         strategy=entry.make(),
         max_epochs=2,
         enable_progress_bar=False,
-        callbacks=[ModelCheckpoint(folder / task.name / phase, "{epoch}"), Keeper(folder / f"{task.name}-{phase}")],
+        callbacks=[
+            ModelCheckpoint(folder / task.name / phase, "{epoch}", save_top_k=-1),
+            Keeper(folder / f"{task.name}-{phase}"),
+        ],
         **arguments,
     )
     lesson = Lesson(task, dropout=0.1, halve=True)
@@ -64,7 +67,7 @@ def run(entry: Entry, task: Task, phase: str, folder: Path) -> None:
     if phase == "first":
         trainer.fit(lesson, data)
         return
-    trainer.fit(lesson, data, ckpt_path=folder / task.name / "first" / "0")
+    trainer.fit(lesson, data, ckpt_path=folder / task.name / "first" / "epoch=0.ckpt")
 
 
 def plain_loop(task: Task) -> list[Tensor]:

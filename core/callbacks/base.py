@@ -17,6 +17,14 @@ class Callback:
     By default the hooks do nothing.
     """
 
+    idle_hooks: frozenset[str] = frozenset()
+    """Names of hooks that this class overrides but this object does not need; they are not called."""
+
+    @property
+    def state_key(self) -> str:
+        """The name of this callback's state in checkpoints. Override it where objects differ by their arguments."""
+        return type(self).__qualname__
+
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Called in every process before anything is prepared, after the DataModule's ``setup``, before the module's.
 

@@ -1,89 +1,478 @@
-"""A checkpoint at the end of each epoch."""
+"""Checkpoints at the end of epochs, after steps or after some time; the best or all of them are kept."""
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import Any
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Literal
 
-from core.callbacks.base import Callback
+import torch
+from torch import Tensor
+
+from core.callbacks.agreement import decide_in_process_zero, not_logged
+from core.callbacks.checkpoint import Checkpoint
+from core.callbacks.checkpoint_decision import Decision, check_choice
+from core.callbacks.checkpoint_names import DEFAULT, check_filename, fields_of, format_name, scores_as_yaml
+from core.callbacks.clock import SharedClock
+from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from core.checking import check_count, check_path
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, CoreError, WrongTypeError, quoted
 
 __all__ = ["ModelCheckpoint"]
 
+logger = logging.getLogger(__name__)
 
-class ModelCheckpoint(Callback):
-    """Writes a checkpoint at the end of each epoch, after its validation and all other callbacks.
+STATE = (
+    "monitor",
+    "mode",
+    "dirpath",
+    "best_model_path",
+    "best_model_score",
+    "current_score",
+    "best_k_models",
+    "kth_best_model_path",
+    "kth_value",
+    "last_model_path",
+    "_is_deferred",
+)
+"""The attributes that are this callback's state in checkpoints."""
+
+
+class ModelCheckpoint(Checkpoint):
+    """Writes checkpoints, and keeps the best, the newest or all of them.
+
+    ::
+
+        ModelCheckpoint(monitor="val_loss", save_top_k=3, save_last=True, filename="{epoch}-{val_loss:.2f}")
+
+    Process 0 decides by its own metrics, and the others do as it does. A checkpoint is removed only after those that
+    replace it are committed.
 
     Args:
-        dirpath: The directory; by default ``checkpoints`` in the trainer's ``default_root_dir``.
-        filename: The file name, in which ``{epoch}`` (from 0) and ``{step}`` are replaced.
-        every_n_epochs: The number of epochs between two checkpoints.
-        keep_last: How many to keep; an older one is removed after the newer one is committed. ``None`` keeps all.
+        dirpath: The directory; ``~`` is the home directory. By default each run has its own: ``checkpoints`` in the
+            folder of this run that the first logger has, otherwise ``checkpoints/version_N`` in the trainer's
+            ``default_root_dir``. A run that is resumed from a checkpoint there continues in its folder.
+        filename: The file name, without extension, in which metrics are replaced: ``"{epoch}-{val_loss:.2f}"`` becomes
+            ``epoch=2-val_loss=0.12.ckpt``. By default ``"{epoch}-{step}"``.
+        monitor: The metric that decides which checkpoints are the best. Without one, the newest is kept.
+        verbose: Log each decision at level INFO.
+        save_last: Also write ``last.ckpt`` each time; ``"link"`` makes it a link to the checkpoint just written.
+        save_top_k: How many of the best checkpoints to keep; -1 keeps all, 0 writes none. Without ``monitor``, only
+            1, 0 and -1. ``monitor="step", mode="max"`` keeps the newest k.
+        save_on_exception: Write a checkpoint when an exception ends the run.
+        save_weights_only: Write only the module's state; a run cannot be resumed from it.
+        mode: ``"min"`` or ``"max"``: whether a small or a large metric is good.
+        auto_insert_metric_name: Whether ``{epoch}`` in ``filename`` becomes ``epoch=0`` or only ``0``.
+        every_n_train_steps: Write after every n-th optimizer step.
+        train_time_interval: Write after this time, at the next step that process 0 finds to be due.
+        every_n_epochs: Write at the end of every n-th epoch; 1 if neither of the two before is given.
+        save_on_train_epoch_end: Whether to write at the end of the training epoch or after validation. By default
+            after validation if it runs more than once in an epoch or not in every epoch.
+        enable_version_counter: Whether to write ``name-v1.ckpt`` where another run has written ``name.ckpt``, rather
+            than to replace it.
 
     Raises:
-        ConfigurationError: A number is not an integer ≥ 1, or ``filename`` is not a format of a file name.
-        WrongTypeError: ``dirpath`` is not a path.
+        ConfigurationError: An argument is out of range, or contradicts another one.
+        WrongTypeError: ``dirpath`` is not a path, or ``train_time_interval`` not a ``timedelta``.
     """
+
+    CHECKPOINT_JOIN_CHAR = "-"
+    CHECKPOINT_EQUALS_CHAR = "="
+    CHECKPOINT_NAME_LAST = "last"
+    FILE_EXTENSION = ".ckpt"
+    STARTING_VERSION = 1
 
     def __init__(
         self,
         dirpath: str | os.PathLike[str] | None = None,
-        filename: str = "epoch={epoch}-step={step}",
-        every_n_epochs: int = 1,
-        keep_last: int | None = None,
+        filename: str | None = None,
+        monitor: str | None = None,
+        verbose: bool = False,
+        save_last: bool | Literal["link"] | None = None,
+        save_top_k: int = 1,
+        save_on_exception: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "min",
+        auto_insert_metric_name: bool = True,
+        every_n_train_steps: int | None = None,
+        train_time_interval: timedelta | None = None,
+        every_n_epochs: int | None = None,
+        save_on_train_epoch_end: bool | None = None,
+        enable_version_counter: bool = True,
     ) -> None:
-        check_count("every_n_epochs", every_n_epochs, 1)
-        check_count("keep_last", keep_last, 1, optional=True)
         check_path("dirpath", dirpath)
-        _check_filename(filename)
-        self.dirpath = None if dirpath is None else os.fspath(dirpath)
+        if filename is not None:
+            check_filename(filename, auto_insert_metric_name)
+        check_choice(save_last, save_top_k, monitor, mode)
+        check_count("every_n_train_steps", every_n_train_steps, 0, optional=True)
+        check_count("every_n_epochs", every_n_epochs, 0, optional=True)
+        if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
+            raise WrongTypeError(
+                f"train_time_interval={train_time_interval!r}: must be a datetime.timedelta, such as "
+                "timedelta(minutes=30), or None."
+            )
+        if bool(every_n_train_steps) + bool(every_n_epochs) + (train_time_interval is not None) > 1:
+            raise ConfigurationError(
+                f"every_n_train_steps={every_n_train_steps!r}, every_n_epochs={every_n_epochs!r}, train_time_interval="
+                f"{train_time_interval!r}: give one of them, or use two ModelCheckpoints."
+            )
+        if every_n_train_steps is None and every_n_epochs is None and train_time_interval is None:
+            every_n_epochs = 1
+        self._given_dirpath = None if dirpath is None else os.path.abspath(os.path.expanduser(dirpath))
         self.filename = filename
-        self.every_n_epochs = every_n_epochs
-        self.keep_last = keep_last
-        self.saved: list[str] = []
-        """The checkpoints that are kept, oldest first."""
+        self.monitor = monitor
+        self.verbose = verbose
+        self.save_last = save_last
+        self.save_top_k = save_top_k
+        self.save_on_exception = save_on_exception
+        self.save_weights_only = save_weights_only
+        self.mode = mode
+        self.auto_insert_metric_name = auto_insert_metric_name
+        self.every_n_train_steps = every_n_train_steps or 0
+        self.train_time_interval = train_time_interval
+        self.every_n_epochs = every_n_epochs or 0
+        self.save_on_train_epoch_end = save_on_train_epoch_end
+        self.enable_version_counter = enable_version_counter
+        if not self.every_n_train_steps and train_time_interval is None:
+            self.idle_hooks = frozenset({"on_train_batch_end"})
+        self._clock = None if train_time_interval is None else SharedClock(train_time_interval.total_seconds())
+        self._folder: str | None = None
+        """The directory of the running fit."""
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget the checkpoints of an earlier run."""
+        self.dirpath = self._given_dirpath
+        """The directory; decided when a run begins, unless it was given."""
+        self.best_model_path = ""
+        """The best checkpoint; without ``monitor``, the newest. Empty if there is none yet."""
+        self.best_model_score: Tensor | None = None
+        """The monitored metric of :attr:`best_model_path`."""
+        self.current_score: Tensor | None = None
+        """The monitored metric of the checkpoint that was written last."""
+        self.best_k_models: dict[str, Tensor] = {}
+        """The checkpoints that are kept because of their metric, which is the value."""
+        self.kth_best_model_path = ""
+        """The worst of them, once there are ``save_top_k``."""
+        self.kth_value = torch.tensor(torch.inf if self.mode == "min" else -torch.inf)
+        """The metric of :attr:`kth_best_model_path`."""
+        self.last_model_path = ""
+        """The checkpoint that ``save_last`` has written."""
+        self._step_saved = 0  # nothing is to be saved before the first step
+        self._is_deferred = False
+        self._todo: Decision | None = None
+        """What has been decided at this point of the run, and not been done yet."""
+
+    # -- what users read and call --------------------------------------------------------------------------------
+
+    def directory(self, trainer: Any) -> str | None:
+        """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
+        return self._given_dirpath or trainer._run_folder
 
     @property
-    def last_path(self) -> str | None:
-        """The newest checkpoint; ``None`` if there is none yet."""
-        return self.saved[-1] if self.saved else None
+    def state_key(self) -> str:
+        """Its name in checkpoints, by the arguments in which several ModelCheckpoints may differ."""
+        interval = None if self.train_time_interval is None else self.train_time_interval.total_seconds()
+        return (
+            f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r}, every_n_train_steps="
+            f"{self.every_n_train_steps}, every_n_epochs={self.every_n_epochs}, train_time_interval={interval})"
+        )
 
-    def directory(self, trainer: Any) -> str:
-        """The directory that checkpoints are written to."""
-        return self.dirpath or os.path.join(trainer.default_root_dir, "checkpoints")
+    def format_checkpoint_name(
+        self,
+        metrics: Mapping[str, Any],
+        filename: str | None = None,
+        ver: int | None = None,
+        prefix: str | None = None,
+    ) -> str:
+        """The path of a checkpoint with these metrics.
+
+        Args:
+            metrics: Numbers or scalar tensors, by name; one that is missing is written as 0.
+            filename: A format in place of this callback's own.
+            ver: The number that tells it from another checkpoint of the same name.
+            prefix: What the name begins with.
+        """
+        name = format_name(filename or self.filename or DEFAULT, metrics, self.auto_insert_metric_name)
+        parts = [*([] if prefix is None else [prefix]), name, *([] if ver is None else [f"v{ver}"])]
+        return os.path.join(self.dirpath or "", self.CHECKPOINT_JOIN_CHAR.join(parts) + self.FILE_EXTENSION)
+
+    def to_yaml(self, filepath: str | os.PathLike[str] | None = None) -> None:
+        """Write the kept checkpoints and their metrics as YAML, by default to ``best_k_models.yaml`` in ``dirpath``."""
+        if filepath is None:
+            if self.dirpath is None:
+                raise ConfigurationError("to_yaml: no run has decided on a directory yet. Give filepath.")
+            filepath = os.path.join(self.dirpath, "best_k_models.yaml")
+        with open(os.path.expanduser(filepath), "w", encoding="utf-8") as file:
+            file.write(scores_as_yaml(self.best_k_models))
+
+    # -- when -------------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Begin a run: decide on the directory."""
+        if stage != "fit":
+            return
+        self._reset()
+        if self.dirpath is None:
+            self.dirpath = trainer._run_folder
+        self._folder = self.dirpath
+
+    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+        """End a run."""
+        self._folder = None
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Start the clock."""
+        if self._clock is not None:
+            self._clock.restart(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Write a checkpoint if enough steps or enough time have passed."""
+        if self._todo is not None or self._is_due_after_step(trainer):
+            self._reach(trainer, ModelCheckpoint._decide_after_step)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """Write a checkpoint, if one is due after validation."""
+        if is_training(trainer):
+            self._reach(trainer, ModelCheckpoint._decide_after_validation)
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Write a checkpoint, then remove those that are no longer kept."""
-        if trainer.fast_dev_run or (trainer.current_epoch + 1) % self.every_n_epochs:
+        """Write a checkpoint, if one is due at the epoch's end."""
+        self._reach(trainer, ModelCheckpoint._decide_after_epoch)
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Write the last checkpoint, if there is none yet."""
+        if self.save_last and not self.last_model_path and trainer.global_step:
+            self._make_decision(trainer, top_k=False)
+            self._carry_out(trainer)
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """Write a checkpoint with ``save_on_exception``."""
+        if not self.save_on_exception or not is_training(trainer) or trainer.global_step == self._step_saved:
             return
-        directory = self.directory(trainer)
-        path = os.path.join(directory, self.filename.format(epoch=trainer.current_epoch, step=trainer.global_step))
-        # A resumed run may know checkpoints in other directories, such as those of the run it continues: keep them.
-        ours = [saved for saved in self.saved if saved != path and os.path.dirname(saved) == os.path.dirname(path)]
+        path = self.format_checkpoint_name(self._candidates(trainer))
+        try:
+            trainer.save_checkpoint(path, self.save_weights_only)
+        except CoreError as failure:  # the error that ends the run must not be hidden by this one
+            logger.warning("save_on_exception: no checkpoint could be written: %s", failure)
+            return
+        logger.info("%s has ended the run; saved %s", type(error).__name__, path)
+
+    def _saves_on_train_epoch_end(self, trainer: Any) -> bool:
+        if self.save_on_train_epoch_end is not None:
+            return self.save_on_train_epoch_end
+        return validates_once_in_each_epoch(trainer)
+
+    def _is_epochs_turn(self, trainer: Any) -> bool:
+        return self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
+
+    def _is_due_after_step(self, trainer: Any) -> bool:
+        step = trainer.global_step
+        if step == self._step_saved or trainer.progress.is_accumulating:
+            return False
+        if self._clock is None:
+            return self.every_n_train_steps > 0 and step % self.every_n_train_steps == 0
+        if not self._clock.is_due(step, trainer.strategy):
+            return False
+        self._clock.restart(step)
+        return True
+
+    def _decide_after_step(self, trainer: Any) -> None:
+        if self.monitor is not None and validates_next(trainer):
+            self._is_deferred = True  # the metric of this step is that of the validation that follows
+        else:
+            self._make_decision(trainer, may_defer=True)
+
+    def _decide_after_validation(self, trainer: Any) -> None:
+        if self._is_deferred or (not self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
+            self._make_decision(trainer)
+
+    def _decide_after_epoch(self, trainer: Any) -> None:
+        if self._is_deferred or (self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
+            self._make_decision(trainer)
+
+    # -- what -------------------------------------------------------------------------------------------------------
+
+    def _reach(self, trainer: Any, decide: Callable[[ModelCheckpoint, Any], None]) -> None:
+        """Decide at one point of the run, then write; every process calls it.
+
+        All ModelCheckpoints decide before the first one writes: its checkpoint contains the state of the others too.
+        """
+        if self._todo is None:
+            decide(self, trainer)
+        if self._todo is None:
+            return
+        others = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+        for other in others[others.index(self) + 1 :]:
+            if decide is not ModelCheckpoint._decide_after_step or other._is_due_after_step(trainer):
+                decide(other, trainer)
+        self._carry_out(trainer)
+
+    def _make_decision(self, trainer: Any, top_k: bool = True, may_defer: bool = False) -> None:
+        """Decide what is to be written, and take the state that follows; every process calls it."""
+        if trainer.global_step == self._step_saved or trainer.fast_dev_run or self._todo is not None:
+            return
+        decision = decide_in_process_zero(trainer, lambda: self._decide(trainer, top_k, may_defer))
+        if decision.state is None:
+            self._is_deferred = True
+            return
         # Before saving: the checkpoint holds this callback's state, which must be true when it is loaded.
-        self.saved = [*ours, path][-(self.keep_last or 0) :]
-        trainer.save_checkpoint(path)
-        for saved in ours:
-            if saved not in self.saved:
-                trainer.runtime.strategy.remove_checkpoint(saved)
+        self._set(decision.state)
+        self._todo = decision
+
+    def _carry_out(self, trainer: Any) -> None:
+        """Write the checkpoints that are due, then remove those that they replace."""
+        decision, self._todo = self._todo, None
+        if decision is None:
+            return
+        for path in (decision.save, decision.last):
+            if path is not None:
+                self._step_saved = trainer.global_step
+                trainer.save_checkpoint(path, self.save_weights_only)
+        if decision.link is not None:
+            self._link(trainer, *decision.link)
+        for path in decision.remove:
+            trainer.strategy.remove_checkpoint(path)
+
+    def _decide(self, trainer: Any, top_k: bool, may_defer: bool) -> Decision:
+        """In process 0: what is to be written, and what removed."""
+        metrics = self._candidates(trainer)
+        if self.monitor is not None and self.monitor not in metrics and self.save_top_k != 0 and top_k:
+            if may_defer or not has_validated_in_epoch(trainer, default=True):
+                return Decision()
+            raise not_logged(
+                type(self).__name__,
+                self.monitor,
+                metrics,
+                "Log it with self.log before each checkpoint, or write checkpoints less often, as with every_n_epochs.",
+            )
+        before = {name: getattr(self, name) for name in STATE}
+        before["best_k_models"] = dict(self.best_k_models)
+        try:
+            save, replaced = self._choose(trainer, metrics) if top_k and self.save_top_k else (None, None)
+            last, link, previous = self._choose_last(metrics, save)
+            self._is_deferred = False
+            state = self.state_dict()
+        finally:
+            self._set(before)
+        remove = [path for path in (replaced, previous) if path and path not in (save, last, link and link[0])]
+        return Decision(
+            state=state,
+            save=save,
+            last=last,
+            link=link,
+            remove=tuple(path for path in remove if self._owns(trainer, path)),
+        )
+
+    def _choose(self, trainer: Any, metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """Take this checkpoint among the best; returns its path and the one it replaces, each if there is one."""
+        if self.monitor is None:
+            replaced = self.best_model_path if self.save_top_k == 1 else ""
+            path = self._free_name(metrics, self.filename, {replaced})
+            self._warn_of_unknown(metrics)
+            self.best_model_path = path
+            return path, replaced
+        score = torch.as_tensor(metrics[self.monitor]).detach().cpu()
+        if score.isnan():
+            score = torch.full_like(score.float(), torch.inf if self.mode == "min" else -torch.inf)
+        sign, kept = (1 if self.mode == "min" else -1), self.best_k_models
+        is_full = self.save_top_k != -1 and len(kept) >= self.save_top_k
+        worst = max(kept, key=lambda path: sign * float(kept[path])) if is_full else None
+        if worst is not None and not sign * float(score) < sign * float(kept[worst]):
+            self._tell(trainer, f"{self.monitor}={float(score):.5g} is not among the best {self.save_top_k}")
+            return None, None
+        self._warn_of_unknown(metrics)
+        if worst is not None:
+            del kept[worst]
+        path = self._free_name(metrics, self.filename, {worst})
+        kept[path] = self.current_score = score
+        if self.save_top_k in (-1, len(kept)):
+            self.kth_best_model_path = max(kept, key=lambda path: sign * float(kept[path]))
+            self.kth_value = kept[self.kth_best_model_path]
+        self.best_model_path = min(kept, key=lambda path: sign * float(kept[path]))
+        self.best_model_score = kept[self.best_model_path]
+        self._tell(trainer, f"{self.monitor}={float(score):.5g} is among the best; saving {path}")
+        return path, worst
+
+    def _choose_last(
+        self, metrics: Mapping[str, Any], saved: str | None
+    ) -> tuple[str | None, tuple[str, str] | None, str]:
+        """The last checkpoint to write, or the link to make; and the last one before."""
+        if not self.save_last:
+            return None, None, ""
+        previous = self.last_model_path
+        path = self.last_model_path = self._free_name(metrics, self.CHECKPOINT_NAME_LAST, {previous})
+        if self.save_last == "link" and saved is not None:
+            return None, (path, saved), previous
+        return path, None, previous
+
+    def _free_name(self, metrics: Mapping[str, Any], filename: str | None, ours: set[str | None]) -> str:
+        """The path for ``filename``, with a number if a checkpoint that is not among ``ours`` has the path already."""
+        path, number = self.format_checkpoint_name(metrics, filename), self.STARTING_VERSION
+        while self.enable_version_counter and path not in ours and os.path.lexists(path):
+            path = self.format_checkpoint_name(metrics, filename, ver=number)
+            number += 1
+        return path
+
+    def _owns(self, trainer: Any, path: str) -> bool:
+        """Whether ``path`` may be removed: not that of another directory, nor the one that the user resumed from."""
+        kept = getattr(trainer, "_given_ckpt_path", None)
+        if kept is not None and os.path.abspath(kept) == os.path.abspath(path):
+            return False
+        return os.path.dirname(os.path.abspath(path)) == os.path.abspath(self.dirpath or "")
+
+    def _candidates(self, trainer: Any) -> dict[str, Any]:
+        """What a checkpoint can be chosen and named by."""
+        metrics: dict[str, Any] = dict(trainer.callback_metrics)
+        for name, count in (("epoch", trainer.current_epoch), ("step", trainer.global_step)):
+            metrics[name] = int(metrics[name]) if name in metrics else count
+        return metrics
+
+    def _warn_of_unknown(self, metrics: Mapping[str, Any]) -> None:
+        unknown = [name for name in fields_of(self.filename or DEFAULT) if name not in metrics]
+        if unknown:
+            logger.warning(
+                "filename=%r: %s has not been logged yet and is written as 0. Logged: %s",
+                self.filename,
+                quoted(unknown),
+                quoted(sorted(metrics)),
+            )
+
+    def _link(self, trainer: Any, link: str, target: str) -> None:
+        strategy = trainer.strategy
+        if os.path.isdir(link) and not os.path.islink(link):
+            strategy.remove_checkpoint(link)  # a whole one, written where nothing was among the best
+        if strategy.is_global_zero:
+            temporary = f"{link}.{os.getpid()}"
+            os.symlink(os.path.relpath(target, os.path.dirname(link)), temporary)
+            os.replace(temporary, link)
+
+    def _tell(self, trainer: Any, what: str) -> None:
+        if self.verbose:
+            logger.info("epoch %d, step %d: %s", trainer.current_epoch, trainer.global_step, what)
+
+    # -- state ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The checkpoints that are kept."""
-        return {"saved": list(self.saved)}
+        """The checkpoints that are kept, and what they are chosen by."""
+        return {**{name: getattr(self, name) for name in STATE}, "best_k_models": dict(self.best_k_models)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the checkpoints that are kept."""
-        self.saved = list(state["saved"])
-
-
-def _check_filename(filename: Any) -> None:
-    try:
-        filled = filename.format(epoch=0, step=0)
-    except (AttributeError, LookupError, ValueError):
-        filled = ""
-    if not filled or os.path.basename(filled) != filled:
-        raise ConfigurationError(
-            f"filename={filename!r}: must be a file name without directories, in which only {{epoch}} and {{step}} are "
-            "replaced."
+        """Load what :meth:`state_dict` returned; of a run in another directory, only its best checkpoint."""
+        if self._folder is None or state["dirpath"] == self._folder:
+            self._set(state)
+            return
+        self.best_model_path = state["best_model_path"]
+        logger.info(
+            "%s: the resumed run has its checkpoints in %s, and this one in %s: it does not remove those of the other",
+            type(self).__name__,
+            state["dirpath"],
+            self._folder,
         )
+
+    def _set(self, state: Mapping[str, Any]) -> None:
+        for name in STATE:
+            setattr(self, name, state[name])
+        self.best_k_models = dict(state["best_k_models"])

@@ -142,17 +142,20 @@ class Meeting:
         returned: T = result
         return returned
 
-    def save(self, checkpoint: Callable[[], dict[str, Any]], path: str | os.PathLike[str]) -> None:
+    def save(
+        self, checkpoint: Callable[[], dict[str, Any]], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
         """Write ``checkpoint()``: process 0 alone if it has the whole state, else each process its part.
 
         Raises:
             CheckpointError: It could not be written; raised in each process that has come.
         """
         strategy = self._strategy
+        options = () if storage_options is None else (storage_options,)
         if self.needs_all or strategy.world_size == 1:
-            strategy.save_checkpoint(checkpoint(), path)
+            strategy.save_checkpoint(checkpoint(), path, *options)
         else:
-            self.lead(lambda: Strategy.save_checkpoint(strategy, checkpoint(), path))
+            self.lead(lambda: Strategy.save_checkpoint(strategy, checkpoint(), path, *options))
 
 
 def _call_site() -> str:

@@ -328,7 +328,7 @@ def _training(
     journal: Journal, arguments: Mapping[str, Any], directory: str, shards: int, precisions: list[str]
 ) -> None:
     fit = partial(_fit, arguments, lambda: problem.loader(shards))
-    saving = ModelCheckpoint(os.path.join(directory, "saved"), filename="epoch-{epoch}")
+    saving = ModelCheckpoint(os.path.join(directory, "saved"), save_top_k=-1)
     journal.observe("fit", partial(fit, callbacks=[saving]))
     journal.observe("fit again", fit)
     journal.observe("fit, accumulating", partial(fit, accumulate_grad_batches=2))
@@ -342,7 +342,7 @@ def _training(
     journal.observe("fit a stream", _fit, arguments, lambda: DataLoader(problem.Stream(ITEMS), batch_size=2))
     journal.observe("predict", _predict, arguments)
     journal.observe("validate", _validate, arguments)
-    resumable = ModelCheckpoint(os.path.join(directory, "resumable"), filename="epoch-{epoch}")
+    resumable = ModelCheckpoint(os.path.join(directory, "resumable"), "{epoch}", save_top_k=-1)
     journal.observe("uninterrupted", partial(_fit, arguments, partial(_shuffled, shards), callbacks=[resumable]))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from core.callbacks.base import Callback
+from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.progress_bar import ProgressBar
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
@@ -100,17 +101,17 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
         _check_hooks("callbacks", callback, Callback)
     added: tuple[tuple[type[Callback], str, bool | None], ...] = (
         (ProgressBar, "enable_progress_bar", settings.enable_progress_bar),
-        (ModelCheckpoint, "enable_checkpointing", settings.enable_checkpointing),
+        (Checkpoint, "enable_checkpointing", settings.enable_checkpointing),
     )
     for kind, name, wanted in added:
-        is_there = any(isinstance(callback, kind) for callback in callbacks)
-        if is_there and wanted is False:
+        there = next((callback for callback in callbacks if isinstance(callback, kind)), None)
+        if there is not None and wanted is False:
             raise ConfigurationError(
-                f"{name}=False, but there is a {kind.__name__} among the callbacks. Remove one of the two."
+                f"{name}=False, but there is a {type(there).__name__} among the callbacks. Remove one of the two."
             )
-        if not is_there and (ProgressBar.is_available() if wanted is None else wanted):
-            callbacks.append(kind())
-    return sorted(callbacks, key=lambda callback: isinstance(callback, ModelCheckpoint))
+        if there is None and (ProgressBar.is_available() if wanted is None else wanted):
+            callbacks.append(ModelCheckpoint() if kind is Checkpoint else kind())
+    return sorted(callbacks, key=lambda callback: isinstance(callback, Checkpoint))
 
 
 def _check_hooks(

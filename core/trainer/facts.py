@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from core.callbacks.base import Callback
-from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.callbacks.checkpoint import Checkpoint
+from core.callbacks.early_stopping import EarlyStopping
 from core.plan import Plan
 from core.runtime import Runtime
 from core.strategies.base import Strategy
@@ -32,6 +33,7 @@ class TrainerFacts:
     callbacks: list[Callback]
     _run: Run | None
     _fit_loop: FitLoop | None
+    _ckpt_path: str | None
 
     @property
     def plan(self) -> Plan:
@@ -131,6 +133,26 @@ class TrainerFacts:
         return None if self._run is None else self._run.stage
 
     @property
-    def checkpoint_callback(self) -> ModelCheckpoint | None:
+    def ckpt_path(self) -> str | None:
+        """The checkpoint that the running or the last run was started from; ``None`` if none was."""
+        return self._ckpt_path
+
+    @property
+    def checkpoint_callback(self) -> Checkpoint | None:
         """The first callback that writes checkpoints."""
-        return next((callback for callback in self.callbacks if isinstance(callback, ModelCheckpoint)), None)
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def checkpoint_callbacks(self) -> list[Checkpoint]:
+        """All callbacks that write checkpoints."""
+        return [callback for callback in self.callbacks if isinstance(callback, Checkpoint)]
+
+    @property
+    def early_stopping_callback(self) -> EarlyStopping | None:
+        """The first :class:`core.callbacks.EarlyStopping`."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[EarlyStopping]:
+        """All of them."""
+        return [callback for callback in self.callbacks if isinstance(callback, EarlyStopping)]

@@ -9,6 +9,7 @@ import attrs
 
 from core.callbacks.base import Callback
 from core.nested import map_tensors
+from core.trainer.finished import FinishedFit
 from core.trainer.metrics import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
@@ -27,9 +28,10 @@ class Results:
     progress: Progress
     metrics: dict[str, Any]
     callback_states: list[dict[str, Any]]
+    finished: FinishedFit | None
 
     @classmethod
-    def of(cls, run: Run, returned: Any) -> Results:
+    def of(cls, run: Run, returned: Any, finished: FinishedFit | None) -> Results:
         """In each process of the run: the results, with all tensors on the CPU."""
         return cls(
             returned=returned,
@@ -38,6 +40,7 @@ class Results:
             progress=run.progress,
             metrics=_on_host(run.metric_log.state_dict()),
             callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
+            finished=None if finished is None else finished.detached(),
         )
 
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:

@@ -137,7 +137,11 @@ class Hooks:
     def bind_callbacks(self, name: str) -> BoundHooks:
         """The hooks called ``name`` of the callbacks that override it."""
         default = getattr(Callback, name)
-        overriding = (callback for callback in self.callbacks if getattr(type(callback), name) is not default)
+        overriding = (
+            callback
+            for callback in self.callbacks
+            if getattr(type(callback), name) is not default and name not in callback.idle_hooks
+        )
         return tuple(partial(getattr(callback, name), self._trainer, self._module) for callback in overriding)
 
     def call(self, name: str, *args: Any) -> None:

@@ -95,7 +95,9 @@ def _unlimited(value: Any) -> Any:
 
 def _root(value: Any) -> Any:
     """The working directory for ``None``; a path as a string. Anything else is left to the validator."""
-    return os.getcwd() if value is None else os.fspath(value) if isinstance(value, os.PathLike) else value
+    return (
+        os.getcwd() if value is None else os.path.expanduser(value) if isinstance(value, str | os.PathLike) else value
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from core.callbacks.folders import run_folder
 from core.runtime import Runtime
 from core.trainer.checks import check_module
 from core.trainer.evaluate import EvaluationLoop
+from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
 from core.trainer.hooks import Hooks
@@ -28,7 +30,6 @@ def run_stage(
     stage: Callable[..., Any],
     module: Module,
     ckpt_path: str | os.PathLike[str] | None,
-    directory: str,
     source: DataSource,
 ) -> Any:
     """Run in each process: the stage, and the end of the run, also after an error."""
@@ -47,18 +48,24 @@ def run_stage(
     datamodule = trainer.datamodule = source.datamodule
     if datamodule is not None:
         datamodule.trainer = trainer
+    trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
     try:
+        found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer)
+        if source.stage == "fit":
+            trainer._run_folder = run_folder(trainer)
         source.prepare(runtime.strategy)
         source.setup("datamodule")
         for hook in run.hooks.bind_callbacks("setup"):
             hook(source.stage)
         source.setup("module")
-        outcome = stage(trainer, run, find_for_all(runtime.strategy, ckpt_path, directory), source)
+        outcome = stage(trainer, run, found, source)
+        if trainer._fit_loop is not None:
+            trainer._finished = FinishedFit.of(trainer._fit_loop.state)
         source.teardown()
         for hook in run.hooks.bind_callbacks("teardown"):
             hook(source.stage)
         if runtime.plan.runs_function:  # this process ends with the run
-            outcome = Results.of(run, outcome)
+            outcome = Results.of(run, outcome, trainer._finished)
     except BaseException as error:
         try:
             for hook in run.hooks.bind_callbacks("on_exception"):
@@ -77,6 +84,7 @@ def run_stage(
 
 def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> None:
     """Train, in each process; see :meth:`core.Trainer.fit`."""
+    trainer._finished = None
     run.progress.reset()
     run.metric_log.reset()
     train_loader = None if run.settings.limit_train_batches == 0 else source.loader("train")

@@ -14,8 +14,9 @@ import attrs
 from torch import nn
 
 from core.callbacks.base import Callback
-from core.checkpoints import latest
+from core.callbacks.folders import newest_checkpoint, run_folders
 from core.errors import CheckpointError, quoted
+from core.random import get_rng_state
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
 from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
@@ -27,7 +28,7 @@ from core.trainer.run import Run
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["FitState", "find_checkpoint", "find_for_all", "load_module"]
+__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "load_module"]
 
 PARTS = ("progress", "state_dict", "optimizer", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
@@ -47,8 +48,13 @@ class FitState:
     metrics: StageMetrics
     """What was logged in the running epoch of training."""
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None) -> None:
         """Write a checkpoint; every process calls it, or process 0 where each has the whole state.
+
+        Args:
+            path: Where to.
+            weights_only: Write only the module's state and the position.
+            storage_options: Passed to the CheckpointIO.
 
         Raises:
             CheckpointError: It could not be written, or a process that is needed did not call this.
@@ -58,26 +64,55 @@ class FitState:
         if meeting.is_late:
             logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
             return
-        own: dict[str, Any] = {"metrics": self.metrics.state_dict() if progress.is_in_epoch else []}
-        if progress.is_accumulating:
-            own["open"] = open_state([(run.module, self.model)], strategy)
-        processes = ProcessStates.gather(meeting, strategy, self.loaders, progress.is_accumulating, **own)
-        checkpoint: dict[str, Any] = {
-            "core": run_facts(run.runtime.plan),
-            "progress": progress.state_dict(),
-            "state_dict": strategy.module_state(run.module),
+        checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
+        if not weights_only:
+            own = self._own()
+            if progress.is_accumulating:
+                own["open"] = open_state([(run.module, self.model)], strategy)
+            processes = ProcessStates.gather(meeting, strategy, self.loaders, progress.is_accumulating, **own)
+            self._give_back(processes)
+            checkpoint |= self.training_state() | {"processes": processes.by_rank}
+        checkpoint["state_dict"] = strategy.module_state(run.module)
+        for hook in run.hooks.bind_module("on_save_checkpoint"):
+            hook(checkpoint)
+        meeting.save(lambda: checkpoint, path, storage_options)
+
+    def process_states(self) -> list[dict[str, Any]]:
+        """At the end of the fit, what is each process's own, by rank; every process calls it."""
+        strategy = self.run.runtime.strategy
+        return strategy.all_gather_object(
+            {
+                "rng": get_rng_state(strategy.accelerator, strategy.root_device),
+                "loaders": [loader.state_dict() for loader in self.loaders],
+                "is_accumulating": False,
+                **self._own(),
+            }
+        )
+
+    def _own(self) -> dict[str, Any]:
+        return {"metrics": self.metrics.state_dict() if self.run.progress.is_in_epoch else []}
+
+    def _give_back(self, processes: ProcessStates) -> None:
+        """Within a step, whose batch has not been trained on, the position in the data is before this batch."""
+        progress = self.run.progress
+        for state in processes.by_rank:
+            position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
+            ahead = position.get("batches", 0) - progress.batch
+            if ahead > 0 and position.get("loader") is None:
+                position["batches"] -= ahead
+                position["offset"] -= ahead * position["units"]
+
+    def training_state(self) -> dict[str, Any]:
+        """What training needs, and evaluation does not, that is the same in all processes."""
+        run, strategy = self.run, self.run.runtime.strategy
+        state = {
             "optimizer": strategy.optimizer_state(self.optimization.optimizer),
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "precision": strategy.precision.state_dict(),
-            "callbacks": {key: callback.state_dict() for key, callback in _keyed(run.hooks.callbacks)},
+            "callbacks": callback_states(run.hooks.callbacks),
             "metrics": run.metric_log.state_dict(),
-            "processes": processes.by_rank,
         }
-        if run.datamodule is not None:
-            checkpoint["datamodule"] = run.datamodule.state_dict()
-        for hook in run.hooks.bind_module("on_save_checkpoint"):
-            hook(checkpoint)
-        meeting.save(lambda: checkpoint, path)
+        return state if run.datamodule is None else {**state, "datamodule": run.datamodule.state_dict()}
 
     def load(self, path: str) -> ProcessStates:
         """Load a checkpoint; every process calls it.
@@ -109,10 +144,7 @@ class FitState:
                 schedule.scheduler.load_state_dict(schedule_state)
         with load_errors("precision", path):
             strategy.precision.load_state_dict(checkpoint["precision"])
-        for key, callback in _keyed(run.hooks.callbacks):
-            if key in checkpoint["callbacks"]:
-                with load_errors(f"callbacks {key}", path):
-                    callback.load_state_dict(checkpoint["callbacks"][key])
+        self._load_callbacks(checkpoint["callbacks"], path)
         if run.datamodule is not None and "datamodule" in checkpoint:
             with load_errors("datamodule", path):
                 run.datamodule.load_state_dict(checkpoint["datamodule"])
@@ -123,6 +155,20 @@ class FitState:
         # A run may leave out the validation that the first one had, or add one.
         states.restore_loaders(self.loaders, path)
         return states
+
+    def _load_callbacks(self, states: dict[str, Any], path: str) -> None:
+        left = dict(states)
+        for key, callback in _keyed(self.run.hooks.callbacks):
+            if key in left:
+                with load_errors(f"callbacks {key}", path):
+                    callback.load_state_dict(left.pop(key))
+        unused = [key for key, state in left.items() if state]
+        if unused and self.run.runtime.strategy.is_global_zero:
+            logger.warning(
+                "ckpt_path=%r: it has the state of callbacks that this run lacks: %s. Their state is ignored",
+                path,
+                quoted(unused),
+            )
 
     def restore_process(self, states: ProcessStates) -> None:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
@@ -143,35 +189,48 @@ def load_module(strategy: Strategy, module: Module, path: str) -> None:
     _load_module(strategy, module, _read(strategy, path, "state_dict"), path)
 
 
-def find_checkpoint(ckpt_path: str | os.PathLike[str], directory: str) -> str:
-    """The path that ``ckpt_path`` means in this process; ``"last"`` is the newest committed one in ``directory``.
+def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
+    """The path that ``ckpt_path`` means in this process.
+
+    ``"last"`` is the checkpoint that was committed last in the directories of the trainer's ModelCheckpoints, or in
+    those of all runs with its ``default_root_dir`` and loggers; ``"best"`` the best one of its last fit.
 
     Raises:
-        CheckpointError: ``"last"`` was given and there is none.
+        CheckpointError: ``"last"`` or ``"best"`` was given and there is none.
     """
+    if ckpt_path == "best":
+        callback = trainer.checkpoint_callback
+        best = getattr(callback, "best_model_path", "")
+        if not best:
+            raise CheckpointError(
+                "ckpt_path='best': no ModelCheckpoint of this trainer has written a checkpoint. Call fit before, or "
+                "give a path."
+            )
+        return str(best)
     if ckpt_path != "last":
-        return os.fspath(ckpt_path)
-    found = latest(directory)
+        return os.path.expanduser(os.fspath(ckpt_path))
+    folders = _checkpoint_folders(trainer)
+    found = newest_checkpoint(folders)
     if found is None:
         raise CheckpointError(
-            f"ckpt_path='last': there is no committed checkpoint in {directory!r}. Give a path, or None to start from "
-            "the beginning."
+            f"ckpt_path='last': there is no committed checkpoint in {quoted(folders)}. Give a path, or None to start "
+            "from the beginning."
         )
-    return os.fspath(found)
+    return found
 
 
-def find_for_all(strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, directory: str) -> str | None:
+def find_for_all(strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Any) -> str | None:
     """The path that ``ckpt_path`` means in process 0; every process calls it.
 
     Raises:
         CheckpointError: As in :func:`find_checkpoint`, in every process.
     """
-    if ckpt_path != "last":
-        return None if ckpt_path is None else os.fspath(ckpt_path)
+    if ckpt_path not in ("last", "best"):
+        return None if ckpt_path is None else find_checkpoint(ckpt_path, trainer)
     found, error = "", ""
     if strategy.is_global_zero:
         try:
-            found = find_checkpoint(ckpt_path, directory)
+            found = find_checkpoint(ckpt_path, trainer)
         except CheckpointError as raised:
             error = str(raised)
     found, error = strategy.broadcast((found, error))
@@ -180,18 +239,34 @@ def find_for_all(strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, d
     return found
 
 
+def callback_states(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """The states of all callbacks, by their names in checkpoints."""
+    return {key: callback.state_dict() for key, callback in _keyed(callbacks)}
+
+
+def _checkpoint_folders(trainer: Any) -> list[str]:
+    given = [callback._given_dirpath for callback in trainer.checkpoint_callbacks]
+    own = [folder for folder in given if folder is not None]
+    return own if own and None not in given else own + run_folders(trainer.default_root_dir, trainer.loggers)
+
+
 def _keyed(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
     """The callbacks with their names in checkpoints."""
     seen: dict[str, int] = {}
     for callback in callbacks:
-        name = type(callback).__qualname__
+        name = callback.state_key
         seen[name] = seen.get(name, 0) + 1
-        yield f"{name}#{seen[name]}", callback
+        yield name if seen[name] == 1 else f"{name}#{seen[name]}", callback
 
 
 def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
     checkpoint = strategy.load_checkpoint(path)
     missing = [part for part in parts if part not in checkpoint]
+    if missing and "state_dict" in checkpoint and "core" in checkpoint:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: it was saved with weights_only=True, so fit cannot be resumed from it. Load its "
+            "'state_dict' into the module and start a new fit."
+        )
     if missing:
         raise CheckpointError(
             f"ckpt_path={path!r}: the checkpoint has no {quoted(missing)}. Use one that a Trainer has written."

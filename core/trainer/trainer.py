@@ -10,7 +10,6 @@ import attrs
 
 from core.accelerators.base import Accelerator
 from core.callbacks.base import Callback
-from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.checking import check_path
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
@@ -23,6 +22,7 @@ from core.strategies.base import Strategy
 from core.trainer.checks import all_callbacks, all_loggers, check_module, check_predicts
 from core.trainer.datamodule import DataModule
 from core.trainer.facts import TrainerFacts
+from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
 from core.trainer.metrics import Logger, MetricLog
@@ -177,6 +177,10 @@ class Trainer(TrainerSettings, TrainerFacts):
         """What creates the loaders of the running or the last run; ``None`` if loaders were passed."""
         self._run: Run | None = None
         self._fit_loop: FitLoop | None = None
+        self._finished: FinishedFit | None = None
+        self._run_folder: str | None = None
+        """The folder for the checkpoints of the running fit, once it is decided."""
+        self._ckpt_path = self._given_ckpt_path = None
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -260,22 +264,35 @@ class Trainer(TrainerSettings, TrainerFacts):
         """
         return self._evaluate("predict", module, dataloaders, datamodule, ckpt_path)[1]
 
-    def save_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint of the running ``fit``; every process calls it.
+    def save_checkpoint(
+        self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint of the running ``fit``, or of the last one; every process calls it.
 
         A run that is resumed from it continues exactly where it was written: after a batch, also within an accumulation
         of gradients, or at the start or end of an epoch. What other callbacks do in the same hook later is not in it.
 
         Where each process has the whole state, process 0 may call it alone: then the states of the other processes'
-        random number generators are not in the checkpoint, which a warning says.
+        random number generators are not in the checkpoint, which a warning says. After ``fit``, process 0 writes it.
+
+        Args:
+            filepath: The path; ``~`` is the home directory.
+            weights_only: Write only the module's state and the position; a fit cannot be resumed from it.
+            storage_options: Passed to the CheckpointIO.
 
         Raises:
-            ConfigurationError: No ``fit`` is running.
-            CheckpointError: It could not be written.
+            ConfigurationError: No ``fit`` is running, and none has ended.
+            CheckpointError: It could not be written; or ``fit`` has ended, and the strategy had divided the state among
+                processes.
         """
-        if self._fit_loop is None:
-            raise ConfigurationError("save_checkpoint: no fit is running. Call it in a hook of a callback or module.")
-        self._fit_loop.state.save(path)
+        check_path("filepath", filepath)
+        path = os.path.expanduser(filepath)
+        if self._fit_loop is not None:
+            self._fit_loop.state.save(path, weights_only, storage_options)
+        elif self._finished is not None:
+            self._finished.save(self, self.strategy, self.callbacks, path, weights_only, storage_options)
+        else:
+            raise ConfigurationError("save_checkpoint: no fit has been run. Call fit before, or call it in a hook.")
 
     # -- running in each process ---------------------------------------------------------------------------------
 
@@ -306,14 +323,16 @@ class Trainer(TrainerSettings, TrainerFacts):
         if self._run is not None:
             raise ConfigurationError("Trainer: this trainer is already running. Use another Trainer within its hooks.")
         check_path("ckpt_path", ckpt_path)
-        directory = (self.checkpoint_callback or ModelCheckpoint()).directory(self)
         if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
-            find_checkpoint(ckpt_path, directory)  # raises here what would otherwise be raised in started processes
-        outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, directory, source)
+            # Raises here what would otherwise be raised in started processes.
+            self._ckpt_path = find_checkpoint(ckpt_path, self)
+        outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
         if not isinstance(outcome, Results):
             return outcome
         self.progress = outcome.progress
         outcome.restore(module, self.metric_log, self.callbacks)
+        if outcome.finished is not None:
+            self._finished = attrs.evolve(outcome.finished, module=module)
         return outcome.returned
 
     def _change_setting(self, name: str, value: Any) -> None:
@@ -331,4 +350,4 @@ class Trainer(TrainerSettings, TrainerFacts):
             self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None, "_fit_loop": None}
+        return {**self.__dict__, "_run": None, "_fit_loop": None, "_finished": None}

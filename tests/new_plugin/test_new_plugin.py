@@ -80,7 +80,7 @@ loader = DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4)
 first, resumed = Fitted(), Fitted()
 trainer = Trainer(**options)
 trainer.fit(first, loader)
-Trainer(**{**options, "max_epochs": 3}).fit(resumed, loader, ckpt_path=trainer.checkpoint_callback.last_path)
+Trainer(**{**options, "max_epochs": 3}).fit(resumed, loader, ckpt_path=trainer.checkpoint_callback.best_model_path)
 with torch.no_grad():
     outputs = [float(module.net(torch.ones(2)).abs()) for module in (first, resumed)]
 assert outputs[1] < outputs[0] / 2, outputs  # each step leaves 0.4 of it

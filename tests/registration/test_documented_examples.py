@@ -54,7 +54,7 @@ def test_a_registered_strategy_with_its_own_checkpoint_io(tmp_path: Path) -> Non
         resumed, trainer = Small(), Trainer(max_epochs=2, **options)
         assert trainer.checkpoint_callback is not None
         written = sorted((tmp_path / "new" / "folder").rglob("epoch=*"))
-        assert [path.name for path in written] == ["epoch=0-step=2", "epoch=1-step=4"]
+        assert [path.name for path in written] == ["epoch=1-step=4.ckpt"]
         assert all(path.is_file() for path in written)
         trainer.fit(resumed, loader, ckpt_path=written[-1])
         assert torch.equal(resumed.layer.weight, module.layer.weight)

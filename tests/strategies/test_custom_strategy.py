@@ -23,8 +23,8 @@ def test_resuming_with_a_checkpoint_format_of_the_user_s(run_script: RunScript, 
     output = run_script("custom_strategy.py", "resume")
     assert sorted(re.findall(r"rank \d resumed", output)) == ["rank 0 resumed", "rank 1 resumed"]
     assert (tmp_path / "writers").read_text().split() == ["0"] * 8
-    written = sorted(path.name for path in (tmp_path / "epochs-2" / "checkpoints").iterdir())
-    assert written == ["epoch=0-step=4", "epoch=1-step=8"]
+    written = sorted(path.name for path in (tmp_path / "epochs-2" / "checkpoints" / "version_0").iterdir())
+    assert written == ["epoch=1-step=8.ckpt"]
 
 
 def test_a_registered_strategy_that_spawns(run_script: RunScript) -> None:

@@ -14,7 +14,7 @@ from core.callbacks import ModelCheckpoint
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, read_manifest
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
-from .regression import Regression, loader, quiet
+from .regression import Regression, assert_same, loader, quiet
 
 
 def saving(directory: Path, checkpoint: ModelCheckpoint | None = None, **settings: Any) -> Trainer:
@@ -27,37 +27,18 @@ def names(directory: Path) -> list[str]:
 
 
 def test_a_checkpoint_at_each_epochs_end(tmp_path: Path) -> None:
-    """By default in ``checkpoints``, named by epoch and step, all kept; the manifest says who wrote them."""
+    """By default in the run's folder, named by epoch and step, the newest kept; the manifest says who wrote them."""
     trainer = saving(tmp_path, max_epochs=3)
     trainer.fit(Regression(), loader())
-    directory = tmp_path / "checkpoints"
-    assert names(directory) == ["epoch=0-step=7", "epoch=1-step=14", "epoch=2-step=21"]
-    assert trainer.checkpoint_callback is not None
-    assert trainer.checkpoint_callback.last_path == str(directory / "epoch=2-step=21")
-    assert latest(directory) == directory / "epoch=2-step=21"
-    manifest = read_manifest(directory / "epoch=0-step=7")
+    directory = tmp_path / "checkpoints" / "version_0"
+    assert names(directory) == ["epoch=2-step=21.ckpt"]
+    assert isinstance(trainer.checkpoint_callback, ModelCheckpoint)
+    assert trainer.checkpoint_callback.best_model_path == str(directory / "epoch=2-step=21.ckpt")
+    assert trainer.checkpoint_callback.dirpath == str(directory)
+    assert latest(directory) == directory / "epoch=2-step=21.ckpt"
+    manifest = read_manifest(directory / "epoch=2-step=21.ckpt")
     assert (manifest.world_size, manifest.strategy) == (1, "single_device")
     assert {"torch", "torch-hal", "python"} <= set(manifest.versions)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"every_n_epochs": 2}, ["epoch=1-step=14", "epoch=3-step=28"]),
-        ({"filename": "{epoch:02d}"}, ["00", "01", "02", "03", "04"]),
-        ({"filename": "newest"}, ["newest"]),
-        ({"keep_last": 1}, ["epoch=4-step=35"]),
-        ({"keep_last": 3}, ["epoch=2-step=21", "epoch=3-step=28", "epoch=4-step=35"]),
-        ({"keep_last": 1, "every_n_epochs": 3}, ["epoch=2-step=21"]),
-        ({"keep_last": 1, "filename": "newest"}, ["newest"]),
-    ],
-)
-def test_names_and_numbers(options: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
-    """What is left after five epochs; ``saved`` knows the same, oldest first."""
-    checkpoint = ModelCheckpoint(tmp_path / "here", **options)
-    saving(tmp_path, checkpoint, max_epochs=5).fit(Regression(), loader())
-    assert names(tmp_path / "here") == expected
-    assert checkpoint.saved == [str(tmp_path / "here" / name) for name in expected]
 
 
 def test_old_ones_go_only_after_the_new_one_is_committed(tmp_path: Path) -> None:
@@ -77,9 +58,10 @@ def test_old_ones_go_only_after_the_new_one_is_committed(tmp_path: Path) -> None
             events.append(f"removed {os.path.basename(path)}")
             super().remove_checkpoint(path)
 
-    checkpoint = ModelCheckpoint(filename="{epoch}", keep_last=1)
+    checkpoint = ModelCheckpoint(tmp_path)
     saving(tmp_path, checkpoint, max_epochs=3, checkpoint_io=Watched()).fit(Regression(), loader())
-    assert events == ["saved 0", "saved 1", "removed 0", "saved 2", "removed 1"]
+    first, second, third = (f"epoch={epoch}-step={7 * epoch + 7}.ckpt" for epoch in range(3))
+    assert events == [f"saved {first}", f"saved {second}", f"removed {first}", f"saved {third}", f"removed {second}"]
 
 
 def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
@@ -87,34 +69,35 @@ def test_a_save_that_fails_removes_nothing(tmp_path: Path) -> None:
 
     class Full(TorchCheckpointIO):
         def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
-            if os.path.basename(path) == "1":
+            if os.path.basename(path) == "epoch=1.ckpt":
                 raise CheckpointError("no space")
             super().save_checkpoint(checkpoint, path, storage_options)
 
-    checkpoint = ModelCheckpoint(filename="{epoch}", keep_last=1)
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}")
     with pytest.raises(CheckpointError, match="no space"):
         saving(tmp_path, checkpoint, max_epochs=3, checkpoint_io=Full()).fit(Regression(), loader())
-    assert names(tmp_path / "checkpoints") == ["0"]
+    assert names(tmp_path) == ["epoch=0.ckpt"]
 
 
 def test_a_resumed_run_goes_on_keeping_its_own_alone(tmp_path: Path) -> None:
     """Of a run in another directory, which it is resumed from, it removes nothing."""
     first, second = tmp_path / "first", tmp_path / "second"
-    saving(first, ModelCheckpoint(filename="{epoch}", keep_last=2), max_epochs=2).fit(Regression(), loader())
-    again = saving(first, ModelCheckpoint(filename="{epoch}", keep_last=2), max_epochs=3)
+    newest: dict[str, Any] = {"filename": "{epoch}", "monitor": "step", "mode": "max"}
+    saving(first, ModelCheckpoint(first, save_top_k=2, **newest), max_epochs=2).fit(Regression(), loader())
+    again = saving(first, ModelCheckpoint(first, save_top_k=2, **newest), max_epochs=3)
     again.fit(Regression(), loader(), ckpt_path="last")
-    assert names(first / "checkpoints") == ["1", "2"]
-    other = saving(second, ModelCheckpoint(filename="{epoch}", keep_last=1), max_epochs=5)
-    other.fit(Regression(), loader(), ckpt_path=first / "checkpoints" / "2")
-    assert names(first / "checkpoints") == ["1", "2"]
-    assert names(second / "checkpoints") == ["4"]
+    assert names(first) == ["epoch=1.ckpt", "epoch=2.ckpt"]
+    other = saving(second, ModelCheckpoint(second, **newest), max_epochs=5)
+    other.fit(Regression(), loader(), ckpt_path=first / "epoch=2.ckpt")
+    assert names(first) == ["epoch=1.ckpt", "epoch=2.ckpt"]
+    assert names(second) == ["epoch=4.ckpt"]
 
 
 def test_what_is_in_a_checkpoint(tmp_path: Path) -> None:
     """torch alone reads it, with ``weights_only=True``; the state dict is the user's own module's."""
     module = Regression()
     saving(tmp_path, max_epochs=1, precision="16-mixed").fit(module, loader(shuffle=True))
-    path = tmp_path / "checkpoints" / "epoch=0-step=7"
+    path = tmp_path / "checkpoints" / "version_0" / "epoch=0-step=7.ckpt"
     (shard,) = (name for name in names(path) if name.endswith(".pt"))
     content = torch.load(path / shard, weights_only=True)
     assert (content["progress"]["epoch"], content["progress"]["step"]) == (1, 7)
@@ -139,11 +122,11 @@ def test_a_users_own_format_of_one_file(tmp_path: Path) -> None:
         def remove_checkpoint(self, path: Any) -> None:
             os.remove(path)
 
-    one = ModelCheckpoint(filename="{epoch}.ckpt", keep_last=1)
+    one = ModelCheckpoint(tmp_path, filename="{epoch}")
     saving(tmp_path, one, max_epochs=2, checkpoint_io=OneFile()).fit(Regression(), loader())
-    assert names(tmp_path / "checkpoints") == ["1.ckpt"]
-    trainer = saving(tmp_path, ModelCheckpoint(keep_last=1), max_epochs=3, checkpoint_io=OneFile())
-    trainer.fit(Regression(), loader(), ckpt_path=tmp_path / "checkpoints" / "1.ckpt")
+    assert names(tmp_path) == ["epoch=1.ckpt"]
+    trainer = saving(tmp_path, ModelCheckpoint(tmp_path), max_epochs=3, checkpoint_io=OneFile())
+    trainer.fit(Regression(), loader(), ckpt_path=tmp_path / "epoch=1.ckpt")
     assert trainer.global_step == 21
 
 
@@ -197,10 +180,50 @@ def test_a_step_limit_at_an_epochs_end_is_no_break_within_it(tmp_path: Path) -> 
     assert (trainer.current_epoch, trainer.global_step) == (3, 21)
 
 
-def test_saving_where_no_fit_is_running(tmp_path: Path) -> None:
-    """Refused, as there would be no optimizer to save."""
-    with pytest.raises(ConfigurationError, match="no fit is running"):
+def test_saving_where_no_fit_has_run(tmp_path: Path) -> None:
+    """Refused, as there is nothing to save."""
+    with pytest.raises(ConfigurationError, match="no fit has been run"):
         quiet().save_checkpoint(tmp_path / "a")
+
+
+def test_saving_after_fit(tmp_path: Path) -> None:
+    """The run goes on from there, bit for bit as one that did not end."""
+    whole, first, second = Regression(), Regression(), Regression()
+    second.load_state_dict(first.state_dict())
+    whole.load_state_dict(first.state_dict())
+    torch.manual_seed(1)
+    quiet(max_epochs=4).fit(whole, loader(shuffle=True), loader())
+    torch.manual_seed(1)
+    trainer = quiet(max_epochs=2)
+    trainer.fit(first, loader(shuffle=True), loader())
+    trainer.save_checkpoint(tmp_path / "new folder" / "x.ckpt")
+    torch.manual_seed(2)
+    resumed = quiet(max_epochs=4)
+    resumed.fit(second, loader(shuffle=True), loader(), ckpt_path=tmp_path / "new folder" / "x.ckpt")
+    assert_same(second, whole)
+    assert (resumed.current_epoch, resumed.global_step) == (4, 28)
+
+
+def test_saving_only_the_weights(tmp_path: Path) -> None:
+    """They serve evaluation; a fit cannot go on from them, and says so. During fit and after it."""
+    module, checkpoint = Regression(), ModelCheckpoint(tmp_path / "in", save_weights_only=True)
+    trainer = saving(tmp_path, checkpoint, max_epochs=1)
+    trainer.fit(module, loader())
+    trainer.save_checkpoint(tmp_path / "after.ckpt", weights_only=True)
+    for path in (Path(checkpoint.best_model_path), tmp_path / "after.ckpt"):
+        content = TorchCheckpointIO().load_checkpoint(path)
+        assert sorted(content) == ["core", "progress", "state_dict"]
+        assert quiet().validate(Regression(), loader(), ckpt_path=path) == quiet().validate(module, loader())
+        with pytest.raises(CheckpointError, match="saved with weights_only=True"):
+            quiet(max_epochs=2).fit(Regression(), loader(), ckpt_path=path)
+
+
+def test_the_state_of_callbacks_that_are_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning names them."""
+    saving(tmp_path, ModelCheckpoint(tmp_path), max_epochs=1).fit(Regression(), loader())
+    quiet(max_epochs=2).fit(Regression(), loader(), ckpt_path=tmp_path / "epoch=0-step=7.ckpt")
+    assert "callbacks that this run lacks" in caplog.text
+    assert "ModelCheckpoint(monitor=None" in caplog.text
 
 
 class Wider(Regression):
@@ -233,7 +256,7 @@ class PartlyTrained(Regression):
 def test_checkpoints_of_something_else(module: Any, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     """A checkpoint that does not fit is a CheckpointError that names it and the part."""
     saving(tmp_path, max_epochs=1).fit(Regression(), loader())
-    path = str(tmp_path / "checkpoints" / "epoch=0-step=7")
+    path = str(tmp_path / "checkpoints" / "version_0" / "epoch=0-step=7.ckpt")
     with pytest.raises(CheckpointError, match=f"(?s){path}.*{message}"):
         quiet(max_epochs=2).fit(module(), loader(**options), ckpt_path=path)
 
@@ -241,7 +264,7 @@ def test_checkpoints_of_something_else(module: Any, options: dict[str, Any], mes
 def test_a_checkpoint_of_another_number_of_processes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A fit goes on from it, and says both numbers; its parameters serve evaluation, of which nothing is to be said."""
     saving(tmp_path, max_epochs=1).fit(Regression(), loader())
-    path, io = tmp_path / "checkpoints" / "epoch=0-step=7", TorchCheckpointIO()
+    path, io = tmp_path / "checkpoints" / "version_0" / "epoch=0-step=7.ckpt", TorchCheckpointIO()
     content = io.load_checkpoint(path)
     content["processes"] = content["processes"] * 2
     io.save_checkpoint(content, path)
@@ -270,23 +293,3 @@ def test_what_is_no_checkpoint_of_a_trainer(stage: str, tmp_path: Path) -> None:
             run(Regression(), loader(), ckpt_path=path)
     with pytest.raises(WrongTypeError, match="ckpt_path=5: must be a path"):
         run(Regression(), loader(), ckpt_path=5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"every_n_epochs": 0}, "every_n_epochs=0"),
-        ({"keep_last": True}, "keep_last=True"),
-        ({"keep_last": 1.5}, "keep_last=1.5"),
-        ({"filename": "{epoch}-{val_loss:.2f}"}, "filename='{epoch}-{val_loss:.2f}'.*{epoch} and {step}"),
-        ({"filename": "{}"}, "filename='{}'"),
-        ({"filename": "a/{epoch}"}, "filename='a/{epoch}'"),
-        ({"filename": ""}, "filename=''"),
-        ({"filename": 3}, "filename=3"),
-        ({"dirpath": 3}, "dirpath=3: must be a path"),
-    ],
-)
-def test_words_that_would_fail_after_the_first_epoch(options: dict[str, Any], message: str) -> None:
-    """Refused when they are given."""
-    with pytest.raises((ConfigurationError, WrongTypeError), match=message):
-        ModelCheckpoint(**options)

@@ -121,7 +121,7 @@ def test_the_state_of_a_datamodule_is_in_checkpoints(tmp_path: Path) -> None:
     writer = quiet(max_epochs=1, callbacks=ModelCheckpoint(tmp_path, "{epoch}"), enable_checkpointing=True)
     writer.fit(Regression(), datamodule=Data())
     data, trainer = Data(), quiet(max_epochs=2)
-    trainer.fit(Regression(), datamodule=data, ckpt_path=tmp_path / "0")
+    trainer.fit(Regression(), datamodule=data, ckpt_path=tmp_path / "epoch=0.ckpt")
     assert data.setups == 2
     assert trainer.datamodule is data
     assert data.trainer is None

@@ -15,6 +15,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, WeightedRandomSampler
 
 from core import Callback, Trainer
+from core.callbacks import ModelCheckpoint
 
 from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
 
@@ -99,11 +100,11 @@ def assert_resumes(
     metrics, expected_metrics = resumed.callback_metrics, trainer.callback_metrics
     assert metrics.keys() == expected_metrics.keys() != set()
     assert all(torch.equal(metrics[name], value) for name, value in expected_metrics.items())
-    assert resumed.checkpoint_callback is not None
-    assert trainer.checkpoint_callback is not None
-    assert [Path(path).name for path in resumed.checkpoint_callback.saved] == [
-        Path(path).name for path in trainer.checkpoint_callback.saved
-    ]
+    assert isinstance(resumed.checkpoint_callback, ModelCheckpoint)
+    assert isinstance(trainer.checkpoint_callback, ModelCheckpoint)
+    assert (
+        Path(resumed.checkpoint_callback.best_model_path).name == Path(trainer.checkpoint_callback.best_model_path).name
+    )
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "bf16-true", "16-mixed", "bf16-mixed"])

@@ -123,7 +123,7 @@ def test_the_optimizer_that_the_strategy_made_is_saved_and_resumed(tmp_path: Pat
     first, second = OwnOptimizer(), OwnOptimizer()
     fit(first, enable_checkpointing=True, default_root_dir=tmp_path)
     assert first.calls == ["state of Sharded"]
-    path = tmp_path / "checkpoints" / "epoch=0-step=3"
+    path = tmp_path / "checkpoints" / "version_0" / "epoch=0-step=3.ckpt"
     resumed = fit(second, path, max_epochs=2)
     assert second.calls == ["load into Sharded"]
     assert_same(resumed, fit(OwnOptimizer(), max_epochs=2))

@@ -198,7 +198,7 @@ class DistributedTrainingTests(MultiProcessTests):
     def test_resuming_is_exact(self, runs: Runs) -> None:
         """A run resumed from an epoch's checkpoint in new processes equals the uninterrupted one, bit for bit."""
         uninterrupted = runs.full_run.values("uninterrupted")
-        path = Path(runs.full_run.directory, "resumable", "epoch-0")
+        path = Path(runs.full_run.directory, "resumable", "epoch=0.ckpt")
         resumed = runs.run("resumed", dict(runs.arguments), str(path), **runs.start).values("resumed")
         for rank, (whole, rest) in enumerate(zip(uninterrupted, resumed, strict=True)):
             expected = whole["losses"][len(whole["losses"]) // 2 :]

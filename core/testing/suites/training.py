@@ -216,9 +216,9 @@ class TrainingTests:
         trainer(first, max_epochs=1, callbacks=saving, enable_checkpointing=True).fit(
             problem.Classifier(), problem.loader()
         )
-        assert saving.last_path is not None, "the Trainer wrote no checkpoint"
+        assert saving.best_model_path, "the Trainer wrote no checkpoint"
         losses, module = problem.Losses(), problem.Classifier()
-        trainer(second, callbacks=losses).fit(module, problem.loader(), ckpt_path=saving.last_path)
+        trainer(second, callbacks=losses).fit(module, problem.loader(), ckpt_path=saving.best_model_path)
         expected, state = problem.by_hand()
         _check_losses(losses.values, expected[len(expected) // 2 :], tolerances["32-true"])
         _check_state(module.net.state_dict(), state, 10 * tolerances["32-true"])

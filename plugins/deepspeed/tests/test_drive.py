@@ -75,5 +75,5 @@ def test_another_number_of_processes_takes_it_up(out: Path) -> None:
 def test_consolidated_weights_are_the_models(out: Path) -> None:
     """One file has all weights, of the part that is not trained too."""
     file = out / "weights.pt"
-    run(out, "-m", "torch_hal_deepspeed.consolidate", out / "checkpoints" / "0", file)
+    run(out, "-m", "torch_hal_deepspeed.consolidate", out / "checkpoints" / "epoch=0.ckpt", file)
     assert is_equal(torch.load(file, weights_only=True), kept(out, "whole-0")["weights"])

@@ -110,7 +110,7 @@ def test_a_loop_goes_on_on_any_number(first: dict[str, Any], loaded: dict[str, A
 
 def test_checkpoints_are_committed(saved: Path) -> None:
     """Each is whole, by its manifest, and has a file of each process; a full one has one file."""
-    sharded, full = saved / "fsdp/checkpoints/epoch=1-step=6", saved / "full/checkpoints/epoch=1-step=4"
+    sharded, full = saved / "fsdp/checkpoints/epoch=1-step=6.ckpt", saved / "full/checkpoints/epoch=1-step=4.ckpt"
     assert is_committed(sharded)
     assert is_committed(full)
     assert len(list(sharded.glob("__*_0.distcp"))) == 2

@@ -30,7 +30,7 @@ def fit(folder: Path, epochs: int, **options: Any) -> tuple[Scheduled, list[Any]
     module, noted = Scheduled(), Losses()
     batches = torch.utils.data.DataLoader(loader().dataset, batch_size=16, shuffle=True)
     arguments = {**OPTIONS, "enable_checkpointing": True, "accelerator": "ipu", "devices": 2, "max_epochs": epochs}
-    trainer = Trainer(**arguments, callbacks=[noted, ModelCheckpoint(dirpath=folder)])
+    trainer = Trainer(**arguments, callbacks=[noted, ModelCheckpoint(dirpath=folder, save_top_k=-1)])
     trainer.fit(module, batches, loader(), **options)
     return module, noted.losses
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from core import Module, Trainer, seed_everything
-from core.callbacks import Callback
+from core.callbacks import Callback, ModelCheckpoint
 
 
 class Regression(Module):
@@ -63,10 +64,9 @@ def main() -> None:
         devices=devices,
         precision=precision,
         max_epochs=4,
-        callbacks=callbacks.get(mode, []),
+        callbacks=[*callbacks.get(mode, []), ModelCheckpoint(Path(os.environ["OUT"], "checkpoints"), save_top_k=-1)],
         accumulate_grad_batches=int(accumulate),
         enable_progress_bar=False,
-        default_root_dir=os.environ["OUT"],
     )
     data = dataset()
     loader = DataLoader(data, batch_size=BATCH, shuffle=True, generator=torch.Generator().manual_seed(1))

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import CheckpointIO, Module, StrategyRegistry, Trainer, seed_everything
 from core.accelerators import CPUAccelerator
+from core.callbacks import ModelCheckpoint
 from core.precisions import MixedPrecision
 from core.strategies import DDPStrategy
 
@@ -123,9 +124,8 @@ def checkpointing(max_epochs: int, start_method: str) -> Trainer:
 
 def written(by: Trainer) -> str:
     """The newest checkpoint of a Trainer, which is a single file."""
-    assert by.checkpoint_callback is not None
-    path = by.checkpoint_callback.last_path
-    assert path is not None
+    assert isinstance(by.checkpoint_callback, ModelCheckpoint)
+    path: str = by.checkpoint_callback.best_model_path
     assert os.path.isfile(path), path
     return path
 

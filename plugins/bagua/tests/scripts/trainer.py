@@ -69,10 +69,10 @@ def fit(name: str, root: Path, source: Path | None, precision: str = "32-true") 
         max_epochs=EPOCHS,
         accumulate_grad_batches=2,
         gradient_clip_val=0.5,
-        callbacks=[ModelCheckpoint(dirpath=root / name, filename="{epoch}")],
+        callbacks=[ModelCheckpoint(dirpath=root / name, filename="{epoch}", save_top_k=-1)],
         enable_progress_bar=False,
     )
-    path = source / name / str(RESUMED_FROM) if source else None
+    path = source / name / f"epoch={RESUMED_FROM}.ckpt" if source else None
     trainer.fit(module, *loaders(), ckpt_path=path)
     return {key: value.clone() for key, value in module.state_dict().items()}
 

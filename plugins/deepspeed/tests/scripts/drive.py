@@ -24,7 +24,7 @@ import core
 from core.callbacks import ModelCheckpoint
 
 WIDTH = 1100  # in 16 bits too, half of each matrix is larger than the megabyte below which nothing goes to a drive
-CHECKPOINT = OUT / "checkpoints" / "0"
+CHECKPOINT = OUT / "checkpoints" / "epoch=0.ckpt"
 
 
 class Lesson(core.Module):
@@ -110,7 +110,10 @@ def fit(phase: str) -> None:
         strategy=strategy("cpu") if phase == "whole" else strategy("nvme", offload_param={"max_in_cpu": 0}),
         max_epochs=2,
         gradient_clip_val=1.0,
-        callbacks=[Keeper(phase), *([ModelCheckpoint(OUT / "checkpoints", "{epoch}")] if phase == "killed" else [])],
+        callbacks=[
+            Keeper(phase),
+            *([ModelCheckpoint(OUT / "checkpoints", "{epoch}", save_top_k=-1)] if phase == "killed" else []),
+        ],
         enable_checkpointing=phase == "killed",
         enable_progress_bar=False,
     )

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import core
+from core.callbacks import ModelCheckpoint
 
 
 class Lesson(core.Module):
@@ -54,6 +55,6 @@ def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: 
     """Keeps its checkpoints under ``name``."""
     core.seed_everything(3)
     options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
-    return core.Trainer(
-        strategy=strategy, devices=devices, max_epochs=epochs, default_root_dir=str(OUT / name), **options
-    )
+    saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
+    options["callbacks"] = [*options.get("callbacks", ()), saving]
+    return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)

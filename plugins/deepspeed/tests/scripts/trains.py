@@ -36,14 +36,14 @@ for stage in stages:
     fit: core.Trainer = trainer(strategy_of(stage), processes, stage, accumulate_grad_batches=2)
     module = Lesson()
     if phase == "loaded":
-        found = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2"))
+        found = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2.ckpt"))
         said[stage] = {"loss": found["loss"], "items": found["items"]}
     elif phase == "evaluated":
         fresh, module = evaluated(fit, module), Lesson()
         fit.fit(module, data(26, 0))
         said[stage] = {"fresh": fresh, "fitted": evaluated(fit, module)}
     else:
-        first = str(OUT / stage / "checkpoints" / "epoch=0-step=2") if phase == "resumed" else None
+        first = str(OUT / stage / "checkpoints" / "epoch=0-step=2.ckpt") if phase == "resumed" else None
         fit.fit(module, data(26, 0, shuffle=True), data(10, 1), ckpt_path=first)
         said[stage] = {
             "seen": module.seen,

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import core
 from core import Runtime
+from core.callbacks import ModelCheckpoint
 
 OUT = Path(os.environ["OUT"])
 VOCABULARY, LENGTH = 32, 12
@@ -226,9 +227,9 @@ def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: 
     """Keeps its checkpoints under ``name``."""
     core.seed_everything(3)
     options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
-    return core.Trainer(
-        strategy=strategy, devices=devices, max_epochs=epochs, default_root_dir=str(OUT / name), **options
-    )
+    saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
+    options["callbacks"] = [*options.get("callbacks", ()), saving]
+    return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
 
 
 def numbers(tensors: Iterator[Tensor] | list[Tensor]) -> list[float]:

@@ -57,7 +57,9 @@ def first() -> None:
     trainer("fsdp", PROCESSES, "again", epochs=1).fit(lesson, data(24, 1))
     lesson = fit("full", FSDPStrategy(state_dict_type="full", cpu_offload=True), accumulate_grad_batches=2)
     fit("ddp accumulated", DDPStrategy(), accumulate_grad_batches=2)
-    look("tensor", FSDPStrategy(tensor_parallel_size=2), Lesson(), ckpt_path=OUT / "fsdp/checkpoints/epoch=1-step=6")
+    look(
+        "tensor", FSDPStrategy(tensor_parallel_size=2), Lesson(), ckpt_path=OUT / "fsdp/checkpoints/epoch=1-step=6.ckpt"
+    )
     with core.Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES) as runtime:
         made = make(runtime, Transformer)
         train(runtime, made, steps=3)
@@ -79,23 +81,23 @@ def first() -> None:
 
 
 def resume() -> None:
-    fit("resumed", "fsdp", ckpt_path=str(SAVED / "fsdp/checkpoints/epoch=0-step=3"))
-    fit("resumed ddp", DDPStrategy(), ckpt_path=str(SAVED / "ddp/checkpoints/epoch=0-step=3"))
+    fit("resumed", "fsdp", ckpt_path=str(SAVED / "fsdp/checkpoints/epoch=0-step=3.ckpt"))
+    fit("resumed ddp", DDPStrategy(), ckpt_path=str(SAVED / "ddp/checkpoints/epoch=0-step=3.ckpt"))
 
 
 def later() -> None:
     resume()
-    path = SAVED / "fsdp/checkpoints/epoch=1-step=6"
+    path = SAVED / "fsdp/checkpoints/epoch=1-step=6.ckpt"
     look("fsdp", "fsdp", Lesson(), ckpt_path=path)
     with torch.device("meta"):
         lesson = Lesson()
     look("made on meta", "fsdp", lesson, ckpt_path=path)
-    look("of ddp", "fsdp", Lesson(), ckpt_path=SAVED / "ddp/checkpoints/epoch=1-step=6")
+    look("of ddp", "fsdp", Lesson(), ckpt_path=SAVED / "ddp/checkpoints/epoch=1-step=6.ckpt")
     if PROCESSES == 4:
         look("hybrid", FSDPStrategy(replicas=2), Lesson(), ckpt_path=path)
         look("tensor", FSDPStrategy(tensor_parallel_size=2), Lesson(), ckpt_path=path)
     if PROCESSES == 1:
-        look("full", "single_device", Lesson(), ckpt_path=SAVED / "full/checkpoints/epoch=1-step=4")
+        look("full", "single_device", Lesson(), ckpt_path=SAVED / "full/checkpoints/epoch=1-step=4.ckpt")
         look("unsharded", SingleDeviceStrategy(checkpoint_io=ShardedCheckpointIO()), Lesson(), ckpt_path=path)
         lesson = Lesson()
         lesson.load_state_dict(torch.load(consolidate(path, OUT / "whole.pt"))["state_dict"])

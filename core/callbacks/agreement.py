@@ -1,0 +1,46 @@
+"""What the callbacks of several processes decide alike, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from core.errors import ConfigurationError, CoreError, nearest, quoted
+
+__all__ = ["decide_in_process_zero", "not_logged"]
+
+T = TypeVar("T")
+
+
+def decide_in_process_zero(trainer: Any, decide: Callable[[], T]) -> T:
+    """What ``decide`` returns in process 0, in every process; every process calls this.
+
+    Raises:
+        CoreError: It raised one; raised in every process.
+    """
+    strategy = trainer.strategy
+    if strategy.world_size == 1:
+        return decide()
+    outcome: Any = (None, None)
+    caught: CoreError | None = None
+    if strategy.is_global_zero:
+        try:
+            outcome = (decide(), None)
+        except CoreError as error:
+            caught, outcome = error, (None, str(error))
+    result, message = strategy.broadcast(outcome)
+    if caught is not None:
+        raise caught
+    if message is not None:
+        raise ConfigurationError(message)
+    decided: T = result
+    return decided
+
+
+def not_logged(owner: str, monitor: str, logged: Iterable[str], remedy: str) -> ConfigurationError:
+    """The error for a metric that a callback monitors and the run has not logged."""
+    names = sorted(logged)
+    return ConfigurationError(
+        f"{owner}(monitor={monitor!r}): it has not been logged.{nearest(monitor, names)} Logged: "
+        f"{quoted(names) if names else 'nothing'}. {remedy}"
+    )

@@ -1,0 +1,49 @@
+"""What a ModelCheckpoint does at one point of a run, and checks of the arguments that decide it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from core.checking import check_count
+from core.errors import ConfigurationError, WrongTypeError
+
+__all__ = ["Decision", "check_choice"]
+
+
+@attrs.frozen(kw_only=True)
+class Decision:
+    """What process 0 has decided to do at one point of the run."""
+
+    state: dict[str, Any] | None = None
+    """The new state of the callback; ``None`` if it stays as it is, since the metric is not there yet."""
+    save: str | None = None
+    """The checkpoint among the best, or the newest one, to write."""
+    last: str | None = None
+    """The checkpoint to write as the last one."""
+    link: tuple[str, str] | None = None
+    """In place of writing the last one: the link, and the checkpoint that it points to."""
+    remove: tuple[str, ...] = ()
+    """What is removed when everything else is done."""
+
+
+def check_choice(save_last: Any, save_top_k: Any, monitor: Any, mode: Any) -> None:
+    """Check the arguments of these names.
+
+    Raises:
+        ConfigurationError: One is out of range, or they contradict each other.
+        WrongTypeError: ``monitor`` is not a name.
+    """
+    if save_last not in (None, True, False, "link"):
+        raise ConfigurationError(f"save_last={save_last!r}: must be True, False or 'link'.")
+    check_count("save_top_k", save_top_k, -1)
+    if monitor is not None and not isinstance(monitor, str):
+        raise WrongTypeError(f"monitor={monitor!r}: must be the name of a metric, or None.")
+    if mode not in ("min", "max"):
+        raise ConfigurationError(f"mode={mode!r}: must be 'min' or 'max'.")
+    if monitor is None and save_top_k not in (-1, 0, 1):
+        raise ConfigurationError(
+            f"save_top_k={save_top_k}, monitor=None: there is no metric to choose the best by. Give monitor; "
+            "monitor='step', mode='max' keeps the newest."
+        )

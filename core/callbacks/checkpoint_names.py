@@ -1,0 +1,92 @@
+"""Names of checkpoints that contain metrics."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from string import Formatter
+from typing import Any
+
+import torch
+
+from core.errors import ConfigurationError
+
+__all__ = ["DEFAULT", "check_filename", "fields_of", "format_name", "scores_as_yaml"]
+
+DEFAULT = "{epoch}-{step}"
+
+
+def fields_of(filename: str) -> list[str]:
+    """The metrics in ``filename``, such as ``val_loss`` in ``{val_loss:.2f}``."""
+    return [name for _, name, _, _ in Formatter().parse(filename) if name is not None]
+
+
+def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -> str:
+    """``filename`` with the values of ``metrics``; 0 where one is missing.
+
+    Args:
+        filename: A format, whose fields are names of metrics; they may contain ``/`` and dots.
+        metrics: Numbers or scalar tensors.
+        insert_names: Whether ``{epoch}`` becomes ``epoch=0`` rather than ``0``.
+    """
+    parts = []
+    for text, name, spec, conversion in Formatter().parse(filename):
+        parts.append(text)
+        if name is not None:
+            value = _number(metrics.get(name, 0))
+            shown = f"{value!r}" if conversion == "r" else format(value, spec or "")
+            parts.append(f"{name}={shown}" if insert_names else shown)
+    return "".join(parts)
+
+
+def check_filename(filename: Any, insert_names: bool) -> None:
+    """Check that ``filename`` is the format of a file name without directories.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    try:
+        names = [name for name in fields_of(filename) if name not in ("epoch", "step")]
+        filled = _filled(filename, names, insert_names)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"filename={filename!r}: must be the format of a file name with names of metrics, such as "
+            f"'{{epoch}}-{{val_loss:.2f}}': {error}."
+        ) from error
+    if "" in fields_of(filename):
+        raise ConfigurationError(
+            f"filename={filename!r}: a field has no name. Write the name of a metric, such as '{{epoch}}'."
+        )
+    if not filled or os.path.basename(filled) != filled:
+        remedy = (
+            " Set auto_insert_metric_name=False and write the name yourself, such as 'val_loss={val/loss:.2f}'."
+            if any(os.sep in name for name in names)
+            else ""
+        )
+        raise ConfigurationError(f"filename={filename!r}: must be a file name without directories.{remedy}")
+
+
+def _filled(filename: str, names: list[str], insert_names: bool) -> str:
+    counts = {"epoch": 0, "step": 0}
+    try:
+        return format_name(filename, {**counts, **dict.fromkeys(names, 0.0)}, insert_names)
+    except ValueError:  # a format of integers, which a metric may be
+        return format_name(filename, {**counts, **dict.fromkeys(names, 0)}, insert_names)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def scores_as_yaml(scores: Mapping[str, Any]) -> str:
+    """Paths of checkpoints and their metrics as a mapping in YAML."""
+    return "".join(f"{_quoted(path)}: {_yaml_number(float(score))}\n" for path, score in scores.items()) or "{}\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _yaml_number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"

@@ -1,0 +1,36 @@
+"""Where a run is, as callbacks ask it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["has_validated_in_epoch", "is_training", "validates", "validates_next", "validates_once_in_each_epoch"]
+
+
+def is_training(trainer: Any) -> bool:
+    """Whether a ``fit`` is running, and not only its sanity check."""
+    return trainer._fit_loop is not None and not trainer.sanity_checking
+
+
+def validates(trainer: Any) -> bool:
+    """Whether the running ``fit`` has a validation."""
+    return trainer._fit_loop is not None and trainer._fit_loop.validation is not None
+
+
+def validates_once_in_each_epoch(trainer: Any) -> bool:
+    """Whether validation runs exactly once at the end of every epoch, or never."""
+    if not validates(trainer):
+        return True
+    return bool(trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0)
+
+
+def has_validated_in_epoch(trainer: Any, default: bool = False) -> bool:
+    """Whether validation has run in this epoch; ``default`` where the fit has none."""
+    return trainer.progress.validated >= 0 if validates(trainer) else default
+
+
+def validates_next(trainer: Any) -> bool:
+    """Whether this was the epoch's last batch, and validation follows."""
+    every = trainer.check_val_every_n_epoch
+    is_last = validates(trainer) and trainer.progress.batch == trainer.num_training_batches
+    return is_last and every is not None and (trainer.current_epoch + 1) % every == 0

@@ -1,0 +1,117 @@
+"""When EarlyStopping ends a fit, against a count by hand."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.callbacks import EarlyStopping, ModelCheckpoint
+from core.callbacks.early_stopping import EarlyStoppingReason
+from core.errors import ConfigurationError, WrongTypeError
+
+from .regression import Regression, loader, quiet
+
+
+class Scored(Regression):
+    def __init__(self, scores: list[float]) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("score", self.scores[self.current_epoch])
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "epochs", "reason"),
+    [
+        ([5, 4, 3, 2, 1], {}, 5, "NOT_STOPPED"),
+        ([5, 4, 4, 4, 4, 4], {}, 5, "PATIENCE_EXHAUSTED"),
+        ([5, 4, 4, 3, 3, 3], {"patience": 2}, 6, "PATIENCE_EXHAUSTED"),
+        ([5, 6, 7], {"patience": 1}, 2, "PATIENCE_EXHAUSTED"),
+        ([5, 6, 7, 7], {"patience": 1, "mode": "max"}, 4, "PATIENCE_EXHAUSTED"),
+        ([5, 4.5, 4], {"patience": 1, "min_delta": 0.6}, 2, "PATIENCE_EXHAUSTED"),
+        ([5, 4.5, 4], {"patience": 1, "min_delta": 0.4}, 3, "NOT_STOPPED"),
+        ([5, math.nan, 4], {}, 2, "NON_FINITE_METRIC"),
+        ([5, math.nan, 4, 3], {"check_finite": False}, 4, "NOT_STOPPED"),
+        ([5, 1, 4], {"stopping_threshold": 2}, 2, "STOPPING_THRESHOLD"),
+        ([5, 11, 4], {"divergence_threshold": 10}, 2, "DIVERGENCE_THRESHOLD"),
+        ([1, 0.5, 4], {"divergence_threshold": 0.7, "mode": "max"}, 2, "DIVERGENCE_THRESHOLD"),
+    ],
+)
+def test_how_many_epochs(scores: list[float], options: dict[str, Any], epochs: int, reason: str) -> None:
+    """And why it has ended."""
+    stopping = EarlyStopping("score", **options)
+    trainer = quiet(max_epochs=len(scores), callbacks=stopping)
+    trainer.fit(Scored(scores), loader(), loader())
+    assert trainer.current_epoch == epochs
+    assert stopping.stopping_reason is EarlyStoppingReason[reason]
+    assert (stopping.stopping_reason_message is None) == (reason == "NOT_STOPPED")
+    assert stopping.stopped_epoch == (0 if reason == "NOT_STOPPED" else epochs - 1)
+    assert trainer.early_stopping_callback is stopping
+
+
+def test_a_resumed_run_goes_on_waiting(tmp_path: Path) -> None:
+    """It ends where the uninterrupted one does."""
+    scores: list[float] = [5, 4, 4, 4, 4, 4]
+    for epochs, ckpt_path in ((3, None), (6, "last")):
+        stopping = EarlyStopping("score", patience=3)
+        saving = ModelCheckpoint(tmp_path)
+        trainer = quiet(max_epochs=epochs, callbacks=[stopping, saving], enable_checkpointing=True)
+        trainer.fit(Scored(scores), loader(), loader(), ckpt_path=ckpt_path)
+    assert (trainer.current_epoch, stopping.wait_count, float(stopping.best_score)) == (5, 3, 4.0)
+
+
+def test_a_second_fit_begins_to_wait_again() -> None:
+    """A fit without a checkpoint is a new run."""
+    stopping = EarlyStopping("score", patience=1)
+    trainer = quiet(max_epochs=4, callbacks=stopping)
+    for _ in range(2):
+        trainer.fit(Scored([5, 4, 4, 4]), loader(), loader())
+        assert trainer.current_epoch == 3
+
+
+def test_validation_in_every_other_epoch() -> None:
+    """Counts checks, not epochs."""
+    trainer = quiet(max_epochs=10, check_val_every_n_epoch=2, callbacks=EarlyStopping("score", patience=2))
+    trainer.fit(Scored([4.0] * 10), loader(), loader())
+    assert trainer.current_epoch == 6
+
+
+def test_a_metric_that_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An error with the names; with ``strict=False`` the check is skipped."""
+    with pytest.raises(ConfigurationError, match=r"monitor='scor'\): it has not been logged. Did you mean 'score'"):
+        quiet(max_epochs=2, callbacks=EarlyStopping("scor")).fit(Scored([1, 2]), loader(), loader())
+    lenient = EarlyStopping("scor", strict=False, verbose=True)
+    trainer = quiet(max_epochs=2, callbacks=lenient)
+    trainer.fit(Scored([1, 2]), loader(), loader())
+    assert trainer.current_epoch == 2
+    assert "has not been logged" in caplog.text
+
+
+def test_what_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """With ``verbose``: improvements, and the end."""
+    caplog.set_level(logging.INFO)
+    quiet(max_epochs=9, callbacks=EarlyStopping("score", verbose=True, patience=1)).fit(
+        Scored([5, 4, 4]), loader(), loader()
+    )
+    assert "score has improved from 5.000 to 4.000" in caplog.text
+    assert "score has not improved in 1 checks; the best value is 4.000" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "auto"}, "mode='auto'"),
+        ({"patience": -1}, "patience=-1"),
+        ({"min_delta": -1}, "min_delta=-1"),
+        ({"monitor": None}, "monitor=None: must be the name"),
+    ],
+)
+def test_arguments(options: dict[str, Any], message: str) -> None:
+    """Checked when they are given."""
+    with pytest.raises((ConfigurationError, WrongTypeError), match=message):
+        EarlyStopping(**{"monitor": "score", **options})

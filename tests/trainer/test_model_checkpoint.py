@@ -1,0 +1,308 @@
+"""When ModelCheckpoint writes, what it keeps, and what it refuses; against what Lightning documents."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback, Trainer
+from core.callbacks import ModelCheckpoint
+from core.checkpoints import is_committed, latest
+from core.errors import ConfigurationError, WrongTypeError
+
+from .regression import Regression, loader, quiet
+
+SCORES = (5.0, 3.0, 4.0, 1.0, 2.0)
+
+
+class Scored(Regression):
+    """Logs given scores, one in each epoch."""
+
+    scores: tuple[float, ...] = SCORES
+
+    def on_train_epoch_end(self) -> None:
+        self.log("score", self.scores[self.current_epoch])
+
+
+class Validated(Regression):
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val/score", SCORES[self.current_epoch])
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def run(checkpoint: ModelCheckpoint, module: Regression | None = None, validates: bool = False, **settings: Any) -> Any:
+    trainer = quiet(**{"max_epochs": 5, "callbacks": checkpoint, "enable_checkpointing": True, **settings})
+    trainer.fit(Scored() if module is None else module, loader(), loader() if validates else None)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["epoch=4-step=35.ckpt"]),
+        ({"filename": "{epoch:02d}", "save_top_k": -1}, [f"epoch=0{number}.ckpt" for number in range(5)]),
+        ({"filename": "e{epoch}", "auto_insert_metric_name": False}, ["e4.ckpt"]),
+        ({"filename": "newest"}, ["newest.ckpt"]),
+        ({"every_n_epochs": 2, "filename": "{epoch}", "save_top_k": -1}, ["epoch=1.ckpt", "epoch=3.ckpt"]),
+        ({"save_top_k": 0}, []),
+        ({"save_top_k": 0, "save_last": True}, ["last.ckpt"]),
+        ({"save_last": True, "filename": "{epoch}"}, ["epoch=4.ckpt", "last.ckpt"]),
+        ({"monitor": "score", "filename": "{epoch}"}, ["epoch=3.ckpt"]),
+        ({"monitor": "score", "mode": "max", "filename": "{epoch}"}, ["epoch=0.ckpt"]),
+        ({"monitor": "score", "save_top_k": 2, "filename": "{epoch}"}, ["epoch=3.ckpt", "epoch=4.ckpt"]),
+        (
+            {"monitor": "score", "save_top_k": 3, "filename": "{score:.1f}", "save_last": True},
+            ["last.ckpt", "score=1.0.ckpt", "score=2.0.ckpt", "score=3.0.ckpt"],
+        ),
+        ({"monitor": "step", "mode": "max", "save_top_k": 2, "filename": "{step}"}, ["step=28.ckpt", "step=35.ckpt"]),
+        ({"every_n_train_steps": 10, "filename": "{step}", "save_top_k": -1}, [f"step={n}.ckpt" for n in (10, 20, 30)]),
+        ({"every_n_train_steps": 10}, ["epoch=4-step=30.ckpt"]),
+        ({"train_time_interval": timedelta(0), "filename": "{step}"}, ["step=35.ckpt"]),
+        ({"train_time_interval": timedelta(hours=1)}, []),
+    ],
+)
+def test_what_is_left_after_five_epochs(options: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
+    """By the arguments."""
+    checkpoint = ModelCheckpoint(tmp_path / "here", **options)
+    run(checkpoint)
+    assert (names(tmp_path / "here") if expected else os.path.exists(tmp_path / "here")) == (expected or False)
+
+
+def test_the_attributes(tmp_path: Path) -> None:
+    """They say what the files do: the best, the worst of the best, the last, and their scores."""
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="score", save_top_k=2, save_last=True)
+    trainer = run(checkpoint)
+    best, second = str(tmp_path / "epoch=3.ckpt"), str(tmp_path / "epoch=4.ckpt")
+    assert {path: float(score) for path, score in checkpoint.best_k_models.items()} == {best: 1.0, second: 2.0}
+    assert (checkpoint.best_model_path, checkpoint.kth_best_model_path) == (best, second)
+    assert checkpoint.best_model_score is not None
+    assert checkpoint.current_score is not None
+    assert [float(checkpoint.best_model_score), float(checkpoint.current_score), float(checkpoint.kth_value)] == [
+        1,
+        2,
+        2,
+    ]
+    assert checkpoint.last_model_path == str(tmp_path / "last.ckpt")
+    assert trainer.checkpoint_callbacks == [checkpoint]
+    checkpoint.to_yaml()
+    assert (tmp_path / "best_k_models.yaml").read_text() == f'"{best}": 1.0\n"{second}": 2.0\n'
+
+
+def test_scores_that_are_no_numbers_are_the_worst(tmp_path: Path) -> None:
+    """NaN never replaces a number, and a number replaces NaN."""
+
+    class Diverging(Scored):
+        scores = (math.nan, 2.0, math.nan, 3.0, math.inf)
+
+    for mode, best in (("min", "epoch=1.ckpt"), ("max", "epoch=4.ckpt")):
+        checkpoint = ModelCheckpoint(tmp_path / mode, "{epoch}", monitor="score", mode=mode)
+        run(checkpoint, Diverging())
+        assert names(tmp_path / mode) == [best]
+
+
+def test_a_metric_of_validation_in_the_name(tmp_path: Path) -> None:
+    """As in Lightning's documentation, with the name written by hand, since a file name has no slash."""
+    checkpoint = ModelCheckpoint(
+        tmp_path, "epoch{epoch:02d}-score{val/score:.2f}", monitor="val/score", auto_insert_metric_name=False
+    )
+    run(checkpoint, Validated(), validates=True)
+    assert names(tmp_path) == ["epoch03-score1.00.ckpt"]
+
+
+def test_validation_in_every_other_epoch(tmp_path: Path) -> None:
+    """Only these epochs have a score, and only then is a checkpoint written."""
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val/score", save_top_k=-1)
+    run(checkpoint, Validated(), validates=True, check_val_every_n_epoch=2)
+    assert names(tmp_path) == ["epoch=1.ckpt", "epoch=3.ckpt"]
+
+
+def test_a_step_that_validation_follows_waits_for_its_metric(tmp_path: Path) -> None:
+    """Every seventh step ends an epoch: each checkpoint has that epoch's score, not that of the one before."""
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="val/score", save_top_k=-1, every_n_train_steps=7)
+    run(checkpoint, Validated(), validates=True)
+    found = [float(score) for score in checkpoint.best_k_models.values()]
+    assert found == list(SCORES)
+
+
+def test_a_step_before_the_first_validation_waits_too(tmp_path: Path) -> None:
+    """Step 4 has no score yet: it is written after the epoch's validation."""
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val/score", save_top_k=-1, every_n_train_steps=4)
+    run(checkpoint, Validated(), validates=True, max_epochs=2)
+    assert names(tmp_path) == ["step=12.ckpt", "step=7.ckpt", "step=8.ckpt"]
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_metric_that_is_never_logged(validates: bool, tmp_path: Path) -> None:
+    """An error at the first checkpoint, with the nearest name and all that were logged."""
+    module = Validated() if validates else Scored()
+    with pytest.raises(
+        ConfigurationError, match=r"monitor='.*sore'\): it has not been logged. Did you mean .*Logged: "
+    ):
+        run(ModelCheckpoint(tmp_path, monitor="val/sore" if validates else "sore"), module, validates)
+
+
+def test_a_name_with_a_metric_that_was_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is written as 0, as in Lightning, and a warning says so."""
+    run(ModelCheckpoint(tmp_path, "{other}"), max_epochs=1)
+    assert names(tmp_path) == ["other=0.ckpt"]
+    assert "'other' has not been logged" in caplog.text
+
+
+def test_the_last_as_a_link(tmp_path: Path) -> None:
+    """It is the newest checkpoint: a link to it if it is among the best, otherwise written whole."""
+
+    class Look(Callback):
+        found: list[tuple[bool, int]]
+
+        def __init__(self) -> None:
+            self.found = []
+
+        def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+            if trainer.current_epoch:
+                last = tmp_path / "last.ckpt"
+                content = trainer.strategy.load_checkpoint(last)
+                assert is_committed(last)
+                self.found.append((last.is_symlink(), content["progress"]["step"]))
+
+    look = Look()
+    checkpoint = ModelCheckpoint(tmp_path, "{epoch}", monitor="score", save_last="link")
+    run(checkpoint, callbacks=[checkpoint, look])
+    assert look.found == [(True, 7), (True, 14), (False, 21), (True, 28)]
+    assert names(tmp_path) == ["epoch=3.ckpt", "last.ckpt"]
+    assert latest(tmp_path) == tmp_path / "last.ckpt"
+
+
+def test_two_that_differ_are_restored_each(tmp_path: Path) -> None:
+    """By their arguments, not by their position."""
+
+    def both() -> tuple[ModelCheckpoint, ModelCheckpoint]:
+        low = ModelCheckpoint(tmp_path, "low-{epoch}", monitor="score")
+        return low, ModelCheckpoint(tmp_path, "high-{epoch}", monitor="score", mode="max")
+
+    first = both()
+    run(first[0], callbacks=list(first), max_epochs=3)
+    low, high = both()
+    trainer = quiet(max_epochs=4, callbacks=[high, low], enable_checkpointing=True)
+    trainer.fit(Scored(), loader(), ckpt_path="last")
+    assert (low.best_model_path, high.best_model_path) == (
+        str(tmp_path / "low-epoch=3.ckpt"),
+        str(tmp_path / "high-epoch=0.ckpt"),
+    )
+    assert names(tmp_path) == ["high-epoch=0.ckpt", "low-epoch=3.ckpt"]
+
+
+def test_a_checkpoint_holds_what_the_others_decide_at_the_same_time(tmp_path: Path) -> None:
+    """The one that is written first knows of the one that is written next."""
+    first = ModelCheckpoint(tmp_path, "low-{epoch}", monitor="score", save_top_k=-1)
+    second = ModelCheckpoint(tmp_path, "high-{epoch}", monitor="score", mode="max")
+    run(first, callbacks=[first, second], max_epochs=1)
+    content = quiet().strategy.load_checkpoint(tmp_path / "low-epoch=0.ckpt")
+    assert content["callbacks"][second.state_key]["best_model_path"] == str(tmp_path / "high-epoch=0.ckpt")
+
+
+def test_accumulation(tmp_path: Path) -> None:
+    """Steps count, not batches; a checkpoint is written once, with no gradients open."""
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=2)
+    run(checkpoint, accumulate_grad_batches=3, max_epochs=2)
+    assert names(tmp_path) == ["step=2.ckpt", "step=4.ckpt", "step=6.ckpt"]
+    content = quiet().strategy.load_checkpoint(tmp_path / "step=2.ckpt")
+    assert (content["progress"]["batch"], content["processes"][0]["is_accumulating"]) == (6, False)
+
+
+def test_some_time(tmp_path: Path) -> None:
+    """After the interval, and after it again; never after each step."""
+
+    class Slow(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            time.sleep(0.04)
+            return super().training_step(batch, batch_idx)
+
+    checkpoint = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, train_time_interval=timedelta(seconds=0.1))
+    run(checkpoint, Slow(), max_epochs=1)
+    assert 1 <= len(names(tmp_path)) <= 5
+
+
+def test_an_exception(tmp_path: Path) -> None:
+    """``save_on_exception`` keeps what was reached; the run goes on from there."""
+
+    class Fails(Scored):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if self.current_epoch == 1 and batch_idx == 3:
+                raise ZeroDivisionError
+            return super().training_step(batch, batch_idx)
+
+    checkpoint = ModelCheckpoint(tmp_path, save_top_k=0, save_on_exception=True)
+    with pytest.raises(ZeroDivisionError):
+        run(checkpoint, Fails())
+    assert names(tmp_path) == ["epoch=1-step=10.ckpt"]
+    trainer = quiet(max_epochs=2)
+    trainer.fit(Scored(), loader(), ckpt_path=tmp_path / "epoch=1-step=10.ckpt")
+    assert trainer.global_step == 14
+
+
+def test_what_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With ``verbose``, each decision."""
+    caplog.set_level(logging.INFO)
+    run(ModelCheckpoint(tmp_path, monitor="score", verbose=True), max_epochs=3)
+    assert [record.levelname for record in caplog.records] == ["INFO"] * 3
+    assert "score=4 is not among the best 1" in caplog.text
+
+
+def test_names() -> None:
+    """As Lightning documents them."""
+    assert ModelCheckpoint(filename="{epoch:03d}").format_checkpoint_name({"epoch": 5}) == "epoch=005.ckpt"
+    named = ModelCheckpoint(filename="{epoch}-{val_loss:.2f}")
+    metrics = {"epoch": 2, "val_loss": torch.tensor(0.123456)}
+    assert named.format_checkpoint_name(metrics) == "epoch=2-val_loss=0.12.ckpt"
+    assert named.format_checkpoint_name(metrics, filename="{epoch:d}", ver=3) == "epoch=2-v3.ckpt"
+    assert ModelCheckpoint("/a", "{missing:d}").format_checkpoint_name({}) == "/a/missing=0.ckpt"
+
+    class Named(ModelCheckpoint):
+        CHECKPOINT_NAME_LAST = "newest-{step}"
+        FILE_EXTENSION = ".pt"
+
+    assert Named().format_checkpoint_name({"epoch": 1, "step": 2}) == "epoch=1-step=2.pt"
+
+
+def test_without_steps_nothing_is_written(tmp_path: Path) -> None:
+    """Nothing is trained, so there is nothing to keep."""
+    run(ModelCheckpoint(tmp_path / "x", save_last=True), max_epochs=0)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every_n_epochs": -1}, "every_n_epochs=-1"),
+        ({"every_n_epochs": 1, "every_n_train_steps": 2}, "every_n_train_steps=2, .*give one of them"),
+        ({"train_time_interval": 3}, "train_time_interval=3: must be a datetime.timedelta"),
+        ({"save_top_k": -2}, "save_top_k=-2"),
+        ({"save_top_k": 3}, "save_top_k=3, monitor=None.*monitor='step', mode='max' keeps the newest"),
+        ({"mode": "least"}, "mode='least': must be 'min' or 'max'"),
+        ({"monitor": 3}, "monitor=3"),
+        ({"save_last": "copy"}, "save_last='copy'"),
+        ({"filename": "{}"}, "filename='{}': a field has no name"),
+        ({"filename": "a/{epoch}"}, "filename='a/{epoch}'.*without directories"),
+        ({"filename": "{val/loss}"}, "filename='{val/loss}'.*auto_insert_metric_name=False"),
+        ({"filename": "{epoch:q}"}, "filename='{epoch:q}'"),
+        ({"filename": "{epoch"}, "filename='{epoch'"),
+        ({"filename": ""}, "filename=''"),
+        ({"filename": 3}, "filename=3"),
+        ({"dirpath": 3}, "dirpath=3: must be a path"),
+    ],
+)
+def test_arguments_that_would_fail_after_the_first_epoch(options: dict[str, Any], message: str) -> None:
+    """Refused when they are given."""
+    with pytest.raises((ConfigurationError, WrongTypeError), match=message):
+        ModelCheckpoint(**options)
