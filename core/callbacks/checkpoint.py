@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from core.callbacks.base import Callback
 
 __all__ = ["Checkpoint"]
@@ -12,3 +14,8 @@ class Checkpoint(Callback):
 
     _given_dirpath: str | None = None
     """The directory that the user named; by default each run has its own."""
+
+    def directory(self, trainer: Any) -> str | None:
+        """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
+        folder: str | None = self._given_dirpath or trainer._run_folder
+        return folder

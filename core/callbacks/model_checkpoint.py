@@ -167,10 +167,6 @@ class ModelCheckpoint(Checkpoint):
 
     # -- what users read and call --------------------------------------------------------------------------------
 
-    def directory(self, trainer: Any) -> str | None:
-        """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
-        return self._given_dirpath or trainer._run_folder
-
     @property
     def state_key(self) -> str:
         """Its name in checkpoints, by the arguments in which several ModelCheckpoints may differ."""

@@ -54,7 +54,8 @@ class SaveConfigCallback(Callback):
 
     def _path(self, trainer: Any) -> Path:
         checkpoints = trainer.checkpoint_callback
-        directory = Path(trainer.default_root_dir if checkpoints is None else checkpoints.directory(trainer))
+        saved_in = None if checkpoints is None else checkpoints.directory(trainer)
+        directory = Path(trainer.default_root_dir if saved_in is None else saved_in)
         path = directory / self.filename
         numbered = (path.with_stem(f"{path.stem}-{number}") for number in range(1, 1_000_000))
         while self.continues and self._is_other(path):

@@ -90,7 +90,7 @@ def test_callbacks_and_loggers_by_class() -> None:
     cli = made(*callbacks, "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=logs", *QUIET)
     (checkpoint,) = cli.trainer.callbacks
     assert isinstance(checkpoint, ModelCheckpoint)
-    assert checkpoint.dirpath == "x"
+    assert checkpoint.dirpath == str(Path("x").absolute())
     assert [type(logger) for logger in cli.trainer.loggers] == [CSVLogger]
 
 
@@ -232,17 +232,17 @@ def test_fit_with_links_and_methods_around_it() -> None:
     assert cli.calls == ["before 0", "after 8"]
     assert cli.model.lr == 4.0
     assert cli.get("note") == "hello"
-    assert "lr" not in yaml.safe_load(Path("checkpoints/config.yaml").read_text())["model"]
+    assert "lr" not in yaml.safe_load(Path("checkpoints/version_0/config.yaml").read_text())["model"]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_the_other_stages_load_a_checkpoint(stage: str) -> None:
     """``--ckpt_path`` of each sub-command; only ``fit`` saves the config."""
     trained = CLI(Line, Ones, args=["fit", *SHORT])
-    Path("checkpoints/config.yaml").unlink()
+    Path("checkpoints/version_0/config.yaml").unlink()
     cli = CLI(Line, Ones, args=[stage, *QUIET, "--ckpt_path=last", "--seed_everything=5"])
     assert torch.equal(cli.model.layer.weight, trained.model.layer.weight)
-    assert not Path("checkpoints/config.yaml").exists()
+    assert not Path("checkpoints/version_0/config.yaml").exists()
 
 
 def test_seeds() -> None:
@@ -263,19 +263,20 @@ def test_the_saved_config_repeats_the_run() -> None:
     """Same weights from the file alone; the same config may be saved again."""
     args = ["fit", "--model.lr=0.03", "--seed_everything=11", *SHORT]
     first = CLI(Line, Ones, args=args)
-    second = CLI(Line, Ones, args=["fit", "--config=checkpoints/config.yaml"])
+    second = CLI(Line, Ones, args=["fit", "--config=checkpoints/version_0/config.yaml"])
     assert torch.equal(first.model.layer.weight, second.model.layer.weight)
 
 
 def test_another_runs_config_is_not_overwritten() -> None:
     """Another config in the same folder is refused before training; ``overwrite`` replaces it."""
-    CLI(Line, Ones, args=["fit", *SHORT])
-    before = Path("checkpoints/config.yaml").read_text()
+    without = ["--trainer.enable_checkpointing=false"]  # with checkpoints, each run has its own folder
+    CLI(Line, Ones, args=["fit", *SHORT, *without])
+    before = Path("config.yaml").read_text()
     with pytest.raises(ConfigurationError, match=r"config\.yaml exists, with the config of another run"):
-        CLI(Line, Ones, args=["fit", "--model.lr=2", *SHORT])
-    assert Path("checkpoints/config.yaml").read_text() == before
-    CLI(Line, Ones, args=["fit", "--model.lr=2", *SHORT], save_config_kwargs={"overwrite": True})
-    assert yaml.safe_load(Path("checkpoints/config.yaml").read_text())["model"]["lr"] == 2
+        CLI(Line, Ones, args=["fit", "--model.lr=2", *SHORT, *without])
+    assert Path("config.yaml").read_text() == before
+    CLI(Line, Ones, args=["fit", "--model.lr=2", *SHORT, *without], save_config_kwargs={"overwrite": True})
+    assert yaml.safe_load(Path("config.yaml").read_text())["model"]["lr"] == 2
 
 
 def test_a_continued_run_keeps_the_config_before_it() -> None:
@@ -284,7 +285,7 @@ def test_a_continued_run_keeps_the_config_before_it() -> None:
     cli = CLI(Line, Ones, args=["fit", *SHORT, "--trainer.max_epochs=2", "--ckpt_path=last"])
     assert cli.trainer.current_epoch == 2
     epochs = [
-        yaml.safe_load(Path("checkpoints", name).read_text())["trainer"]["max_epochs"]
+        yaml.safe_load(Path("checkpoints/version_0", name).read_text())["trainer"]["max_epochs"]
         for name in ("config.yaml", "config-1.yaml")
     ]
     assert epochs == [1, 2]

@@ -26,7 +26,7 @@ def test_two_processes_save_one_config(strategy: str, tmp_path: Path) -> None:
     first = run_python(SCRIPT, "fit", *given, "--model.lr=0.2", *QUIET, cwd=tmp_path)
     (weight,) = weights(first.stdout)
     (config,) = tmp_path.rglob("*.yaml")
-    assert config.parent == tmp_path / "checkpoints"
+    assert config.parent == tmp_path / "checkpoints" / "version_0"
     assert yaml.safe_load(config.read_text())["model"]["lr"] == 0.2
     (tmp_path / "again").mkdir()
     second = run_python(SCRIPT, "fit", "--config", config, cwd=tmp_path / "again")
@@ -36,12 +36,17 @@ def test_two_processes_save_one_config(strategy: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_refused_config_ends_all_processes(tmp_path: Path) -> None:
     """Another run's config in the folder: process 0 refuses, no process trains or is left behind."""
-    given = ("--trainer.strategy=ddp", "--trainer.devices=2", "--trainer.max_epochs=2", *QUIET)
-    (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / "config.yaml").write_text("model: {}\n")
+    given = (
+        "--trainer.strategy=ddp",
+        "--trainer.devices=2",
+        "--trainer.max_epochs=2",
+        *QUIET,
+        "--trainer.enable_checkpointing=false",
+    )
+    (tmp_path / "config.yaml").write_text("model: {}\n")
     ended = run_python(SCRIPT, "fit", *given, cwd=tmp_path, expect=1, leaves_nothing=True)
     assert "with the config of another run" in ended.stderr
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["config.yaml"]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_the_printed_config_runs(tmp_path: Path) -> None:
