@@ -86,7 +86,7 @@ def test_the_very_same_object_comes_back_where_nothing_changed(
     assert map_tensors(lambda tensor: tensor, data) is data
 
 
-def test_what_is_beside_the_tensors_is_kept() -> None:
+def test_what_is_next_to_the_tensors_is_kept() -> None:
     """Default factories, attributes of list classes, other fields and other items come along."""
     assert map_tensors(torch.neg, defaultdict(list, a=one())).default_factory is list
     assert map_tensors(torch.neg, tagged()).tag == "kept"

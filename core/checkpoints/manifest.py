@@ -109,7 +109,9 @@ class Manifest:
         try:
             content = json.loads(path.read_bytes())
         except FileNotFoundError:
-            raise CheckpointError(f"{directory} is not a committed checkpoint: it has no {FILE_NAME}.") from None
+            raise CheckpointError(
+                f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
+            ) from None
         except NotADirectoryError:
             raise CheckpointError(
                 f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the "

@@ -232,7 +232,8 @@ class Registry:
         broken = sorted({row.origin for row in self.failures(kind)})
         if broken:
             text += f" Not searched for aliases, because broken: {quoted(broken, near=name)}."
-        return UnknownNameError(text + nearest(name, [*names, *aliases]))
+        remedy = nearest(name, [*names, *aliases])
+        return UnknownNameError(text + (remedy or " If a plugin provides it, run: pip install torch-hal-PLUGIN"))
 
 
 def _registered_row(spec: BackendSpec) -> Row:

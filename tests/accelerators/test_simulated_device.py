@@ -31,7 +31,7 @@ def test_no_device_found(run_simulated: RunSimulated) -> None:
 
 
 @pytest.mark.slow
-def test_collectives_of_its_own(run_simulated: RunSimulated, tmp_path: Path) -> None:
+def test_its_own_collectives(run_simulated: RunSimulated, tmp_path: Path) -> None:
     """Two processes train under DistributedDataParallel over the vendor's own backend to the CPU's bits."""
     code = (
         "import subprocess, sys; "

@@ -360,7 +360,7 @@ def test_rests_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [*others, "c"]
 
 
-def test_a_reader_beside_a_writer_always_finds_one(tmp_path: Path) -> None:
+def test_a_reader_during_a_save_always_finds_one(tmp_path: Path) -> None:
     """While one process overwrites a checkpoint again and again, another loads it without an error."""
     path = tmp_path / "c"
     IO.save_checkpoint({"x": torch.zeros(1000)}, path)

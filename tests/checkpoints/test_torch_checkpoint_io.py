@@ -289,7 +289,7 @@ def test_what_torch_cannot_write_is_an_error(tmp_path: Path) -> None:
         (({}, "c", {"a": 1}), ConfigurationError, "storage_options"),
     ],
 )
-def test_wrong_words_are_refused(
+def test_wrong_arguments_are_refused(
     arguments: Any, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message names the argument and what was given, and nothing is written."""

@@ -326,7 +326,7 @@ class LazyLoader(DataLoader[Any]):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_loader_with_an_iteration_of_its_own(shards: int, workers: int) -> None:
+def test_a_loader_with_its_own_iteration(shards: int, workers: int) -> None:
     """Has the rest of the same order."""
 
     def make() -> DataLoader[Any]:

@@ -78,7 +78,7 @@ def test_a_seeded_order_depends_on_nothing_else(settings: dict[str, Any], shards
         assert flat(list(shuffled())) == expected[0]
 
 
-def test_loaders_that_are_prepared_one_after_another_have_orders_of_their_own() -> None:
+def test_loaders_that_are_prepared_one_after_another_have_separate_orders() -> None:
     """Though torch's generator is seeded once."""
     first, second = (prepared(shuffled, 2)[0] for _ in range(2))
     assert flat(list(first)) != flat(list(second))

@@ -58,7 +58,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_batch_is_copied_on_a_stream_of_its_own(workers: int, streams: Streams) -> None:
+def test_a_batch_is_copied_on_a_separate_stream(workers: int, streams: Streams) -> None:
     """The step waits for it on the device; where workers have the next batch ready, that copy has begun by then."""
     loader = prepare_loader(DataLoader(Numbers(3), 1, num_workers=workers), strategy(1, 0, "meta"))
     for number, batch in enumerate(loader):

@@ -224,7 +224,7 @@ def test_all_others_are_fine(plain: dict[str, Any], probed: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_listing_beside_one(kind: str, alone: dict[str, Path]) -> None:
+def test_plain_listing_next_to_one(kind: str, alone: dict[str, Path]) -> None:
     """Next to each broken plugin alone the listing works, and --strict fails exactly where metadata shows it broken."""
     found, code = listing(path=alone[kind])
     assert code == (KINDS[kind].plain != "installed")
@@ -310,7 +310,7 @@ def check_trained(printed: str) -> None:
     assert "welcome to the vendor" not in printed
 
 
-def test_training_on_cpu_works_beside_all(installed: Path, tmp_path: Path) -> None:
+def test_training_on_cpu_works_next_to_all(installed: Path, tmp_path: Path) -> None:
     """Training works on the CPU by name and by ``auto`` next to all broken plugins."""
     path = tmp_path / "site"
     shutil.copytree(installed, path)
@@ -323,7 +323,7 @@ def test_training_on_cpu_works_beside_all(installed: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_training_on_cpu_works_beside_each(alone: dict[str, Path], tmp_path: Path) -> None:
+def test_training_on_cpu_works_next_to_each(alone: dict[str, Path], tmp_path: Path) -> None:
     """So it does next to each alone, in a process that has imported nothing of core before."""
     for kind, path in alone.items():
         shutil.copytree(path, tmp_path / kind)

@@ -115,13 +115,19 @@ def test_name_goes_before_alias(site: Path) -> None:
     assert imported() == {"torch_hal_gpu"}
 
 
-def test_unknown_word_names_the_nearest(site: Path) -> None:
+def test_unknown_name_names_the_nearest(site: Path) -> None:
     """A name that no backend claims is refused with the argument, the name, the valid names and the nearest."""
     with pytest.raises(UnknownNameError) as caught:
         Registry.read({}).find("accelerator", "sim-a", argument="CORE_ACCELERATOR")
     assert "CORE_ACCELERATOR='sim-a'" in str(caught.value)
     assert "Valid: 'cpu', 'sim_a', 'sim_b', 'sim_c', 'torch', or an alias: 'gpu'" in str(caught.value)
     assert "Did you mean 'sim_a'" in str(caught.value)
+
+
+def test_unknown_name_that_is_similar_to_none(site: Path) -> None:
+    """Its plugin may not be installed: the error says how to install one."""
+    with pytest.raises(UnknownNameError, match=r"run: pip install torch-hal-PLUGIN$"):
+        Registry.read({}).find("accelerator", "quantum")
 
 
 def test_unknown_name_among_a_thousand(site: Path, in_code: registration.CodeRegistry) -> None:

@@ -134,7 +134,7 @@ def test_consolidate_makes_one_file(out: Path, tmp_path: Path, capsys: pytest.Ca
     assert torch.equal(read["parts"][0]["rows"], WHOLE * 2)
 
 
-def test_consolidate_writes_beside_the_directory(tmp_path: Path) -> None:
+def test_consolidate_writes_next_to_the_directory(tmp_path: Path) -> None:
     """Without a name, the file has the directory's with ``.pt``; a checkpoint of one file is taken as well."""
     TorchCheckpointIO().save_checkpoint({"step": 3}, tmp_path / "last")
     assert main([f"{tmp_path / 'last'}/"]) == 0

@@ -98,7 +98,7 @@ def leave_late(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_leaves_before_all_are_ready_to() -> None:
+def test_no_process_leaves_before_all_are_ready() -> None:
     """Rank 1 keeps its connections open while rank 0 still has something to do."""
     launch(leave_late)
 
@@ -139,7 +139,7 @@ def test_a_time_limit_is_a_timedelta() -> None:
 
 
 @pytest.mark.slow
-def test_waiting_ends_when_there_is_nobody_to_wait_for() -> None:
+def test_waiting_ends_when_no_process_is_left() -> None:
     """What ``check`` raises ends the wait for ranks that will not come."""
 
     def check() -> None:

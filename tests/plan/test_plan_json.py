@@ -49,7 +49,7 @@ def test_live_objects_stay_behind() -> None:
     assert Plan.from_json(plan.to_json()).parts == {}
 
 
-def test_plans_of_other_words_differ() -> None:
+def test_plans_of_other_arguments_differ() -> None:
     """Two Plans are equal only where the same was asked for and the same will run."""
     plan = plan_of(precision="bf16")
     assert plan == plan_of(precision="bf16")

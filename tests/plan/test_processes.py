@@ -18,7 +18,7 @@ from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, plan_o
 # -- the cluster environment -------------------------------------------------------------------------------------------
 
 
-def test_nobody_started_this_process() -> None:
+def test_a_process_without_a_launcher() -> None:
     """With no launcher's variables the processes are the strategy's own to start."""
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
@@ -74,7 +74,7 @@ class _RaisingEnvironment(ForeignEnvironment):
         raise KeyError("JOB")
 
 
-def test_an_environment_that_cannot_be_asked_harms_nobody() -> None:
+def test_a_failing_environment_affects_nothing_else() -> None:
     """One whose detection raises is passed over with its cause."""
     ClusterEnvironmentRegistry.register("raising", _RaisingEnvironment)
     plan = plan_of()
@@ -127,7 +127,7 @@ def test_ranks_do_not_scan_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan_of(environ, **arguments).precision.name == "bf16-mixed"
 
 
-def test_other_words_in_a_process_that_was_started() -> None:
+def test_other_arguments_in_a_process_that_was_started() -> None:
     """A script's later run with other arguments is resolved again, in the same processes; another size is refused."""
     environ = launched(plan_of(devices=2))
     later = plan_of(environ, devices=2, precision="bf16-mixed")

@@ -91,7 +91,7 @@ def test_both_front_ends_read_the_environment(front_end: Any, monkeypatch: pytes
         ("CORE_PRECISION", "bf17"),
     ],
 )
-def test_a_bad_word_in_the_environment_is_refused_under_its_own_name(variable: str, value: str) -> None:
+def test_a_bad_value_in_the_environment_is_refused_under_its_own_name(variable: str, value: str) -> None:
     """The error names the variable that holds the name, which the user may have forgotten, and the value."""
     with pytest.raises(CoreError) as caught:
         plan_of({variable: value})
@@ -146,7 +146,7 @@ def test_precision_as_a_number(given: Any, kept: str) -> None:
     assert Request.read(environ={}, precision=given).precision == kept
 
 
-def test_a_word_that_is_none() -> None:
+def test_an_unknown_argument() -> None:
     """A misspelt name is refused, not left out in silence; the nearest one is named."""
     with pytest.raises(ConfigurationError, match=r"unknown argument 'acelerator'\. Did you mean 'accelerator'"):
         Request.read(environ={}, acelerator="cpu")

@@ -84,7 +84,7 @@ class _WantsAccelerator(TwoAccelerator):
         (_WantsAccelerator, "missing 1 required positional argument: 'card'"),
     ],
 )
-def test_broken_hardware_is_recorded_and_harms_nobody(
+def test_broken_hardware_is_recorded_and_affects_nothing_else(
     cls: type[Accelerator], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """``auto`` passes over an accelerator whose class raises; Plan and log have the cause. Its name gives the error."""
@@ -110,7 +110,7 @@ def test_priority_then_name_decides() -> None:
     assert rejected(plan.accelerator)["b"] == "a has the same priority (60) and comes first by name"
 
 
-def test_a_device_type_that_cannot_be_asked_for_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_device_type_affects_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where finding out which device types torch reports raises, ``auto`` records it and takes what is left."""
 
     def device_types() -> Sequence[str]:
@@ -360,7 +360,7 @@ def test_an_accelerator_that_serves_several_names() -> None:
 # -- parts that are given to a strategy --------------------------------------------------------------------------------
 
 
-def test_parts_of_a_strategy_count_as_the_user_s_words() -> None:
+def test_parts_of_a_strategy_count_as_the_user_s_arguments() -> None:
     """What a strategy object was given is what runs, and the Plan says where it came from."""
     accelerator, precision, checkpoint_io = CPUAccelerator(), MixedPrecision("bfloat16"), MyIO()
     given = DDPStrategy(
@@ -395,7 +395,7 @@ def test_parts_of_a_strategy_go_before_the_environment() -> None:
     assert plan.precision.name == "bf16-true"
 
 
-def test_the_same_word_twice_is_no_contradiction() -> None:
+def test_the_same_value_twice_is_not_a_contradiction() -> None:
     """One object in both, or an object and its own name, agree; the object is used."""
     mixed, cpu, io = MixedPrecision("bfloat16"), CPUAccelerator(), TorchCheckpointIO()
     strategy = DDPStrategy(accelerator=cpu, checkpoint_io=io, precision_plugin=mixed)

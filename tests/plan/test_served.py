@@ -51,7 +51,7 @@ def test_what_the_hardware_lacks_is_refused_by_name(front_end: Any, arguments: d
     )
 
 
-def test_a_capability_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_capability_is_refused() -> None:
     """A slip in ``unsupported`` is an error where the class is defined, as it would declare the capability to work."""
     with pytest.raises(ConfigurationError, match=r"_Slip\.unsupported.*'float46'.*'float64'"):
 

@@ -214,7 +214,7 @@ def test_pickling() -> None:
         {"precision": object()},
     ],
 )
-def test_wrong_words_are_refused_on_construction(arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused_on_construction(arguments: dict[str, Any]) -> None:
     """By name, with what was given."""
     ((name, _),) = arguments.items()
     with pytest.raises(CoreError, match=rf"^{name}\b"):

@@ -159,7 +159,7 @@ def test_other_objects_are_returned_unchanged(obj: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["32-true", "16-mixed"])
-def test_each_kind_has_a_method_of_its_own(name: str) -> None:
+def test_each_kind_has_its_own_method(name: str) -> None:
     """With the results of ``prepare``."""
     one = runtime(precision=name)
     loader, scheduler, optimizer, module, _ = objects()

@@ -230,7 +230,7 @@ class TestUnusualClasses:
         assert_equal(with_runtime(make), by_hand(make))
         assert_equal(made[0].average, made[1].average)
 
-    def test_one_with_a_step_of_its_own(self) -> None:
+    def test_one_with_its_own_step(self) -> None:
         """As Lion: bit for bit as by hand."""
 
         class Lion(Optimizer):

@@ -91,7 +91,7 @@ class TestWhatTakesAnOptimizer:
         assert optimizer.state_dict()["extra"] == own.state_dict()["extra"] == 1
 
     @pytest.mark.parametrize("fused", [True, False])
-    def test_a_gradscaler_of_the_users_own(self, fused: bool) -> None:
+    def test_the_users_own_gradscaler(self, fused: bool) -> None:
         """It steps a wrapper as it steps the optimizer, also one that unscales by itself."""
         trained = []
         for wrap in (True, False):
@@ -130,7 +130,7 @@ class TestWhatTakesAnOptimizer:
         assert_equal(with_runtime(sgd, around), by_hand(sgd, around))
         assert_equal(*(list(average.module.parameters()) for average in averaged))
 
-    def test_a_wrapper_of_the_users_own(self) -> None:
+    def test_the_users_own_wrapper(self) -> None:
         """A class that takes any optimizer and holds it may hold the prepared one."""
 
         class Counting(Optimizer):

@@ -66,7 +66,7 @@ def clip_by_hand(module: nn.Module, clip: str) -> None:
 @pytest.mark.parametrize("clip", [None, "norm", "value"])
 @pytest.mark.parametrize("scheduler_first", [True, False])
 @pytest.mark.parametrize("name", PRECISIONS)
-def test_a_loop_of_ones_own(name: str, scheduler_first: bool, clip: str | None) -> None:
+def test_your_own_loop(name: str, scheduler_first: bool, clip: str | None) -> None:
     """Bit for bit the loop by hand, and no warning, whether the scheduler was made before or after prepare."""
     module = network()
     optimizer: Any = sgd(module)

@@ -60,7 +60,7 @@ def test_epochs_between_validations(every: int, expected: list[int]) -> None:
     assert seen == expected
 
 
-def test_a_second_fit_begins_anew_with_the_module_as_it_is() -> None:
+def test_a_second_fit_starts_with_the_module_as_it_is() -> None:
     """Two fits are two loops by hand one after another, each with its own optimizer, epochs and steps from 0."""
     torch.manual_seed(1)
     expected = Regression()

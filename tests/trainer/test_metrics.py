@@ -275,7 +275,7 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
         (1.0, {"on_step": False, "on_epoch": False}, "on_step and on_epoch are both False"),
     ],
 )
-def test_values_and_words_that_cannot_be_logged(value: Any, options: dict[str, Any], message: str) -> None:
+def test_values_and_arguments_that_cannot_be_logged(value: Any, options: dict[str, Any], message: str) -> None:
     """The error names the metric, what was given and what is valid."""
 
     class Wrong(Regression):

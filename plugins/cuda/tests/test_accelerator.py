@@ -225,7 +225,7 @@ class TestStats:
         with self._managed(monkeypatch, FakeNVML({"GPU-1111": self._GPU})) as accelerator:
             assert accelerator.get_device_stats("cuda:0") == self._TORCHS
 
-    def test_it_starts_anew_after_teardown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_starts_again_after_teardown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The library is opened again for statistics after a teardown."""
         nvml = FakeNVML({"GPU-1111": self._GPU})
         monkeypatch.setitem(sys.modules, "pynvml", nvml)

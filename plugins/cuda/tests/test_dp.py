@@ -280,7 +280,7 @@ def test_one_device_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
-def test_ones_own_loop(precision: str) -> None:
+def test_your_own_loop(precision: str) -> None:
     """In your own loop the model takes whole batches and gives whole outputs; the loss is computed from these."""
     net = make_net()
     with Runtime(accelerator="acme", strategy="dp", devices=2, precision=precision) as runtime:

@@ -113,7 +113,7 @@ def test_the_accelerator_picks(machine: Machine) -> None:
         Trainer(accelerator=picking, devices=3, **arguments)
 
 
-def test_the_trial_runs_in_a_process_of_its_own() -> None:
+def test_the_trial_runs_in_a_separate_process() -> None:
     """Trying is left to another process, whose answer is read past whatever else it prints."""
     import torch
 

@@ -77,7 +77,7 @@ def test_momentum_goes_to_as_many_processes_only(tmp_path: Path) -> None:
         convert_to_universal(tmp_path / "saved" / "engine", tmp_path / "universal")
 
 
-def test_nothing_is_left_beside_the_checkpoints(saved: Path, loaded: dict[int, dict[str, Any]]) -> None:
+def test_nothing_is_left_next_to_the_checkpoints(saved: Path, loaded: dict[int, dict[str, Any]]) -> None:
     """Neither what was staged nor what was converted stays."""
     assert loaded
     assert sorted(item.name for item in saved.iterdir() if item.is_dir()) == [f"saved-{stage}" for stage in STAGES]

@@ -335,7 +335,7 @@ def fit(config: dict[str, Any], tmp_path: Path, **options: Any) -> core.Trainer:
 
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("name", TRAINERS)
-def test_the_trainers_words_are_held_against_the_config(name: str, tmp_path: Path) -> None:
+def test_the_trainers_arguments_are_compared_with_the_config(name: str, tmp_path: Path) -> None:
     """How batches are accumulated, gradients clipped, and how large a batch is: one of the two, or the same in both."""
     config, options, said = TRAINERS[name]
     with pytest.raises(CoreError) as caught:

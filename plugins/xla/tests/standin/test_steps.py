@@ -77,7 +77,7 @@ def test_debug_waits_and_looks(calls: list[str], caplog: pytest.LogCaptureFixtur
     assert "step 1: operations ran on the host instead of XLA: aten::nonzero" in record.message
 
 
-def test_debug_says_what_is_compiled_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_says_what_is_compiled_again(caplog: pytest.LogCaptureFixture) -> None:
     """A step after the warm-up for which another graph is compiled is logged with its number."""
     import torch_xla.runtime as xr
 

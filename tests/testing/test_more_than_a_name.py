@@ -101,7 +101,7 @@ def test_the_optimizer_is_the_suites(tmp_path: Path, site: list[Path]) -> None:
 
 
 @pytest.mark.slow
-def test_weights_of_ones_own_are_no_failure(tmp_path: Path, site: list[Path]) -> None:
+def test_your_own_weights_are_not_a_failure(tmp_path: Path, site: list[Path]) -> None:
     """A difference from the joined batch counts as declared; that a resumed run has lost its weights does not."""
     run = run_kit(tmp_path, "--backend=strategy:apart", "--tiers=T3", "-k", "train or same or resum", site=site)
     declared = {name for name in run.ids("unsupported") if "keeps_replicas_equal is False" in run.tests[name]["reason"]}
@@ -114,7 +114,7 @@ def test_weights_of_ones_own_are_no_failure(tmp_path: Path, site: list[Path]) ->
 
 
 @pytest.mark.slow
-def test_a_class_with_arguments_of_its_own(tmp_path: Path) -> None:
+def test_a_class_with_its_own_arguments(tmp_path: Path) -> None:
     """It is given a name for one run of the kit, as if a package had it."""
     spec = StrategySpec(
         name="one_bucket",
