@@ -1,7 +1,8 @@
-"""The strategy that docs/strategy-authors.md shows, taken from the page, against plain torch."""
+"""docs/strategy-authors.md: its example against plain torch, and the names in it against the classes."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from core.strategies import DDPStrategy, ParallelStrategy, ProcessGroupStrategy, Strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "strategy-authors.md"
 SCRIPT = Path(__file__).parent / "scripts" / "local_sgd.py"
@@ -34,3 +37,11 @@ def test_the_example_is_local_sgd(processes: int, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout
     said = [f"rank {rank} resumed={resumed} as by hand" for rank in range(processes) for resumed in (False, True)]
     assert sorted(re.findall(r"rank .* as by hand", result.stdout)) == sorted(said)
+
+
+@pytest.mark.parametrize("strategy", [Strategy, ParallelStrategy, ProcessGroupStrategy, DDPStrategy])
+def test_the_page_names_the_whole_interface(strategy: type[Strategy]) -> None:
+    """Every public method, property and attribute of the base classes that the page recommends."""
+    public = {name for name in {*vars(strategy), *inspect.get_annotations(strategy)} if not name.startswith("_")}
+    named = set(re.findall(r"`(\w+)[`(]", PAGE.read_text("utf-8")))
+    assert public - named == set()
