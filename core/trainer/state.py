@@ -130,11 +130,13 @@ class FitState:
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
             logger.warning(
-                "ckpt_path=%r: written by %d process(es), but this run has %d, which divide the batches differently. "
-                "Training continues, but not bit for bit as the first run would have",
+                "ckpt_path=%r: written by %d process(es), but this run has %d. Each sample that is left of the epoch "
+                "is still seen once, but in other batches and with other random numbers: the results are not bit for "
+                "bit those of an uninterrupted run. For that, resume on %d process(es)",
                 path,
                 len(states.by_rank),
                 strategy.world_size,
+                len(states.by_rank),
             )
         _load_module(strategy, run.module, checkpoint, path)
         with load_errors("optimizer", path):

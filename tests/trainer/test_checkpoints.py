@@ -274,6 +274,7 @@ def test_a_checkpoint_of_another_number_of_processes(tmp_path: Path, caplog: pyt
     trainer.fit(Regression(), loader(), ckpt_path=path)
     assert (trainer.current_epoch, trainer.global_step) == (2, 14)
     assert "written by 2 process(es), but this run has 1" in caplog.text
+    assert "resume on 2 process(es)" in caplog.text
 
 
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
