@@ -36,8 +36,8 @@ class SaveConfigCallback(Callback):
         self.continues = continues
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Save the config."""
-        if stage == "fit" and trainer.is_global_zero:
+        """Save the config, unless the run is only to find errors (``fast_dev_run``)."""
+        if stage == "fit" and trainer.is_global_zero and not trainer.settings.fast_dev_run:
             self.save_config(trainer, module)
 
     def save_config(self, trainer: Any, module: Any) -> None:

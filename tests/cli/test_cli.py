@@ -56,6 +56,15 @@ def test_arguments_reach_their_objects() -> None:
     assert cli.subcommand is None
 
 
+def test_fractions_and_counts_are_not_mixed_up() -> None:
+    """``1.0`` is a fraction and ``1`` a count, also in a config that was saved."""
+    given = {"limit_train_batches": "1.0", "limit_val_batches": "1", "val_check_interval": "0.5"}
+    cli = made(*(f"--trainer.{name}={value}" for name, value in given.items()), *QUIET)
+    Path("c.yaml").write_text(cli.config_text())
+    for trainer in (cli.trainer, made("--config=c.yaml").trainer):
+        assert [repr(getattr(trainer, name)) for name in given] == [*given.values()]
+
+
 def test_the_later_wins() -> None:
     """Config files and arguments apply from left to right, on top of ``trainer_defaults``."""
     Path("a.yaml").write_text("model: {lr: 1.0, name: null}\ntrainer: {max_epochs: 5, max_steps: 7}\n")
@@ -298,6 +307,8 @@ def test_the_config_is_where_the_user_wants_it() -> None:
     assert [path.name for path in Path("a").iterdir()] == ["x.yaml"]
     CLI(Line, Ones, args=[*args, "--trainer.default_root_dir=b"], save_config_callback=None)
     assert not Path("b").exists()
+    CLI(Line, Ones, args=["fit", *QUIET, "--trainer.fast_dev_run=true", "--trainer.default_root_dir=c"])
+    assert not Path("c").exists()
     with pytest.raises(ConfigurationError, match="filename='a/b'"):
         SaveConfigCallback("", filename="a/b")
 
