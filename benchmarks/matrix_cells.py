@@ -102,7 +102,7 @@ def construct(cell: Cell, **more: Any) -> Any:
     arguments: dict[str, Any] = {"strategy": cell.strategy, "precision": cell.precision, "devices": cell.ranks}
     if cell.front_end == "Runtime":
         return core.Runtime(accelerator="cpu", **arguments)
-    quiet = {"enable_progress_bar": False, "enable_checkpointing": False}
+    quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
     return core.Trainer(accelerator="cpu", **arguments, **{**quiet, **more})
 
 

@@ -66,6 +66,22 @@ class _Adapted(Logger):
     def save_dir(self) -> str | None:
         return getattr(self.given, "save_dir", None)
 
+    @property
+    def log_dir(self) -> str | None:
+        return getattr(self.given, "log_dir", None) or self.save_dir
+
+    @property
+    def version(self) -> str | int | None:
+        return getattr(self.given, "version", None)
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
+        if self.process_index == 0 and hasattr(self.given, "after_save_checkpoint"):
+            self.given.after_save_checkpoint(checkpoint_callback)
+
+    def flush(self) -> None:
+        if callable(getattr(self.given, "save", None)):
+            self.given.save()
+
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
         self._call("metrics", values, step=step, **options)
 

@@ -30,6 +30,8 @@ class Logger(ABC):
     def __init__(self) -> None:
         self.process_index = 0
         """The number of this process. Loggers of other processes than 0 write nothing."""
+        self.prefix = ""
+        """What the names of metrics start with, followed by a hyphen; nothing if empty."""
         self._experiment: Any = None
         self._is_finished = False
 
@@ -73,7 +75,34 @@ class Logger(ABC):
         """Write what is buffered."""
 
     def close(self, status: str) -> None:  # noqa: B027 - most have nothing to close
-        """End the run. ``status`` is ``"success"`` or ``"failed"``."""
+        """End the run. ``status`` is ``"success"``, ``"failed"`` or ``"interrupted"``."""
+
+    def write_graph(self, model: Any, inputs: Any) -> None:
+        """Write the graph of ``model`` for the example ``inputs``."""
+        raise self._cannot("log_graph")
+
+    def reserve(self, makes_files: bool = True) -> Any:
+        """Decide, in process 0, what tells this run from others; the other processes :meth:`adopt` it.
+
+        Args:
+            makes_files: Whether the run is going to log, so that a folder may be made for it.
+        """
+        if makes_files:
+            self.start()
+        return self.version
+
+    def adopt(self, version: Any) -> None:  # noqa: B027 - only some tell their runs apart
+        """Take the version that process 0 has decided."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run has been written, for a checkpoint; called in process 0 only."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - most have no state
+        """Continue the run of :meth:`state_dict` from there; every process calls it, only process 0 writes."""
+
+    def after_save_checkpoint(self, checkpoint_callback: Any) -> None:  # noqa: B027 - only some keep checkpoints
+        """Called after each checkpoint with the callback that wrote it."""
 
     # -- what front ends and users call --------------------------------------------------------------------------
 
@@ -131,7 +160,10 @@ class Logger(ABC):
             WrongTypeError: ``metrics`` is not a mapping, or a value has a type that cannot be logged here.
         """
         if self.process_index == 0:
-            self.write_metrics(plain(as_mapping("metrics", metrics)), step, **options)
+            values = plain(as_mapping("metrics", metrics))
+            if self.prefix:
+                values = {f"{self.prefix}-{name}": value for name, value in values.items()}
+            self.write_metrics(values, step, **options)
 
     def log_hyperparams(self, params: Any) -> None:
         """Write the configuration of the run: a mapping, or an object with attributes such as an argparse namespace.
@@ -171,6 +203,25 @@ class Logger(ABC):
                 columns, data = [str(name) for name in dataframe.columns], dataframe.values.tolist()
             self.write_table(table_name, list(columns or ()), [list(row) for row in data or ()], step)
 
+    def log_graph(self, model: Any, input_array: Any = None) -> None:
+        """Write the graph of ``model``.
+
+        Args:
+            model: The module.
+            input_array: What to call it with; by default its ``example_input_array``.
+
+        Raises:
+            ConfigurationError: This logger writes no graphs, or there are no inputs.
+        """
+        if self.process_index == 0:
+            inputs = getattr(model, "example_input_array", None) if input_array is None else input_array
+            if inputs is None:
+                raise ConfigurationError(
+                    "log_graph: there are no inputs to call the module with. Set self.example_input_array in the "
+                    "module, or pass input_array."
+                )
+            self.write_graph(model, inputs)
+
     def save(self) -> None:
         """Write what is buffered."""
         if self._experiment is not None:
@@ -181,10 +232,11 @@ class Logger(ABC):
         self.save()
 
     def finish(self, status: str = "success") -> None:
-        """End the run; may be called twice. ``status`` is ``"success"`` or ``"failed"``."""
+        """End the run; may be called twice. ``status`` is ``"success"``, ``"failed"`` or ``"interrupted"``."""
         try:
             if self._experiment is not None:
                 self.finalize(status)
+            if self._experiment is not None:  # some close what they have open in finalize
                 self.close(status)
         finally:
             self._experiment, self._is_finished = None, True

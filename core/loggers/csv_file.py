@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
+from core.checking import check_count
 from core.loggers.folders import FolderLogger
 from core.loggers.json_lines import append_to
+from core.loggers.picture import draw_metrics
 from core.loggers.values import scalars
 
 __all__ = ["CSVLogger"]
@@ -17,11 +20,35 @@ __all__ = ["CSVLogger"]
 class CSVLogger(FolderLogger):
     """Appends each set of metrics to ``metrics.csv`` as one row, after its step.
 
-    A new metric adds a column, which is empty in earlier rows. A row is handed to the operating
-    system at once, so it outlives a crash of the process. :attr:`experiment` is the open file.
+    A new metric adds a column, which is empty in earlier rows. By default a row is handed to the operating system at
+    once, so it outlives a crash of the process. :attr:`experiment` is the open file. At the end of a run of a Trainer
+    the curves are drawn into ``metrics.png``, if matplotlib is installed.
+
+    Args:
+        save_dir: See :class:`core.loggers.folders.FolderLogger`.
+        name: Likewise.
+        version: Likewise.
+        prefix: Likewise.
+        flush_logs_every_n_steps: How many sets of metrics are written at once. Those that are waiting are written with
+            each checkpoint and at the end, and are lost if the process is killed.
     """
 
     name: ClassVar[str] = "csv"
+
+    def __init__(
+        self,
+        save_dir: str | os.PathLike[str],
+        name: str | None = "core_logs",
+        version: int | str | None = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 1,
+    ) -> None:
+        super().__init__(save_dir, name, version, prefix)
+        check_count("flush_logs_every_n_steps", flush_logs_every_n_steps, 1)
+        self._flush_every = flush_logs_every_n_steps
+        self._waiting = 0
+        self._columns: list[str] = []
+        self._writer: Any = None
 
     @property
     def path(self) -> Path:
@@ -33,6 +60,7 @@ class CSVLogger(FolderLogger):
         file = append_to(self.path, self)
         with open(self.path, encoding="utf-8", newline="") as existing:
             self._columns = next(csv.reader(existing), [])
+        self._writer = csv.DictWriter(file, self._columns, lineterminator="\n")
         return file
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
@@ -40,29 +68,67 @@ class CSVLogger(FolderLogger):
         row = {"step": step, **scalars(type(self).__name__, values), **options}
         file = self.experiment
         if not row.keys() <= {*self._columns}:
+            file.flush()
             self._add_columns([name for name in row if name not in self._columns])
-            file = self.experiment
-        csv.DictWriter(file, self._columns, lineterminator="\n").writerow(row)
-        file.flush()
+            file = self._experiment
+        self._writer.writerow(row)
+        self._waiting += 1
+        if self._waiting >= self._flush_every:
+            file.flush()
+            self._waiting = 0
+
+    def flush(self) -> None:
+        """Write the rows that are waiting."""
+        self.experiment.flush()
+        self._waiting = 0
+
+    def finalize(self, status: str = "success") -> None:
+        """Write what is buffered, and draw the picture if a run has ended as it should."""
+        super().finalize(status)
+        if self.process_index == 0 and status == "success":
+            draw_metrics(self.path)
 
     def close(self, status: str) -> None:
         """Close the file."""
         self.experiment.close()
 
+    def written(self) -> dict[str, Any]:
+        """The columns, and the number of rows."""
+        rows = _read(self.path)
+        return {"columns": rows[0] if rows else [], "rows": max(len(rows) - 1, 0)}
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Drop the rows after those that were there, and the columns that only these had."""
+        columns = list(state["columns"])
+        rows = [row[: len(columns)] for row in _read(self.path)[1 : state["rows"] + 1]]
+        if columns:
+            _write(self.path, [columns, *rows])
+        else:
+            self.path.unlink(missing_ok=True)
+
     def _add_columns(self, names: list[str]) -> None:
         """Write the file again with more columns; until it is complete, the file is as it was."""
         columns = [*self._columns, *names]
-        unfinished = self.path.with_name("metrics.csv.tmp")
-        with (
-            open(self.path, encoding="utf-8", newline="") as existing,
-            open(unfinished, "w", encoding="utf-8", newline="") as file,
-        ):
-            writer = csv.writer(file, lineterminator="\n")
-            rows = csv.reader(existing)
-            next(rows, None)
-            writer.writerow(columns)
-            for row in rows:
-                writer.writerow([*row, *[""] * (len(columns) - len(row))])
+        rows = [[*row, *[""] * (len(columns) - len(row))] for row in _read(self.path)[1:]]
         self._experiment.close()
-        unfinished.replace(self.path)
+        _write(self.path, [columns, *rows])
         self._columns, self._experiment = columns, append_to(self.path, self)
+        self._writer = csv.DictWriter(self._experiment, columns, lineterminator="\n")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_writer": None}
+
+
+def _read(path: Path) -> list[list[str]]:
+    """The header and the rows; empty if there is no file."""
+    if not path.exists():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def _write(path: Path, rows: list[list[str]]) -> None:
+    unfinished = path.with_name("metrics.csv.tmp")
+    with open(unfinished, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    unfinished.replace(path)

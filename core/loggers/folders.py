@@ -22,17 +22,27 @@ class FolderLogger(Logger):
         name: The name of the project or experiment (attribute ``project``); if empty, there is no folder for it.
         version: What tells this run from others: an integer ``n`` for the folder ``version_n``, or the folder's name;
             empty for none. By default the number after the highest that exists.
+        prefix: What the names of metrics start with, followed by a hyphen.
     """
 
     requires_logging_directory: ClassVar[bool] = True
 
     def __init__(
-        self, save_dir: str | os.PathLike[str], name: str = "core_logs", version: int | str | None = None
+        self,
+        save_dir: str | os.PathLike[str],
+        name: str | None = "core_logs",
+        version: int | str | None = None,
+        prefix: str = "",
     ) -> None:
         super().__init__()
-        self.project = name
-        self._save_dir = os.fspath(save_dir)
+        self.project = name or ""
+        self.prefix = prefix
+        self._save_dir = os.path.expanduser(os.fspath(save_dir))
         self._version = version
+        self._is_fixed = version is not None
+        """Whether the version stays what it is: the user has given it, or it has files."""
+        self._reserved: str | None = None
+        """The folder that was made for this run, once there is one."""
 
     @classmethod
     def for_project(cls, project: str, save_dir: str | None, **options: Any) -> Self:
@@ -66,7 +76,81 @@ class FolderLogger(Logger):
     def log_dir(self) -> str:
         """The folder of this run's files."""
         folder = f"version_{self.version}" if isinstance(self.version, int) else self.version
-        return os.path.join(self._save_dir, self.project, folder).rstrip(os.sep)
+        return os.path.join(self.root_dir, folder).rstrip(os.sep)
+
+    @property
+    def root_dir(self) -> str:
+        """The folder of all versions: ``save_dir/name``."""
+        return os.path.join(self._save_dir, self.project).rstrip(os.sep)
+
+    def reserve(self, makes_files: bool = True) -> int | str:
+        """Decide the version in process 0, and make its folder, so that no other run takes the same one."""
+        while makes_files:
+            chosen = not self._is_fixed and self._reserved is None
+            try:
+                os.makedirs(self.log_dir, exist_ok=not chosen)
+            except FileExistsError:  # another run was quicker
+                self._version = None
+                continue
+            self._reserved = self.log_dir
+            break
+        return self.version
+
+    def adopt(self, version: int | str) -> None:
+        """Take the version that process 0 has decided."""
+        self._version = version
+        self._reserved = self.log_dir
+
+    def continue_at(self, path: str | os.PathLike[str]) -> None:
+        """Take the version in whose folder the checkpoint ``path`` is, unless a version was given."""
+        if self._is_fixed or self._reserved is not None:
+            return
+        try:
+            folder = Path(path).absolute().relative_to(Path(self.root_dir).absolute()).parts[0]
+        except (ValueError, IndexError):
+            return
+        number = folder.removeprefix("version_")
+        if number != folder and number.isdecimal():
+            self._version, self._is_fixed = int(number), True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The run's folder, and how far its files have been written."""
+        self.save()
+        return {"root_dir": os.path.abspath(self.root_dir), "version": self.version, **self.written()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the same run from there, unless another version was given or its folder is gone."""
+        if state.get("root_dir") != os.path.abspath(self.root_dir):
+            return
+        if state["version"] != self._version:
+            folder = f"version_{state['version']}" if isinstance(state["version"], int) else state["version"]
+            if self._is_fixed or not os.path.isdir(os.path.join(self.root_dir, folder)):
+                return
+            if self.process_index == 0 and self._reserved is not None and not os.listdir(self._reserved):
+                os.rmdir(self._reserved)
+            self._version = state["version"]
+            self._reserved = self.log_dir
+        self._is_fixed = True
+        if self.process_index == 0:
+            self._close_files("success")
+            self.rewind(state)
+
+    def written(self) -> dict[str, Any]:
+        """How far this run's files have been written; part of :meth:`state_dict`."""
+        return {}
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Drop what was written after ``state``; the files are closed."""
+
+    def finalize(self, status: str = "success") -> None:
+        """Write what is buffered, and close the files until more is logged."""
+        super().finalize(status)
+        self._close_files(status)
+
+    def _close_files(self, status: str) -> None:
+        if self._experiment is not None:
+            self.close(status)
+            self._experiment = None
 
     def write_hyperparams(self, values: Mapping[str, Any]) -> None:
         """Write ``hparams.json``."""

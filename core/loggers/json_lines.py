@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, ClassVar, TextIO
 from core.loggers.folders import FolderLogger
 from core.loggers.values import scalars
 
-__all__ = ["JSONLogger", "append_to"]
+__all__ = ["JSONLogger", "append_to", "cut_file"]
 
 
 class JSONLogger(FolderLogger):
@@ -25,7 +26,7 @@ class JSONLogger(FolderLogger):
 
     def open(self) -> TextIO:
         """Open the file; an earlier run's lines in it are kept."""
-        return append_to(Path(self.log_dir) / "metrics.jsonl", self)
+        return append_to(self.path, self)
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
         """Append a line."""
@@ -39,9 +40,28 @@ class JSONLogger(FolderLogger):
         self.experiment.write(json.dumps(line, default=str) + "\n")
         self.experiment.flush()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.log_dir) / "metrics.jsonl"
+
+    def written(self) -> dict[str, Any]:
+        """The file's size."""
+        return {"size": self.path.stat().st_size if self.path.exists() else 0}
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Drop the lines after those that were there."""
+        cut_file(self.path, state["size"])
+
     def close(self, status: str) -> None:
         """Close the file."""
         self.experiment.close()
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Drop what follows the first ``size`` bytes of ``path``, if there is such a file."""
+    if path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
 
 
 def append_to(path: Path, owner: object) -> TextIO:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from core.loggers.folders import FolderLogger
-from core.loggers.values import flat, import_package
+from core.loggers.json_lines import cut_file
+from core.loggers.values import flat, import_package, inference
 
 __all__ = ["TensorBoardLogger"]
+
+EVENTS = "events.out.tfevents.*"
+"""The names of event files."""
 
 
 class TensorBoardLogger(FolderLogger):
@@ -21,6 +26,10 @@ class TensorBoardLogger(FolderLogger):
         save_dir: See :class:`core.loggers.folders.FolderLogger`.
         name: Likewise.
         version: Likewise.
+        log_graph: Whether a Trainer writes the graph of its module, called with its ``example_input_array``.
+        default_hp_metric: Whether the table of hyperparameters has a column ``hp_metric``, with -1, to sort runs by.
+        prefix: See :class:`core.loggers.folders.FolderLogger`.
+        sub_dir: A folder for the event files within the run's.
         **options: Further arguments of ``SummaryWriter``.
     """
 
@@ -30,12 +39,24 @@ class TensorBoardLogger(FolderLogger):
     def __init__(
         self,
         save_dir: str | os.PathLike[str],
-        name: str = "core_logs",
+        name: str | None = "core_logs",
         version: int | str | None = None,
+        log_graph: bool = False,
+        default_hp_metric: bool = False,
+        prefix: str = "",
+        sub_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(save_dir, name, version)
+        super().__init__(save_dir, name, version, prefix)
+        self.logs_graph = log_graph
+        self.sub_dir = None if sub_dir is None else os.fspath(sub_dir)
+        self._default_hp_metric = default_hp_metric
         self._options = options
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of this run's event files."""
+        return super().log_dir if self.sub_dir is None else os.path.join(super().log_dir, self.sub_dir)
 
     @property
     def writer(self) -> Any:
@@ -66,7 +87,10 @@ class TensorBoardLogger(FolderLogger):
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in flat(values).items()
         }
-        for part in summary.hparams(shown, {}):
+        metrics = {"hp_metric": -1} if self._default_hp_metric else {}
+        if self._default_hp_metric:
+            self.write_metrics(metrics, 0)
+        for part in summary.hparams(shown, metrics):
             self.experiment.file_writer.add_summary(part)
         self.experiment.flush()
 
@@ -74,6 +98,26 @@ class TensorBoardLogger(FolderLogger):
         """Write each batch of images; ``dataformats`` is ``"NHWC"`` unless given."""
         for name, batch in images.items():
             self.experiment.add_images(name, batch, global_step=step, **{"dataformats": "NHWC", **options})
+
+    def write_graph(self, model: Any, inputs: Any) -> None:
+        """Write the graph of the module, traced in evaluation mode without gradients."""
+        with inference(model):
+            self.experiment.add_graph(model, inputs)
+
+    def written(self) -> dict[str, Any]:
+        """The sizes of the event files."""
+        folder = Path(self.log_dir)
+        return {"events": {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob(EVENTS)}}
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Drop the events after those that were there."""
+        folder = Path(self.log_dir)
+        for path in list(folder.rglob(EVENTS)):
+            size = state["events"].get(str(path.relative_to(folder)))
+            if size is None:
+                path.unlink()
+            else:
+                cut_file(path, size)
 
     def flush(self) -> None:
         """Write what is buffered."""

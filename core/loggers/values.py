@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from core.errors import BackendError, WrongTypeError
 
-__all__ = ["as_mapping", "flat", "import_package", "numbers", "plain", "scalars", "write_json"]
+__all__ = ["as_mapping", "flat", "import_package", "inference", "numbers", "plain", "scalars", "write_json"]
 
 
 def as_mapping(name: str, values: Any) -> Mapping[str, Any]:
@@ -103,3 +104,18 @@ def import_package(package: str, module: str, logger: str) -> Any:
         ) from error
     except ImportError as error:
         raise BackendError(f"{logger}: importing {module} failed: {error}. Repair that installation.") from error
+
+
+@contextmanager
+def inference(model: Any) -> Iterator[None]:
+    """``model`` in evaluation mode and without gradients; afterwards each part is as it was."""
+    import torch
+
+    modes = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training

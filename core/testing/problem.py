@@ -29,7 +29,12 @@ ITEMS = 64
 BATCH = 8
 EPOCHS = 2
 
-OPTIONS: dict[str, Any] = {"max_epochs": EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
+OPTIONS: dict[str, Any] = {
+    "max_epochs": EPOCHS,
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "logger": False,
+}
 """Arguments of every Trainer in the suites."""
 
 

@@ -13,12 +13,11 @@ from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.progress_bar import ProgressBar
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.trainer.metrics import Logger
 from core.trainer.module import Module
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 
-__all__ = ["all_callbacks", "all_loggers", "check_loader", "check_module", "check_predicts"]
+__all__ = ["all_callbacks", "check_loader", "check_module", "check_predicts"]
 
 
 def check_module(module: Any, *steps: str) -> None:
@@ -66,22 +65,6 @@ def check_loader(name: str, loader: Any) -> None:
         raise WrongTypeError(
             f"{name}: must be one torch DataLoader or an iterable of batches, not {_described(loader)}."
         )
-
-
-def all_loggers(given: Any) -> list[Logger]:
-    """The loggers in the argument ``logger``.
-
-    Raises:
-        WrongTypeError: An object has no method ``log_metrics``.
-    """
-    loggers = _as_list(given)
-    for logger in loggers:
-        if not callable(getattr(logger, "log_metrics", None)) or isinstance(logger, type):
-            raise WrongTypeError(
-                f"logger: {logger!r} is not a logger. Pass an object with a method log_metrics(metrics, step), or a "
-                "list of such objects."
-            )
-    return loggers
 
 
 def all_callbacks(given: Any, settings: Settings) -> list[Callback]:

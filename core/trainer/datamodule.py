@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+from core.trainer.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
+from core.trainer.hparams import HyperParameters
 
 __all__ = ["DataHooks", "DataModule"]
 
@@ -39,7 +43,7 @@ class DataHooks:
         """The loader of batches to predict."""
 
 
-class DataModule(DataHooks):
+class DataModule(DataHooks, HyperParameters):
     """Data with everything that creates it, apart from any Module; pass it as ``datamodule=``.
 
     ::
@@ -71,6 +75,31 @@ class DataModule(DataHooks):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state that :meth:`state_dict` returned."""
+
+    @ClassOnly
+    def load_from_checkpoint(
+        cls,  # noqa: N805
+        checkpoint_path: str | os.PathLike[str],
+        map_location: Any = None,
+        **overrides: Any,
+    ) -> DataModule:
+        """Create one with the hyperparameters in a checkpoint, and load its state.
+
+        Args:
+            checkpoint_path: The checkpoint.
+            map_location: The device of tensors in its state; the CPU by default.
+            **overrides: Arguments of the constructor, in place of those in the checkpoint.
+
+        Raises:
+            CheckpointError: The checkpoint is absent or damaged.
+            ConfigurationError: The constructor needs an argument that is in neither.
+        """
+        checkpoint = read_checkpoint(checkpoint_path, map_location)
+        saved, name = checkpoint.get("datamodule_hyper_parameters", {}), checkpoint.get("datamodule_hparams_name")
+        datamodule: DataModule = create_from_checkpoint(cls, saved, name, overrides)  # type: ignore[arg-type]
+        if "datamodule" in checkpoint:
+            datamodule.load_state_dict(checkpoint["datamodule"])
+        return datamodule
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "trainer"}

@@ -97,12 +97,13 @@ class EvaluationLoop:
             batches = self._in_step(batches)
         with torch.inference_mode():
             for batch_idx, batch in batches:
+                metrics.batch = () if batch is None else batch
                 for hook in batch_start:
                     hook(batch, batch_idx)
-                metrics.batch = batch
                 output = model(batch, batch_idx)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
+                run.metric_log.send_evaluated(metrics, self.stage.name)
                 if keeps_outputs:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
         metrics.batch = None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import torch
 
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
@@ -13,23 +10,20 @@ from core.callbacks.early_stopping import EarlyStopping
 from core.plan import Plan
 from core.runtime import Runtime
 from core.strategies.base import Strategy
-from core.trainer.checks import all_loggers
 from core.trainer.fit import FitLoop
-from core.trainer.metrics import Logger, MetricLog
+from core.trainer.logged_facts import LoggedFacts
 from core.trainer.progress import Progress
 from core.trainer.run import Run
 
 __all__ = ["TrainerFacts"]
 
 
-class TrainerFacts:
+class TrainerFacts(LoggedFacts):
     """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
 
     runtime: Runtime
     progress: Progress
     """The position of the running or the last ``fit``."""
-    metric_log: MetricLog
-    """Everything that the module logs goes through this object."""
     callbacks: list[Callback]
     _run: Run | None
     _fit_loop: FitLoop | None
@@ -68,25 +62,6 @@ class TrainerFacts:
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         self.progress.should_stop = bool(value)
-
-    @property
-    def loggers(self) -> Sequence[Logger]:
-        """Where metrics go."""
-        return self.metric_log.loggers
-
-    @loggers.setter
-    def loggers(self, loggers: Sequence[Logger]) -> None:
-        self.metric_log.loggers = all_loggers(loggers)
-
-    @property
-    def callback_metrics(self) -> dict[str, torch.Tensor]:
-        """The newest value of everything that was logged, as scalars."""
-        return self.metric_log.latest
-
-    @property
-    def prog_bar_metrics(self) -> set[str]:
-        """The names in :attr:`callback_metrics` that were logged for the progress bar."""
-        return self.metric_log.prog_bar_names
 
     @property
     def num_training_batches(self) -> float:

@@ -14,6 +14,7 @@ from core.nested import map_tensors
 from core.runtime.state import run_facts
 from core.strategies.base import Strategy
 from core.trainer.hooks import Hooks
+from core.trainer.hparams import hyperparameters_of
 from core.trainer.module import Module
 from core.trainer.state import FitState, callback_states
 
@@ -83,6 +84,7 @@ class FinishedFit:
         if not weights_only:
             checkpoint = {**self.parts, **({} if self.state is None else self.state.training_state())}
             checkpoint["callbacks"] = callback_states(callbacks)
+        checkpoint |= hyperparameters_of(module, trainer.datamodule)
         checkpoint["state_dict"] = module.state_dict()
         for hook in Hooks(trainer, module, callbacks).bind_module("on_save_checkpoint"):
             hook(checkpoint)

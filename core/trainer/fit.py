@@ -111,6 +111,7 @@ class FitLoop:
         if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
             run.hooks.call("on_fit_end")
             return
+        run.metric_log.stage = self.metrics
         run.hooks.call("on_train_start")
         if self._process_state is not None:
             self.state.restore_process(self._process_state)
@@ -198,34 +199,35 @@ class FitLoop:
     def _train(self, batches: Iterator[tuple[int, Any, bool]]) -> Literal["done", "stopped", "skipped"]:
         """Train on ``batches``; returns whether on all of them, or why not."""
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
-        settings, metric_log, strategy = run.settings, run.metric_log, self.strategy
+        settings, metric_log = run.settings, run.metric_log
         batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
         has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
         try:
             for batch_idx, batch, is_step_end in batches:
-                is_skipping = False
+                is_skipping, metrics.batch = False, () if batch is None else batch
                 for hook in batch_start:
                     is_skipping |= hook(batch, batch_idx) == -1
                 if is_skipping:
                     progress.is_accumulating = False
                     self.optimization.optimizer.zero_grad()  # of a window of accumulated batches that ends here
                     return "skipped"
-                metrics.batch = batch
                 loss = step(batch, batch_idx, is_step_end)
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
                 if is_step_end:
                     progress.step += 1
                     if has_step_schedules:
                         self.optimization.step_schedules("step", progress.step)
-                    if log_every and progress.step % log_every == 0:
-                        metric_log.send_to_loggers(metrics.step_values(), progress.step, strategy)
+                    if log_every and (progress.step % log_every == 0 or progress.should_stop):
+                        metric_log.is_step_due = True
                 if batch_end:
                     outputs = self._outputs(loss)
                     for hook in batch_end:
                         hook(outputs, batch, batch_idx)
                 elif self._mappings:
                     self._mappings.clear()
+                if metric_log.is_step_due:
+                    metric_log.send_step(metrics)
                 if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
                     return "stopped"
         finally:

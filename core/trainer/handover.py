@@ -10,7 +10,7 @@ import attrs
 from core.callbacks.base import Callback
 from core.nested import map_tensors
 from core.trainer.finished import FinishedFit
-from core.trainer.metrics import MetricLog
+from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.run import Run
@@ -29,6 +29,7 @@ class Results:
     metrics: dict[str, Any]
     callback_states: list[dict[str, Any]]
     finished: FinishedFit | None
+    logger_versions: list[Any]
 
     @classmethod
     def of(cls, run: Run, returned: Any, finished: FinishedFit | None) -> Results:
@@ -41,6 +42,7 @@ class Results:
             metrics=_on_host(run.metric_log.state_dict()),
             callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
             finished=None if finished is None else finished.detached(),
+            logger_versions=[logger.version for logger in run.metric_log.loggers],
         )
 
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:

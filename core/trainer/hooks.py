@@ -134,13 +134,18 @@ class Hooks:
         module = self._module
         return () if getattr(type(module), name) is getattr(ModuleHooks, name) else (getattr(module, name),)
 
-    def bind_callbacks(self, name: str) -> BoundHooks:
-        """The hooks called ``name`` of the callbacks that override it."""
+    def bind_callbacks(
+        self, name: str, only: type[Any] = Callback, other_than: type[Any] | tuple[()] = ()
+    ) -> BoundHooks:
+        """The hooks called ``name`` of the callbacks of type ``only``, and not ``other_than``, that override it."""
         default = getattr(Callback, name)
         overriding = (
             callback
             for callback in self.callbacks
-            if getattr(type(callback), name) is not default and name not in callback.idle_hooks
+            if isinstance(callback, only)
+            and not isinstance(callback, other_than)
+            and getattr(type(callback), name) is not default
+            and name not in callback.idle_hooks
         )
         return tuple(partial(getattr(callback, name), self._trainer, self._module) for callback in overriding)
 

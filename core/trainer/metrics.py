@@ -6,169 +6,39 @@ Values stay tensors on their device until they are read, so logging does not wai
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from core.errors import ConfigurationError, quoted
 from core.strategies.base import Strategy
-from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, log_collector
+from core.strategies.logs import LOG_REDUCTIONS
+from core.trainer.metric_objects import ObjectMetric, combine_objects, is_metric_object
+from core.trainer.recorded import Metric, Value
 
-__all__ = ["Logger", "MetricLog", "StageMetrics", "first_dimension"]
+__all__ = ["StageMetrics", "first_dimension"]
 
-Value = Tensor | float
+REDUCTIONS: Mapping[Any, str] = {
+    **{name: name for name in LOG_REDUCTIONS},
+    "avg": "mean",
+    torch.mean: "mean",
+    torch.sum: "sum",
+    sum: "sum",
+    torch.min: "min",
+    torch.amin: "min",
+    torch.minimum: "min",
+    min: "min",
+    torch.max: "max",
+    torch.amax: "max",
+    torch.maximum: "max",
+    max: "max",
+}
+"""The reductions that ``reduce_fx`` may name, or be."""
 
-
-class Logger(Protocol):
-    """Receives metrics, in process 0 only."""
-
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """Take ``metrics`` as they are after ``step`` optimizer steps."""
-
-
-class MetricLog:
-    """Everything that the Modules of one Trainer log goes through this object.
-
-    Args:
-        loggers: Receive metrics in process 0.
-    """
-
-    def __init__(self, loggers: Sequence[Logger] = ()) -> None:
-        self.loggers = loggers
-        self.stage: StageMetrics | None = None
-        """Takes what is logged now; ``None`` if no epoch or evaluation is running."""
-        self.prog_bar_names: set[str] = set()
-        """Names in :attr:`latest` that were logged for the progress bar."""
-        self._published: dict[str, Tensor] = {}
-
-    def log(
-        self,
-        name: str,
-        value: Any,
-        prog_bar: bool = False,
-        on_step: bool | None = None,
-        on_epoch: bool | None = None,
-        reduce_fx: str = "mean",
-        sync_dist: bool = False,
-        batch_size: int | None = None,
-    ) -> None:
-        """Take one value; see :meth:`core.Module.log`.
-
-        Raises:
-            ConfigurationError: No epoch or stage is running, the value is not a scalar, or an option is wrong.
-        """
-        stage = self.stage
-        if stage is None:
-            raise ConfigurationError(
-                f"log({name!r}): no epoch or evaluation is running. Call log in a step, or in a hook from "
-                "on_train_epoch_start to on_train_epoch_end or from on_validation_start to on_validation_epoch_end."
-            )
-        collect = log_collector.get()
-        if collect is None:
-            stage.log(name, value, prog_bar, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
-            return
-        options = {"prog_bar": prog_bar, "on_step": on_step, "on_epoch": on_epoch, "sync_dist": sync_dist}
-        collect(
-            LoggedValue(
-                name=name, value=value, reduce_fx=reduce_fx, batch_size=batch_size, options=options, record=self.log
-            )
-        )
-
-    @property
-    def latest(self) -> dict[str, Tensor]:
-        """The newest value of everything that was logged, as scalars."""
-        running = {} if self.stage is None else self.stage.latest_values()
-        return {**self._published, **_as_tensors(running)}
-
-    def reset(self) -> None:
-        """Forget all values."""
-        self._published, self.prog_bar_names = {}, set()
-
-    def publish(self, stage: StageMetrics, step: int) -> None:
-        """End an epoch of ``stage``: its values become the newest and go to the loggers. Every process calls it.
-
-        It may be called again for values that were logged after the first call.
-        """
-        self._published.update(_as_tensors(stage.latest_values()))
-        values = stage.finish_epoch()
-        self._published.update(values)
-        # Where the values of steps are published too, the plain name is the epoch's value from now on.
-        self._published.update({stage.plain_name(name): value for name, value in values.items()})
-        self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
-        self.send_to_loggers(values, step, stage.strategy)
-
-    def send_to_loggers(self, values: Mapping[str, Value], step: int, strategy: Strategy) -> None:
-        """Pass ``values`` to each logger in process 0; reading them waits for the device."""
-        if values and self.loggers and strategy.is_global_zero:
-            numbers = {name: float(value) for name, value in values.items()}
-            for logger in self.loggers:
-                logger.log_metrics(dict(numbers), step)
-
-    @contextmanager
-    def discarding(self) -> Iterator[None]:
-        """What is logged within goes to no logger, and is forgotten afterwards."""
-        loggers, published, names, stage = self.loggers, self._published, self.prog_bar_names, self.stage
-        self.loggers, self._published, self.prog_bar_names = (), {}, set()
-        try:
-            yield
-        finally:
-            self.loggers, self._published, self.prog_bar_names, self.stage = loggers, published, names, stage
-
-    def state_dict(self) -> dict[str, Any]:
-        """The values that were published."""
-        return {"published": self._published, "prog_bar_names": self.prog_bar_names}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the values that :meth:`state_dict` returned."""
-        self._published, self.prog_bar_names = state["published"], state["prog_bar_names"]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "stage": None}
-
-
-class _Metric:
-    """One name's values in the running epoch."""
-
-    __slots__ = ("last", "on_epoch", "on_step", "prog_bar", "reduce_fx", "sync_dist", "total", "weight")
-
-    def __init__(self, on_step: bool, on_epoch: bool, prog_bar: bool, reduce_fx: str, sync_dist: bool) -> None:
-        self.on_step, self.on_epoch, self.prog_bar = on_step, on_epoch, prog_bar
-        self.reduce_fx, self.sync_dist = reduce_fx, sync_dist
-        self.last: Value | None = None
-        """The value of this epoch's last step that logged it."""
-        self.total: Value | None = None
-        self.weight: float = 0
-
-    def add(self, value: Value, size: int) -> None:
-        if isinstance(value, Tensor):
-            value = _wide(value)
-        if self.reduce_fx == "mean":
-            value = value * size
-            self.weight += size
-        self.total = value if self.total is None else LOG_REDUCTIONS[self.reduce_fx](self.total, value)
-
-    def reset(self) -> None:
-        self.last = self.total = None
-        self.weight = 0
-
-    def name(self, name: str, suffix: str) -> str:
-        """The name that a value is published under: with the suffix if there are values of both kinds."""
-        return name + suffix if self.on_step and self.on_epoch else name
-
-    def state_dict(self) -> list[Any]:
-        """The values, and how they are combined."""
-        return [getattr(self, name) for name in self.__slots__]
-
-    @classmethod
-    def from_state(cls, state: list[Any], device: torch.device) -> _Metric:
-        """As :meth:`state_dict` returned it, with tensors on ``device``."""
-        metric = cls.__new__(cls)
-        for name, value in zip(cls.__slots__, state, strict=True):
-            setattr(metric, name, value.to(device) if isinstance(value, Tensor) else value)
-        return metric
+START, STEP, END = "start", "step", "end"
+"""The parts of an epoch: before its batches, within them, and after them."""
 
 
 class StageMetrics:
@@ -176,36 +46,57 @@ class StageMetrics:
 
     Args:
         strategy: Combines epoch values over processes.
-        by_step: Whether ``on_step=None`` means ``True`` and ``on_epoch=None`` ``False``, as in training; otherwise the
-            other way round. Only in training do all processes take each step, so that it may be reduced over them.
+        by_step: Whether, in the batches, ``on_step=None`` means ``True`` and ``on_epoch=None`` ``False``, as in
+            training; otherwise the other way round. Only in training do all processes take each step, so that it may be
+            reduced over them.
     """
 
     def __init__(self, strategy: Strategy, *, by_step: bool) -> None:
         self.batch: Any = None
-        """The running batch: its first dimension is the weight of values that are logged without ``batch_size``."""
+        """The running batch; ``None`` if none is.
+
+        Its first dimension is the weight of values that are logged without ``batch_size``.
+        """
         self.strategy = strategy
         self.is_ending = False
         """Whether the epoch's last batch is over, so that what is logged now is a value of the epoch."""
+        self.dataloader_idx: int | None = None
+        """The number of the running loader, if there are several: a part of the names of what is logged."""
         self._by_step = by_step
-        self._metrics: dict[tuple[str, bool], _Metric] = {}
-        """By the name, and whether it is logged at the epoch's end."""
+        self._metrics: dict[tuple[str, str], Metric] = {}
+        """By the name, and the part of the epoch in which it is logged."""
 
     def log(
         self,
         name: str,
         value: Any,
-        prog_bar: bool,
-        on_step: bool | None,
-        on_epoch: bool | None,
-        reduce_fx: str,
-        sync_dist: bool,
-        batch_size: int | None,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = "mean",
+        sync_dist: bool = False,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        metric_attribute: str | None = None,
+        rank_zero_only: bool = False,
+        owner: Any = None,
     ) -> None:
-        """Take one value; see :meth:`core.Module.log`."""
-        key = (name, self.is_ending)
+        """Take one value; see :meth:`core.Module.log`. ``owner`` is the module whose attribute a metric object is."""
+        if self.dataloader_idx is not None and add_dataloader_idx:
+            name = f"{name}/dataloader_idx_{self.dataloader_idx}"
+        key = (name, END if self.is_ending else START if self.batch is None else STEP)
+        options = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, rank_zero_only)
         metric = self._metrics.get(key)
         if metric is None:
-            metric = self._metrics[key] = self._new(name, prog_bar, on_step, on_epoch, reduce_fx, sync_dist)
+            metric = self._metrics[key] = self._new(key, value, metric_attribute, owner, options)
+        elif metric.given != options:
+            self._check_same(name, metric, options)
+        if rank_zero_only and not self.strategy.is_global_zero:
+            return
+        if isinstance(metric, ObjectMetric):
+            metric.take(name, value)
+            return
         value = _scalar(name, value)
         # The value of an epoch is combined over processes at its end. Where processes may take different numbers of
         # steps, as in evaluation, reducing a step's value would wait for processes that have no such step.
@@ -216,29 +107,67 @@ class StageMetrics:
             metric.add(value, first_dimension(self.batch) if batch_size is None else batch_size)
 
     def _new(
-        self, name: str, prog_bar: bool, on_step: bool | None, on_epoch: bool | None, reduce_fx: str, sync_dist: bool
-    ) -> _Metric:
-        if reduce_fx not in LOG_REDUCTIONS:
-            raise ConfigurationError(
-                f"log({name!r}): unknown reduce_fx={reduce_fx!r}. Valid: {quoted(LOG_REDUCTIONS)}."
-            )
-        if self.is_ending and on_step:
+        self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]
+    ) -> Metric:
+        prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, rank_zero_only = options
+        name, moment = key
+        if moment == END and on_step:
             raise ConfigurationError(
                 f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."
             )
-        by_step = self._by_step and not self.is_ending
+        if moment == START and on_step:
+            raise ConfigurationError(
+                f"log({name!r}, on_step=True): no step is running. Leave out on_step, or log it in a step."
+            )
+        if moment != STEP and on_epoch is False:
+            raise ConfigurationError(
+                f"log({name!r}, on_epoch=False): what is logged before or after the steps of an epoch is a value of "
+                "the epoch. Leave out on_epoch."
+            )
+        by_step = self._by_step and moment == STEP
         on_step = by_step if on_step is None else on_step
         on_epoch = not by_step if on_epoch is None else on_epoch
         if not (on_step or on_epoch):
             raise ConfigurationError(f"log({name!r}): on_step and on_epoch are both False. Set at least one to True.")
-        return _Metric(on_step, on_epoch, prog_bar, reduce_fx, sync_dist)
+        if rank_zero_only and sync_dist:
+            raise ConfigurationError(
+                f"log({name!r}, rank_zero_only=True, sync_dist=True): the other processes have no value to "
+                "reduce. Leave out one of the two."
+            )
+        kind: Callable[..., Metric] = Metric
+        if is_metric_object(value):
+            kind = ObjectMetric.of(name, value, metric_attribute, owner)
+        elif metric_attribute is not None:
+            raise ConfigurationError(
+                f"log({name!r}, metric_attribute={metric_attribute!r}): the value {value!r} is not a metric object. "
+                "Leave out metric_attribute."
+            )
+        return kind(on_step, on_epoch, prog_bar, logger is not False, _reduction(name, reduce_fx), sync_dist, options)
 
-    def step_values(self, prog_bar_only: bool = False) -> dict[str, Value]:
+    def _check_same(self, name: str, metric: Metric, options: tuple[Any, ...]) -> None:
+        if metric.given is None:  # read from a checkpoint
+            metric.given = options
+            return
+        names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "sync_dist", "rank_zero_only")
+        changed = [
+            f"{option}={now!r} (before: {before!r})"
+            for option, before, now in zip(names, metric.given, options, strict=True)
+            if before != now
+        ]
+        raise ConfigurationError(
+            f"log({name!r}): called with {', '.join(changed)}. One name has the same options in all steps; use another "
+            "name."
+        )
+
+    def step_values(self, prog_bar_only: bool = False, logger_only: bool = False) -> dict[str, Value]:
         """The last value in this epoch of each name that is logged by step; reading a value waits for the device."""
         return {
             metric.name(name, "_step"): metric.last
             for (name, _), metric in self._metrics.items()
-            if metric.on_step and metric.last is not None and (metric.prog_bar or not prog_bar_only)
+            if metric.on_step
+            and metric.last is not None
+            and (metric.prog_bar or not prog_bar_only)
+            and (metric.to_logger or not logger_only)
         }
 
     def latest_values(self) -> dict[str, Value]:
@@ -253,11 +182,15 @@ class StageMetrics:
     def plain_name(self, name: str) -> str:
         """The name that a value was logged under, from the name that it is published under."""
         plain = name.removesuffix("_epoch")
-        metric = self._metrics.get((plain, False))
+        metric = self._metrics.get((plain, STEP))
         return plain if metric is not None and metric.on_step and metric.on_epoch else name
 
-    def finish_epoch(self) -> dict[str, Tensor]:
-        """The epoch value of each name, over all processes, as float64 scalars on the CPU; starts a new epoch."""
+    def finish_epoch(self, owner: Any = None) -> dict[str, Tensor]:
+        """The epoch value of each name, over all processes, as float64 scalars on the CPU; starts a new epoch.
+
+        Args:
+            owner: The module that metric objects are attributes of.
+        """
         own = {
             metric.name(name, "_epoch"): (
                 metric.reduce_fx,
@@ -267,23 +200,56 @@ class StageMetrics:
             for (name, _), metric in self._metrics.items()
             if metric.total is not None
         }
+        objects = {
+            metric.name(name, "_epoch"): (metric.attribute, metric.to_logger, metric.prog_bar)
+            for (name, _), metric in self._metrics.items()
+            if isinstance(metric, ObjectMetric) and metric.on_epoch and metric.is_logged
+        }
+        own_objects = [
+            metric for metric in self._metrics.values() if isinstance(metric, ObjectMetric) and metric.is_logged
+        ]
+        by_shard = self.strategy.gather_shards((own, objects))
+        values = _combined([own for own, _ in by_shard])
+        values |= combine_objects([objects for _, objects in by_shard], owner)
+        for logged in own_objects:
+            logged.value.reset()
         for metric in self._metrics.values():
             metric.reset()
-        return _combined(self.strategy.gather_shards(own))
+        return values
 
     def state_dict(self) -> list[Any]:
         """What was logged in the running epoch."""
         return [[*key, metric.state_dict()] for key, metric in self._metrics.items()]
 
-    def load_state_dict(self, state: list[Any]) -> None:
-        """Load what :meth:`state_dict` returned."""
+    def load_state_dict(self, state: list[Any], owner: Any = None) -> None:
+        """Load what :meth:`state_dict` returned; ``owner`` is the module that metric objects are attributes of."""
         device = self.strategy.root_device
-        self._metrics = {(name, ends): _Metric.from_state(metric, device) for name, ends, metric in state}
+        self._metrics = {
+            (name, moment): (ObjectMetric if "attribute" in content else Metric).from_state(content, device, owner)
+            for name, moment, content in state
+        }
+
+    def logger_names(self) -> set[str]:
+        """Names that go to loggers."""
+        return self._names(lambda metric: metric.to_logger)
 
     def prog_bar_names(self) -> set[str]:
         """Names that the progress bar shows."""
-        shown = [(name, metric) for (name, _), metric in self._metrics.items() if metric.prog_bar]
+        return self._names(lambda metric: metric.prog_bar)
+
+    def _names(self, wanted: Callable[[Metric], bool]) -> set[str]:
+        shown = [(name, metric) for (name, _), metric in self._metrics.items() if wanted(metric)]
         return {metric.name(name, suffix) for name, metric in shown for suffix in ("_step", "_epoch")}
+
+
+def _reduction(name: str, given: Any) -> str:
+    try:
+        return REDUCTIONS[given]
+    except (KeyError, TypeError):  # TypeError: it cannot be a key
+        raise ConfigurationError(
+            f"log({name!r}): unknown reduce_fx={given!r}. Valid: {quoted(LOG_REDUCTIONS)}, and torch's functions of "
+            "these names. Log an object with compute() and reset(), such as a torchmetrics.Metric, for any other."
+        ) from None
 
 
 def _combined(by_shard: list[dict[str, tuple[str, Tensor, float]]]) -> dict[str, Tensor]:
@@ -319,16 +285,6 @@ def _scalar(name: str, value: Any) -> Value:
         ) from None
 
 
-def _wide(value: Tensor) -> Tensor:
-    """``value`` in a dtype in which many such values can be added up."""
-    if value.dtype in _WIDE:
-        return value
-    return value.float() if value.is_floating_point() else value.long()
-
-
-_WIDE = frozenset({torch.float32, torch.float64, torch.int64})
-
-
 def first_dimension(batch: Any) -> int:
     """The size of the first dimension of the first tensor in ``batch`` that has one; 1 where there is none."""
     return next(_first_dimensions(batch), 1)
@@ -347,7 +303,3 @@ def _first_dimensions(data: Any) -> Iterator[int]:
         return
     for item in data:
         yield from _first_dimensions(item)
-
-
-def _as_tensors(values: Mapping[str, Value]) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(value) for name, value in values.items()}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import attrs
 
+from core.callbacks.checkpoint import Checkpoint
 from core.runtime import Runtime
 from core.trainer.datamodule import DataModule
 from core.trainer.hooks import Hooks
-from core.trainer.metrics import MetricLog, StageMetrics
+from core.trainer.metric_log import MetricLog
+from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.settings import Settings
@@ -34,18 +36,19 @@ class Run:
         """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
 
         Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
-        after the last of them.
+        after the last of them, before checkpoints are written, which then hold that it was sent.
         """
-        step = self.progress.step
         metrics.is_ending = True
         try:
             for call in self.hooks.bind_module(hook):
                 call()
-            self.metric_log.publish(metrics, step)
-            callbacks = self.hooks.bind_callbacks(hook)
+            self.metric_log.publish(metrics)
+            callbacks = self.hooks.bind_callbacks(hook, other_than=Checkpoint)
             for call in callbacks:
                 call()
             if callbacks:
-                self.metric_log.publish(metrics, step)
+                self.metric_log.publish(metrics)
+            for call in self.hooks.bind_callbacks(hook, only=Checkpoint):
+                call()
         finally:
             metrics.is_ending = False

@@ -16,6 +16,7 @@ from core.trainer.handover import Results
 from core.trainer.hooks import Hooks
 from core.trainer.module import Module
 from core.trainer.run import Run
+from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.state import find_for_all, load_module
@@ -51,6 +52,8 @@ def run_stage(
     trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
     try:
         found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer)
+        trainer.metric_log.begin(module, trainer.progress, source.stage == "fit")
+        begin_loggers(trainer.loggers, runtime.strategy, found, makes_files=source.stage != "predict")
         if source.stage == "fit":
             trainer._run_folder = run_folder(trainer)
         source.prepare(runtime.strategy)
@@ -67,10 +70,12 @@ def run_stage(
         if runtime.plan.runs_function:  # this process ends with the run
             outcome = Results.of(run, outcome, trainer._finished)
     except BaseException as error:
+        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
             for hook in run.hooks.bind_callbacks("on_exception"):
                 hook(error)
         finally:
+            end_loggers(trainer.loggers, status, runtime.plan.runs_function)
             runtime.teardown(failed=True)
         raise
     finally:
@@ -78,7 +83,10 @@ def run_stage(
         if datamodule is not None:
             datamodule.trainer = None
         trainer.metric_log.stage = trainer._run = trainer._fit_loop = None
-    runtime.teardown()
+    try:
+        end_loggers(trainer.loggers, "success", runtime.plan.runs_function)
+    finally:
+        runtime.teardown()
     return outcome
 
 
@@ -92,6 +100,7 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     if val_loader is not None:
         check_module(run.module, "validation_step")
     trainer._fit_loop = FitLoop(run, train_loader, val_loader, ckpt_path)
+    log_start(trainer.loggers, run.module, run.datamodule)
     trainer._fit_loop.run()
 
 

@@ -21,6 +21,7 @@ from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_ope
 from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
 from core.strategies.meeting import Meeting
+from core.trainer.hparams import hyperparameters_of
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization
@@ -72,6 +73,7 @@ class FitState:
             processes = ProcessStates.gather(meeting, strategy, self.loaders, progress.is_accumulating, **own)
             self._give_back(processes)
             checkpoint |= self.training_state() | {"processes": processes.by_rank}
+        checkpoint |= hyperparameters_of(run.module, run.datamodule)
         checkpoint["state_dict"] = strategy.module_state(run.module)
         for hook in run.hooks.bind_module("on_save_checkpoint"):
             hook(checkpoint)
@@ -111,6 +113,7 @@ class FitState:
             "precision": strategy.precision.state_dict(),
             "callbacks": callback_states(run.hooks.callbacks),
             "metrics": run.metric_log.state_dict(),
+            "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
         }
         return state if run.datamodule is None else {**state, "datamodule": run.datamodule.state_dict()}
 
@@ -152,6 +155,7 @@ class FitState:
                 run.datamodule.load_state_dict(checkpoint["datamodule"])
         run.progress.load_state_dict(checkpoint["progress"])
         run.metric_log.load_state_dict(checkpoint["metrics"])
+        run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
         for hook in run.hooks.bind_module("on_load_checkpoint"):
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.
@@ -175,7 +179,9 @@ class FitState:
     def restore_process(self, states: ProcessStates) -> None:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
         own = states.own
-        self.metrics.load_state_dict([] if own is None else own["metrics"])
+        self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
+        if self.run.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
+            self.run.metric_log.send_step(self.metrics)
         if states.is_accumulating:
             modules = [(self.run.module, self.model)]
             load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)

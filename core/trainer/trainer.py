@@ -19,16 +19,17 @@ from core.precisions.base import Precision
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
-from core.trainer.checks import all_callbacks, all_loggers, check_module, check_predicts
+from core.trainer.checks import all_callbacks, check_module, check_predicts
 from core.trainer.datamodule import DataModule
 from core.trainer.facts import TrainerFacts
 from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
-from core.trainer.metrics import Logger, MetricLog
+from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.run import Run
+from core.trainer.run_loggers import read_loggers
 from core.trainer.settings import Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
 from core.trainer.sources import DataSource
@@ -87,7 +88,9 @@ class Trainer(TrainerSettings, TrainerFacts):
         gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` for no clipping.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
         log_every_n_steps: The number of optimizer steps between two calls of the loggers.
-        logger: Where metrics go: an object with a method ``log_metrics(metrics, step)``, or a list of such objects.
+        logger: Where metrics go: a name such as ``"csv"``, an object of a class in :mod:`core.loggers` or with a method
+            ``log_metrics(metrics, step)``, or a list of both; ``False`` for nowhere. By default, TensorBoard's files if
+            tensorboard is installed, otherwise a CSV file, in ``core_logs/version_<n>`` in ``default_root_dir``.
         callbacks: A :class:`core.Callback`, or a list of them, called in this order. Each :class:`ModelCheckpoint` is
             called after all others, so its checkpoints contain what they did.
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
@@ -128,7 +131,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str = "norm",
         log_every_n_steps: int = 50,
-        logger: Logger | Sequence[Logger] | None = None,
+        logger: Any = None,
         callbacks: Callback | Sequence[Callback] | None = None,
         enable_checkpointing: bool = True,
         enable_progress_bar: bool | None = None,
@@ -170,7 +173,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         self._check_clipping(self.settings)
         self.progress = Progress()
         """The position of the running or the last ``fit``."""
-        self.metric_log = MetricLog([] if fast_dev_run else all_loggers(logger))
+        self.metric_log = MetricLog(read_loggers(False if fast_dev_run else logger, self.settings.default_root_dir))
         """Everything that the module logs goes through this object."""
         self.callbacks = all_callbacks(callbacks, self.settings)
         self.datamodule: DataModule | None = None
@@ -333,6 +336,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         outcome.restore(module, self.metric_log, self.callbacks)
         if outcome.finished is not None:
             self._finished = attrs.evolve(outcome.finished, module=module)
+        self.metric_log.adopt_versions(outcome.logger_versions)
         return outcome.returned
 
     def _change_setting(self, name: str, value: Any) -> None:

@@ -272,6 +272,7 @@ for accelerator in ("cpu", "auto"):
     before = model.layer.weight.detach().clone()
     Trainer(
         accelerator=accelerator, devices=1, max_epochs=1, enable_progress_bar=False, enable_checkpointing=False,
+        logger=False,
         default_root_dir=sys.argv[1],
     ).fit(model, data)
     assert not torch.equal(before, model.layer.weight.detach().cpu())

@@ -79,7 +79,9 @@ def test_a_configure_ddp_that_sets_the_model() -> None:
             self.model = Wrapped(self.model)
 
     strategy = CustomDDPStrategy()
-    trainer = Trainer(accelerator="cpu", strategy=strategy, max_steps=1, enable_checkpointing=False, callbacks=Look())
+    trainer = Trainer(
+        accelerator="cpu", strategy=strategy, max_steps=1, enable_checkpointing=False, logger=False, callbacks=Look()
+    )
     trainer.fit(Small(), DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=4))
     assert found == [Wrapped]
     with pytest.raises(ConfigurationError, match=r"strategy\.model: there is none\. Read it"):

@@ -60,10 +60,11 @@ class Regression(Module):
 
 
 def quiet(**settings: Any) -> Trainer:
-    """A Trainer on one process without bar, checkpoints and sanity check, unless ``settings`` say otherwise."""
+    """A Trainer on one process without bar, checkpoints, loggers and sanity check, unless ``settings`` say so."""
     defaults: dict[str, Any] = {
         "enable_progress_bar": False,
         "enable_checkpointing": False,
+        "logger": False,
         "num_sanity_val_steps": 0,
     }
     return Trainer(accelerator="cpu", devices=1, **{**defaults, **settings})

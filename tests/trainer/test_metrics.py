@@ -120,25 +120,25 @@ def test_loggers_are_called_every_n_steps_and_at_an_epochs_end() -> None:
     trainer.fit(Logs(on_epoch=True), batches(), batches())
     mean = pytest.approx(REDUCED["mean"])
     assert first.calls == [
-        (2, {"value_step": -2.0}),
-        (4, {"value_step": 0.25}),
-        (4, {"value": mean}),
-        (4, {"value_epoch": mean}),
-        (6, {"value_step": -2.0}),
-        (8, {"value_step": 0.25}),
-        (8, {"value": mean}),
-        (8, {"value_epoch": mean}),
+        (1, {"value_step": -2.0, "epoch": 0}),
+        (3, {"value_step": 0.25, "epoch": 0}),
+        (3, {"value": mean, "epoch": 0}),
+        (3, {"value_epoch": mean, "epoch": 0}),
+        (5, {"value_step": -2.0, "epoch": 1}),
+        (7, {"value_step": 0.25, "epoch": 1}),
+        (7, {"value": mean, "epoch": 1}),
+        (7, {"value_epoch": mean, "epoch": 1}),
     ]
     assert second.calls == first.calls
     assert second.calls[0][1] is not first.calls[0][1]
-    assert all(type(value) is float for _, metrics in first.calls for value in metrics.values())
+    assert all(type(value) in (float, int) for _, metrics in first.calls for value in metrics.values())
 
 
 def test_loggers_count_optimizer_steps() -> None:
     """With two batches a step there are two steps, and the value is the last batch's."""
     sent = Sent()
     quiet(max_epochs=1, log_every_n_steps=1, logger=sent, accumulate_grad_batches=2).fit(Logs(), batches())
-    assert sent.calls == [(1, {"value": -2.0}), (2, {"value": 0.25})]
+    assert sent.calls == [(0, {"value": -2.0, "epoch": 0}), (1, {"value": 0.25, "epoch": 0})]
 
 
 def test_the_newest_value_is_there_at_once() -> None:
@@ -260,7 +260,9 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
         ("validate", {**evaluated, **ends[0]}),
         ("train", {**evaluated, **ends[1]}),
     ]
-    assert sent.calls == [(1, evaluated), (1, ends[0]), (2, evaluated), (2, ends[1])]
+    assert sent.calls == [
+        (epoch, {**values, "epoch": epoch}) for epoch in range(2) for values in (evaluated, ends[epoch])
+    ]
     assert trainer.prog_bar_metrics == set(evaluated)
     assert quiet().validate(LogsInHooks(), rows) == evaluated
 
@@ -305,9 +307,7 @@ def test_logging_where_nothing_is_running(hook: str) -> None:
         pass
 
     setattr(Early, hook, lambda self: self.log("x", 1.0))
-    with pytest.raises(
-        ConfigurationError, match=r"log\('x'\): no epoch or evaluation is running.*on_train_epoch_start"
-    ):
+    with pytest.raises(ConfigurationError, match=r"log\('x'\): no epoch or evaluation is running.*on_train_start"):
         quiet(max_epochs=1).fit(Early(), [(torch.ones(2, 6), torch.ones(2, 1))])
     with pytest.raises(ConfigurationError, match="no Trainer is running this module"):
         Early().log("x", 1.0)
@@ -343,8 +343,8 @@ def test_values_of_an_epochs_end_are_sent_once() -> None:
     trainer = quiet(max_epochs=3, log_every_n_steps=2, logger=sent, callbacks=OfCallback())
     trainer.fit(EndOfEpoch(), loader(10))
     assert sent.calls == [
-        (step, {name: float(value)})
-        for step, at in ((5, 0), (10, 1), (15, 2))
+        (step, {name: float(value), "epoch": at})
+        for step, at in ((4, 0), (9, 1), (14, 2))
         for name, value in (("epoch", at), ("seen", at + 10))
     ]
     assert float(trainer.callback_metrics["epoch"]) == 2
@@ -372,4 +372,4 @@ def test_step_values_end_with_their_epoch() -> None:
 
     sent = Sent()
     quiet(max_epochs=2, log_every_n_steps=1, logger=sent).fit(Once(), loader(25))
-    assert sent.calls == [(1, {"value": 0.0}), (2, {"value": 1.0})]
+    assert sent.calls == [(0, {"value": 0.0, "epoch": 0}), (1, {"value": 1.0, "epoch": 0})]

@@ -75,7 +75,7 @@ def test_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             seen.append((self.current_epoch, self.global_step))
             assert self.trainer.is_global_zero
-            assert torch.equal(self.all_gather(torch.tensor(5)), torch.tensor([5]))
+            assert torch.equal(self.all_gather(torch.tensor(5)), torch.tensor(5))
             self.print("step", batch_idx)
             return super().training_step(batch, batch_idx)
 

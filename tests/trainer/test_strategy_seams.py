@@ -79,7 +79,12 @@ class OwnTrainingStep(Noting):
 
 
 def trainer(strategy: Noting | str, **settings: Any) -> Trainer:
-    defaults: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "max_epochs": 1}
+    defaults: dict[str, Any] = {
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+        "logger": False,
+        "max_epochs": 1,
+    }
     return Trainer(strategy=strategy, devices=1, **{**defaults, **settings})
 
 
@@ -160,7 +165,9 @@ def test_the_end_of_a_step_makes_the_loss() -> None:
         torch.manual_seed(0)
         module = make()
         trained.append(module)
-        trainer = Trainer(accelerator="cpu", max_epochs=1, enable_progress_bar=False, enable_checkpointing=False)
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=1, enable_progress_bar=False, enable_checkpointing=False, logger=False
+        )
         trainer.fit(module, loader())
     torch.testing.assert_close(trained[1].state_dict(), trained[0].state_dict())
 

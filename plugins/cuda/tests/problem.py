@@ -18,6 +18,7 @@ OPTIONS: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_checkpointing": False,
     "num_sanity_val_steps": 0,
+    "logger": False,
 }
 
 

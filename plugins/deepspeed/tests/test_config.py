@@ -326,6 +326,7 @@ def fit(config: dict[str, Any], tmp_path: Path, **options: Any) -> core.Trainer:
         max_epochs=1,
         enable_progress_bar=False,
         enable_checkpointing=False,
+        logger=False,
         default_root_dir=tmp_path,
         **options,
     )

@@ -13,6 +13,7 @@ from core import Module
 from core.callbacks import Callback
 
 OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "num_sanity_val_steps": 0}
+OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -16,7 +16,12 @@ from core import Module
 _BATCH = 8
 _EPOCHS = 2
 
-OPTIONS: dict[str, Any] = {"max_epochs": _EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
+OPTIONS: dict[str, Any] = {
+    "max_epochs": _EPOCHS,
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "logger": False,
+}
 """What every Trainer here is given."""
 
 

@@ -27,6 +27,7 @@ trainer = Trainer(
     max_epochs=1,
     accumulate_grad_batches=2,
     enable_checkpointing=False,
+    logger=False,
     enable_progress_bar=False,
 )
 trainer.fit(Skipping(), DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4))

@@ -35,6 +35,7 @@ def main() -> None:
         max_epochs=EPOCHS,
         enable_progress_bar=False,
         enable_checkpointing=False,
+        logger=False,
     )
     trainer.fit(module, shuffled())
     assert trainer.global_step == 50

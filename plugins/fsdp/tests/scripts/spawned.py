@@ -12,7 +12,7 @@ from core.strategies import DDPStrategy
 if __name__ == "__main__":
     said = {}
     for name, kind in {"ddp": DDPStrategy, "fsdp": FSDPStrategy}.items():
-        teacher = trainer(kind(start_method="spawn"), 2, name, epochs=1, enable_checkpointing=False)
+        teacher = trainer(kind(start_method="spawn"), 2, name, epochs=1, enable_checkpointing=False, logger=False)
         lesson = Lesson()
         teacher.fit(lesson, data(16, 1))
         state = {key: (str(tensor.device), tensor.double().sum().item()) for key, tensor in lesson.state_dict().items()}

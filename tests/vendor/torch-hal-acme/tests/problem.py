@@ -12,7 +12,12 @@ from core import Module
 
 BATCH = 8
 EPOCHS = 2
-OPTIONS: dict[str, Any] = {"max_epochs": EPOCHS, "enable_progress_bar": False, "enable_checkpointing": False}
+OPTIONS: dict[str, Any] = {
+    "max_epochs": EPOCHS,
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "logger": False,
+}
 
 
 def data() -> TensorDataset:

@@ -17,7 +17,7 @@ from core import Runtime, Trainer
 from core.strategies import DDPStrategy
 
 NAME, FILE = sys.argv[1:]
-QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "max_epochs": 2}
+QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False, "max_epochs": 2}
 HALVED = partial(torch.optim.lr_scheduler.LambdaLR, lr_lambda=lambda step: 0.9**step)
 
 

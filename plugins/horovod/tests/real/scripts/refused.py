@@ -25,7 +25,12 @@ def refused(name: str, work: Any) -> None:
 
 def accumulating(**options: Any) -> None:
     """Accumulation said in two ways that differ."""
-    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "max_epochs": 1}
+    quiet: dict[str, Any] = {
+        "enable_progress_bar": False,
+        "enable_checkpointing": False,
+        "logger": False,
+        "max_epochs": 1,
+    }
     strategy = HorovodStrategy(backward_passes_per_step=3)
     trainer = Trainer(accelerator="cpu", strategy=strategy, accumulate_grad_batches=2, **quiet)
     trainer.fit(Classifier(), loader())

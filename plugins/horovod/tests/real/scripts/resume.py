@@ -31,6 +31,7 @@ trainer = Trainer(
     max_epochs=epochs,
     enable_progress_bar=False,
     enable_checkpointing=False,
+    logger=False,
     callbacks=[Keep()],
 )
 module = Classifier()

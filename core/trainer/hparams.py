@@ -1,0 +1,245 @@
+"""Hyperparameters: the arguments of a Module's or DataModule's constructor, kept in checkpoints and sent to loggers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from core.checkpoints.weights_only import refuse_unreadable
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["AttributeDict", "HyperParameters", "hyperparameters_of", "merged_hyperparameters"]
+
+
+class AttributeDict(dict[str, Any]):
+    """A dict whose items are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, list(self))}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        try:
+            del self[name]
+        except KeyError:
+            raise AttributeError(f"there is no hyperparameter {name!r}") from None
+
+    def __repr__(self) -> str:
+        return "\n".join(f'"{name}": {value}' for name, value in sorted(self.items(), key=lambda item: str(item[0])))
+
+
+class HyperParameters:
+    """What a Module and a DataModule have in common: :meth:`save_hyperparameters` and :attr:`hparams`."""
+
+    _hparams: AttributeDict | None = None
+    _hparams_initial: AttributeDict | None = None
+    _hparams_name: str | None = None
+    """The argument of the constructor that took all of the hyperparameters as one object."""
+    _logs_hyperparameters: bool = False
+
+    def save_hyperparameters(
+        self,
+        *args: Any,
+        ignore: str | Sequence[str] | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
+    ) -> None:
+        """Keep the arguments of the constructor as :attr:`hparams`; call it in ``__init__``.
+
+        They are written into checkpoints, so that ``load_from_checkpoint`` can create the object without them, and
+        sent to the loggers. If a base class calls this, the arguments of the subclass are kept as well.
+
+        Args:
+            *args: Names of arguments, if not all; or one object that holds all hyperparameters: a mapping, an argparse
+                namespace or a dataclass.
+            ignore: Names of arguments to leave out.
+            frame: The frame of the constructor; the caller's by default.
+            logger: Whether to send them to the loggers.
+
+        Raises:
+            ConfigurationError: There is no argument of a name.
+            WrongTypeError: An object holds no named values.
+        """
+        caller = frame
+        if caller is None:
+            current = inspect.currentframe()
+            caller = None if current is None else current.f_back
+        given = {} if caller is None else _constructor_arguments(self, caller)
+        left_out = [ignore] if isinstance(ignore, str) else list(ignore or ())
+        owner: Any = self
+        if dataclasses.is_dataclass(owner) and not given:  # its __init__ has ended when __post_init__ calls this
+            given = {field.name: getattr(owner, field.name) for field in dataclasses.fields(owner) if field.init}
+        for name in left_out:
+            given.pop(name, None)
+        if all(isinstance(item, str) for item in args):
+            chosen = _named(self, args, given) if args else given
+        elif len(args) == 1:
+            chosen = _content(args[0])
+            self._hparams_name = next((name for name, value in given.items() if value is args[0]), None)
+        else:
+            raise WrongTypeError(
+                f"save_hyperparameters: {args!r} must be names of arguments, or one object with all hyperparameters."
+            )
+        self._logs_hyperparameters = logger
+        self.hparams.update(chosen)
+        for name in left_out:
+            self.hparams.pop(name, None)
+        self._hparams_initial = _copied(self.hparams)
+
+    @property
+    def hparams(self) -> AttributeDict:
+        """The hyperparameters; items may be read as attributes, and changed."""
+        if self._hparams is None:
+            self._hparams = AttributeDict()
+        return self._hparams
+
+    @property
+    def hparams_initial(self) -> AttributeDict:
+        """A copy of the hyperparameters as they were saved."""
+        return AttributeDict() if self._hparams_initial is None else _copied(self._hparams_initial)
+
+
+def saved_hyperparameters(owner: HyperParameters) -> dict[str, Any]:
+    """The hyperparameters as plain data for a checkpoint; what could not be read back is left out, with a warning."""
+    plain, left_out = {}, []
+    for name, value in (owner._hparams or {}).items():
+        value = _plain(value)
+        try:
+            refuse_unreadable(value)
+        except CheckpointError:
+            left_out.append(name)
+        else:
+            plain[name] = value
+    if left_out and left_out != getattr(owner, "_hparams_left_out", None):
+        owner.__dict__["_hparams_left_out"] = left_out  # warn once, not with each checkpoint
+        logger.warning(
+            "%s: the hyperparameters %s are not in the checkpoint, since torch.load(weights_only=True) could not read "
+            "them. Pass them to load_from_checkpoint, or leave them out: save_hyperparameters(ignore=%r)",
+            type(owner).__name__,
+            quoted(left_out),
+            left_out,
+        )
+    return plain
+
+
+def hyperparameters_of(module: HyperParameters, datamodule: HyperParameters | None) -> dict[str, Any]:
+    """The parts of a checkpoint that ``load_from_checkpoint`` reads, by key."""
+    parts: dict[str, Any] = {}
+    for owner, prefix in ((module, ""), (datamodule, "datamodule_")):
+        if owner is not None and owner._hparams:
+            parts[f"{prefix}hyper_parameters"] = saved_hyperparameters(owner)
+            if owner._hparams_name is not None:
+                parts[f"{prefix}hparams_name"] = owner._hparams_name
+    return parts
+
+
+def merged_hyperparameters(module: Any, datamodule: Any) -> dict[str, Any] | None:
+    """What loggers get: the hyperparameters of the Module and the DataModule; ``None`` if neither has saved any.
+
+    Raises:
+        ConfigurationError: Both have one of the same name with different values.
+    """
+    sources = [
+        owner.hparams_initial
+        for owner in (module, datamodule)
+        if getattr(owner, "_logs_hyperparameters", False) and owner._hparams_initial is not None
+    ]
+    if not sources:
+        return None
+    if len(sources) == 2:
+        first, second = sources
+        differing = [name for name in first.keys() & second.keys() if not _same(first[name], second[name])]
+        if differing:
+            raise ConfigurationError(
+                f"save_hyperparameters: the Module and the DataModule have different values for "
+                f"{quoted(sorted(differing))}. Rename them in one of the two, or pass logger=False to its "
+                "save_hyperparameters."
+            )
+    return {name: value for source in sources for name, value in source.items()}
+
+
+def _constructor_arguments(owner: Any, frame: FrameType) -> dict[str, Any]:
+    """The arguments of ``owner``'s constructors that are running: those of subclasses count, base classes' too."""
+    found: dict[str, Any] = {}
+    for running in _outwards(frame):
+        code = running.f_code
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if code.co_name != "__init__" or not names or running.f_locals.get(names[0]) is not owner:
+            continue
+        values = {name: running.f_locals[name] for name in names[1:] if name in running.f_locals}
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            position = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+            values |= running.f_locals.get(code.co_varnames[position], {})
+        found |= values  # the outer frame is the subclass's
+    return found
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _named(owner: Any, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    for name in names:
+        if name not in given:
+            raise ConfigurationError(
+                f"save_hyperparameters({name!r}): {type(owner).__name__}.__init__ has no argument {name!r}."
+                f"{nearest(name, list(given))} Arguments: {quoted(given)}."
+            )
+    return {name: given[name] for name in names}
+
+
+def _content(given: Any) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return dict(given)
+    if isinstance(given, Namespace):
+        return dict(vars(given))
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+    raise WrongTypeError(
+        f"save_hyperparameters: {given!r} of type {type(given).__name__} holds no named values. Pass names of "
+        "arguments, a mapping, an argparse.Namespace or a dataclass."
+    )
+
+
+def _copied(values: AttributeDict) -> AttributeDict:
+    """A deep copy; values that cannot be copied are shared."""
+    result = AttributeDict()
+    for name, value in values.items():
+        try:
+            result[name] = copy.deepcopy(value)
+        except Exception:  # noqa: BLE001 - whatever an object raises that does not let itself be copied
+            result[name] = value
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with mappings of any kind as dicts."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except (TypeError, ValueError, RuntimeError):  # arrays and tensors of several elements
+        return False
