@@ -60,7 +60,7 @@ class Regression(Module):
 
 
 def quiet(**settings: Any) -> Trainer:
-    """A Trainer on one process without bar, checkpoints, loggers and sanity check, unless ``settings`` say so."""
+    """A Trainer on one process without bar, checkpoints, loggers or sanity check; ``settings`` change that."""
     defaults: dict[str, Any] = {
         "enable_progress_bar": False,
         "enable_checkpointing": False,
