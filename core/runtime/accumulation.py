@@ -118,8 +118,8 @@ class Window:
         """End the micro-batch."""
         self.is_inside, self.has_gradients, self._models = False, True, ()
 
-    def divided(self, loss: Tensor) -> Tensor:
-        """A loss as its share of the mean over the window.
+    def plain_divisor(self) -> int:
+        """What a loss is divided by, to be its share of the mean over the window.
 
         Raises:
             ConfigurationError: An earlier loss of the window was given with ``num_items``.
@@ -127,7 +127,7 @@ class Window:
         if self._divisor is not None:
             raise _mixed()
         self._has_plain = True
-        return loss / self.size if self.size > 1 else loss
+        return self.size
 
     def weighted(self, loss: Tensor, num_items: int | Tensor, strategy: Strategy) -> Tensor:
         """A sum of losses as its share of the mean over all items of the window, in all processes.

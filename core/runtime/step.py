@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
+from core.strategies.step import tensor_backward
 
 __all__ = ["StepParts"]
 
@@ -26,6 +28,7 @@ class StepParts(Synchronization):
 
     def _bind_step(self) -> None:
         self._native_backward = self._strategy.make_backward()
+        self._first_gradients: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self._loss_divisor = self._gradient_state.num_steps
 
     def _unbind_step(self) -> None:
@@ -54,8 +57,20 @@ class StepParts(Synchronization):
         if num_items is not None:
             loss = self._window.weighted(loss, num_items, self._strategy)
         elif self._loss_divisor > 1:
-            loss = self._window.divided(loss) if self._window.is_inside else loss / self._loss_divisor
+            divisor = self._window.plain_divisor() if self._window.is_inside else self._loss_divisor
+            if native is tensor_backward and type(loss) is Tensor and not (loss.dim() or args or kwargs):
+                native(loss, self._first_gradient(loss, divisor))
+                return
+            loss = loss / divisor
         native(loss, *args, **kwargs)
+
+    def _first_gradient(self, loss: Tensor, divisor: int) -> Tensor:
+        """The gradient of ``loss / divisor``, a scalar: where its backward pass begins, without computing it."""
+        key = divisor, loss.dtype, loss.device
+        gradient = self._first_gradients.get(key)
+        if gradient is None:
+            gradient = self._first_gradients[key] = torch.ones_like(loss, requires_grad=False) / divisor
+        return gradient
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
