@@ -11,6 +11,7 @@ from core.checkpoints.find import is_committed, latest, read_manifest
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.sharded import ShardedCheckpointIO
 from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from core.checkpoints.untrusted import refuse_code
 from core.checkpoints.weights_only import refuse_unreadable
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "locate",
     "read_manifest",
     "read_shard",
+    "refuse_code",
     "refuse_unreadable",
     "remove_committed",
     "run_on_each_rank",

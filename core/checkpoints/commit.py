@@ -5,12 +5,14 @@ A rename cannot replace a directory: an existing one is first set aside under a 
 the new one is in place::
 
     .core-tmp-<host>+<random>/NAME     written and synced            load(NAME) -> old
-    NAME -> .NAME.core-old             the old one is set aside      load(NAME) -> old, from .NAME.core-old
+    NAME -> .core-old/NAME             the old one is set aside      load(NAME) -> old, from .core-old/NAME
     .core-tmp-.../NAME -> NAME         the new one is committed      load(NAME) -> new
-    .NAME.core-old -> .core-tmp-.../   and is deleted from there
+    .core-old/NAME -> .core-tmp-.../   and is deleted from there
 
 So a directory with either name is always complete, even if the process or the machine dies between two steps. A staging
 directory is locked while its process lives; the next save in the same place deletes those that are not locked.
+
+Only the files that a manifest lists are deleted. Others that someone put next to them stay, in the new checkpoint.
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from core.checkpoints.manifest import FILE_NAME, is_checkpoint
+from core.checkpoints.manifest import FILE_NAME, is_checkpoint, is_damaged, listed_files, number
 from core.errors import CheckpointError, WrongTypeError
 
 if sys.platform != "win32":
@@ -38,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _STAGE = ".core-tmp-"
 _ASIDE = ".core-old"
+"""The directory for checkpoints that are being replaced."""
 
 
 def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
@@ -58,7 +61,11 @@ def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """The current location of the checkpoint ``path``: there, or set aside by a save that was killed halfway."""
+    """The current location of the checkpoint ``path``: there, or set aside by a save that was killed halfway.
+
+    Raises:
+        CheckpointError: There can be no file with this path.
+    """
     target = _target(path)
     aside = _aside(target)
     return aside if not os.path.lexists(target) and os.path.lexists(aside) else target
@@ -66,16 +73,21 @@ def locate(path: str | os.PathLike[str]) -> Path:
 
 def set_aside_names(directory: Path) -> list[str]:
     """Names in ``directory`` whose checkpoint was set aside; there may be no newer one."""
-    return [name[1 : -len(_ASIDE)] for name in os.listdir(directory) if name.startswith(".") and name.endswith(_ASIDE)]
+    try:
+        return os.listdir(directory / _ASIDE)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def remove_committed(path: str | os.PathLike[str]) -> None:
     """Remove the file or checkpoint directory at ``path``, if it exists. Does not follow links.
 
+    Files in the directory that the manifest does not list stay there.
+
     Raises:
         CheckpointError: It cannot be removed, or is a directory that is not a checkpoint.
     """
-    target = _target(path)
+    target = _own(_target(path))
     try:
         _refuse_foreign(target)
         # The one set aside goes first: it would be found again after its successor is removed.
@@ -83,27 +95,46 @@ def remove_committed(path: str | os.PathLike[str]) -> None:
         if not present:
             return
         with _staging(target.parent) as stage:
-            for number, item in enumerate(present):
-                os.rename(item, stage / str(number))
+            for place, item in enumerate(present):
+                _take_away(item, stage, str(place))
+            _remove_empty(target.parent / _ASIDE)
             _sync(target.parent)
     except OSError as error:
         raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.") from error
 
 
+def _take_away(item: Path, stage: Path, name: str) -> None:
+    """Move ``item`` into ``stage``, except for files that are not the checkpoint's."""
+    foreign = _foreign_files(item)
+    if not foreign:
+        os.rename(item, stage / name)
+        return
+    _log.warning("%s was removed; files that do not belong to the checkpoint stay there: %s", item, foreign[:10])
+    (stage / name).mkdir()
+    os.rename(item / FILE_NAME, stage / name / FILE_NAME)  # from here on, it is not a checkpoint
+    for entry in os.listdir(item):
+        if not any(Path(file).parts[0] == entry for file in foreign):
+            os.rename(item / entry, stage / name / entry)
+
+
 @contextmanager
 def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
-    target = _target(path)
+    target = _own(_target(path))
     try:
         _make_directories(target.parent)
         _refuse_foreign(target)
         _delete_abandoned(target.parent)
         with _staging(target.parent) as stage:
+            if os.path.lexists(target):
+                _retire(target, stage, "rest")  # what a save that was killed did not get to
             staged = stage / target.name
             if directory:
                 staged.mkdir()
             yield staged
             if directory and not is_checkpoint(staged):
                 raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
+            if directory:
+                number(staged, target.parent)
             _sync_tree(staged)
             _take_place(staged, target)
             _retire(target, stage)
@@ -117,8 +148,8 @@ def _take_place(staged: Path, target: Path) -> None:
     set_aside = os.path.lexists(target) and (_is_directory(staged) or _is_directory(target))
     if set_aside:
         if os.path.lexists(aside):
-            os.rename(aside, staged.with_name(f"{target.name}.stale"))
-        os.rename(target, aside)
+            os.rename(aside, staged.with_name(_other_name(target, "stale")))
+        _set_aside(target, aside)
     try:
         os.replace(staged, target)
     except BaseException:
@@ -128,14 +159,73 @@ def _take_place(staged: Path, target: Path) -> None:
     _sync(target.parent)
 
 
-def _retire(target: Path, stage: Path) -> None:
+def _set_aside(target: Path, aside: Path) -> None:
+    while True:
+        with suppress(FileExistsError):
+            aside.parent.mkdir()
+        try:
+            os.rename(target, aside)
+        except FileNotFoundError:
+            if os.path.lexists(target) and not aside.parent.exists():
+                continue  # another save has removed the empty directory
+            raise
+        return
+
+
+def _retire(target: Path, stage: Path, name: str = "old") -> None:
     """Move the previous checkpoint to where it is deleted. The new one is committed: a failure here is only logged."""
     aside = _aside(target)
-    if os.path.lexists(aside):
-        try:
-            os.rename(aside, stage / f"{target.name}.old")
-        except OSError as error:
-            _log.warning("could not remove %s, which a newer checkpoint replaced: %s", aside, error)
+    try:
+        if os.path.lexists(aside):
+            _carry_over(aside, target)
+            os.rename(aside, stage / _other_name(target, name))
+        _remove_empty(aside.parent)
+    except OSError as error:
+        _log.warning("could not remove %s, which a newer checkpoint replaced: %s", aside, error)
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """Move the files that are not the old checkpoint's into the new one, where none has the same name."""
+    for name in _foreign_files(old):
+        if not _is_directory(new):
+            _keep(old)
+            return
+        if not os.path.lexists(new / name):
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(old / name, new / name)
+
+
+def _foreign_files(directory: Path) -> list[str]:
+    """The files in a checkpoint's directory that its manifest does not list, relative to it."""
+    if not _is_directory(directory) or (listed := listed_files(directory)) is None:
+        return []
+    found = []
+    for folder, folders, files in os.walk(directory):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        found += [os.path.relpath(os.path.join(folder, name), directory) for name in (*files, *links)]
+    return sorted({name for name in found if Path(name).as_posix() not in listed})
+
+
+def _keep(directory: Path) -> Path:
+    """Give ``directory`` another name, under which it stays."""
+    parent = directory.parent if directory.parent.name != _ASIDE else directory.parent.parent
+    short = os.fsdecode(os.fsencode(directory.name)[:200])
+    for count in range(1, 1000):
+        kept = parent / f"{short}.damaged-{count}"
+        if not os.path.lexists(kept):
+            os.rename(directory, kept)
+            return kept
+    raise FileExistsError(f"there are too many copies of {directory}")
+
+
+def _remove_empty(directory: Path) -> None:
+    with suppress(OSError):  # it holds another checkpoint, or does not exist
+        directory.rmdir()
+
+
+def _other_name(target: Path, name: str) -> str:
+    """A name in the staging directory for another directory than the target."""
+    return name if name != target.name else f"{name}er"
 
 
 # -- the staging directory ---------------------------------------------------------------------------------------
@@ -213,6 +303,12 @@ def _target(path: str | os.PathLike[str]) -> Path:
         text = os.fsdecode(path)
     except TypeError:
         raise WrongTypeError(f"path={path!r} must be a string or a path, not {type(path).__name__}.") from None
+    if "\0" in text:
+        raise CheckpointError(f"path={text!r} has a NUL character. Use the path of a file or directory.")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"path={text!r} cannot be the name of a file: {error}.") from None
     if "://" in text:
         raise CheckpointError(f"path={text!r} is a URL. Use a path in a file system of this machine.")
     target = Path(os.path.abspath(text))
@@ -221,8 +317,16 @@ def _target(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def _own(target: Path) -> Path:
+    """Refuse names that the saves of other checkpoints use, and delete."""
+    for name in (target.name, target.parent.name):
+        if name == _ASIDE or (name.startswith(_STAGE) and "+" in name):
+            raise CheckpointError(f"path={str(target)!r}: {name!r} is reserved for torch-hal. Use another name.")
+    return target
+
+
 def _aside(target: Path) -> Path:
-    return target.with_name(f".{target.name}{_ASIDE}")
+    return target.parent / _ASIDE / target.name
 
 
 def _is_directory(path: Path) -> bool:
@@ -230,14 +334,22 @@ def _is_directory(path: Path) -> bool:
 
 
 def _refuse_foreign(target: Path) -> None:
-    """Refuse a directory that is not a checkpoint, unless it is empty: then it is removed."""
-    if _is_directory(target) and not is_checkpoint(target):
-        if os.listdir(target):
-            raise CheckpointError(
-                f"{target} is a directory, but not a checkpoint, and was left unchanged. Choose the path of a "
-                f"checkpoint, or one that does not exist."
-            )
-        target.rmdir()
+    """Refuse a directory that is not a checkpoint, unless it is empty: then it is removed.
+
+    If its manifest is damaged, it is not known to be one: it stays, under another name.
+    """
+    if not _is_directory(target) or is_checkpoint(target):
+        return
+    if is_damaged(target):
+        kept = _keep(target)
+        _log.warning("%s has a damaged %s; it was kept as %s", target, FILE_NAME, kept)
+        return
+    if os.listdir(target):
+        raise CheckpointError(
+            f"{target} is a directory, but not a checkpoint, and was left unchanged. Choose the path of a "
+            f"checkpoint, or one that does not exist."
+        )
+    target.rmdir()
 
 
 def _make_directories(path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.checkpoints.commit import locate, set_aside_names
-from core.checkpoints.manifest import Manifest, NewerFormatError
+from core.checkpoints.manifest import DamagedError, Manifest, NewerFormatError, OlderFormatError
 from core.errors import CheckpointError
 
-__all__ = ["is_committed", "latest", "read_manifest"]
+__all__ = ["is_committed", "latest", "naming_the_newest_whole", "read_manifest"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,28 +42,61 @@ def is_committed(path: str | os.PathLike[str]) -> bool:
 
 
 def latest(directory: str | os.PathLike[str]) -> Path | None:
-    """The checkpoint in ``directory`` that was saved last, by the time in its manifest; ``None`` if there is none.
+    """The checkpoint in ``directory`` that was saved last, by the number in its manifest; ``None`` if there is none.
 
     Anything that is not a committed checkpoint is ignored; a damaged one with a warning in the log.
 
     Raises:
-        CheckpointError: ``directory`` cannot be read, or holds a checkpoint in a newer format, which may be the last.
+        CheckpointError: ``directory`` cannot be read; or the last checkpoint may be one in another format, which this
+            torch-hal does not read.
     """
-    folder = Path(directory)
+    folder = locate(directory)
     try:
         names = {*os.listdir(folder), *set_aside_names(folder)}
     except FileNotFoundError:
         return None
     except OSError as error:
         raise CheckpointError(f"directory={os.fspath(directory)!r} cannot be read: {error}.") from error
-    found: list[tuple[str, str]] = []
+    found: list[tuple[int, str, str]] = []
+    others: list[OlderFormatError | NewerFormatError] = []
     for name in sorted(names):
-        if name.startswith(".") or not locate(folder / name).is_dir():
+        if name.startswith("."):
             continue
         try:
-            found.append((read_manifest(folder / name).saved_at, name))
-        except NewerFormatError:
-            raise
+            if os.path.isdir(locate(folder / name)):
+                manifest = read_manifest(folder / name)
+                found.append((manifest.sequence, manifest.saved_at, name))
+        except (OlderFormatError, NewerFormatError) as error:
+            others.append(error)
         except CheckpointError as error:
             _log.warning("ignored a damaged checkpoint: %s", error)
-    return folder / max(found)[1] if found else None
+    last = max(found, default=None)
+    for other in others:
+        if last is None or (isinstance(other, NewerFormatError) and (other.sequence or last[0]) >= last[0]):
+            raise other
+    return Path(directory) / last[2] if last is not None else None
+
+
+@contextmanager
+def naming_the_newest_whole(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Add to an error about the damaged checkpoint ``path`` which of those in the same directory is whole."""
+    try:
+        yield
+    except DamagedError as error:
+        whole = _newest_whole(locate(path))
+        advice = "" if whole is None else f" The newest whole one in the same directory is {whole}."
+        raise CheckpointError(f"{error}{advice}") from error
+
+
+def _newest_whole(damaged: Path) -> Path | None:
+    found: list[tuple[int, Path, Manifest]] = []
+    for item in damaged.parent.iterdir():
+        with suppress(CheckpointError, OSError):
+            if item != damaged and not item.name.startswith("."):
+                manifest = Manifest.read(item)
+                found.append((manifest.sequence, item, manifest))
+    for _, item, manifest in sorted(found, key=lambda row: row[0], reverse=True):
+        with suppress(CheckpointError, OSError):
+            manifest.verify(item)
+            return item
+    return None

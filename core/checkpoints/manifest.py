@@ -7,30 +7,65 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
+import re
+import stat
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import attrs
 
 from core.errors import CheckpointError
 
-__all__ = ["FORMAT_VERSION", "FileRecord", "Manifest", "NewerFormatError"]
+__all__ = [
+    "FORMAT_VERSION",
+    "DamagedError",
+    "FileRecord",
+    "Manifest",
+    "NewerFormatError",
+    "OlderFormatError",
+    "identity",
+    "is_checkpoint",
+    "is_damaged",
+    "listed_files",
+    "number",
+    "open_file",
+]
 
 FILE_NAME = "manifest.json"
 FORMAT = "torch-hal checkpoint"
-FORMAT_VERSION = 1
-"""The format that this torch-hal writes, and the newest that it reads."""
+FORMAT_VERSION = 2
+"""The format that this torch-hal writes and reads. Version 1 had neither a checksum nor a sequence number."""
 
 _CHUNK = 1 << 20
+_LARGEST = 64 << 20
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_ANY = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What parsing a manifest with arbitrary content may raise."""
 
 
 class NewerFormatError(CheckpointError):
     """A committed checkpoint in a format that a newer torch-hal introduced."""
+
+    sequence: int | None = None
+    """Its sequence number, if the format still has one."""
+
+
+class DamagedError(CheckpointError):
+    """A file of a committed checkpoint is not what was saved."""
+
+
+class _DamagedManifestError(DamagedError):
+    """The manifest's file is not JSON."""
+
+
+class OlderFormatError(CheckpointError):
+    """A checkpoint in a format that this torch-hal no longer reads."""
 
 
 @attrs.frozen
@@ -56,8 +91,10 @@ class Manifest:
     """Every file except the manifest, by its name relative to the checkpoint directory."""
     checkpoint_io: str
     """Name of the CheckpointIO that wrote the checkpoint and can read it."""
+    sequence: int = 0
+    """Counts the saves in the directory that holds the checkpoint; set when the checkpoint is committed."""
     saved_at: str = attrs.field(factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
-    """Time of the save, in UTC and ISO 8601. Its width is fixed, so that sorting as text sorts by time."""
+    """Time of the save, in UTC and ISO 8601. For people: a clock can be set back."""
     world_size: int | None = None
     """Number of processes that trained."""
     strategy: str | None = None
@@ -106,69 +143,67 @@ class Manifest:
             CheckpointError: There is no manifest, or it is damaged.
         """
         path = directory / FILE_NAME
-        try:
-            content = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
-            ) from None
-        except NotADirectoryError:
-            raise CheckpointError(
-                f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the "
-                f"CheckpointIO that wrote it (checkpoint_io=...)."
-            ) from None
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}.") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: {error}.") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        content = _content(path)
+        if not _is_ours(content):
             raise CheckpointError(f"{path} is not the manifest of a torch-hal checkpoint.")
         return cls._parse(content, path)
 
     @classmethod
     def _parse(cls, content: dict[str, Any], path: Path) -> Manifest:
         try:
-            found = int(content["format_version"])
-            if found > FORMAT_VERSION:
-                raise NewerFormatError(
-                    f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
-                    f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
-                )
+            _check_version(_number(content["format_version"]), content, path)
+            stated = content.pop("sha256")
+            if content["format"] != FORMAT or stated != _digest(content):
+                raise ValueError("its content does not match its own checksum")
             return cls(
                 files={
-                    _inside(name): FileRecord(int(record["size"]), str(record["sha256"]))
+                    _inside(name): FileRecord(_number(record["size"]), _hexadecimal(record["sha256"]))
                     for name, record in content["files"].items()
                 },
                 checkpoint_io=str(content["checkpoint_io"]),
+                sequence=_number(content["sequence"]),
                 saved_at=str(content["saved_at"]),
                 world_size=content["world_size"],
                 strategy=content["strategy"],
                 versions=dict(content["versions"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
+        except _ANY as error:
+            raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
     def write(self, directory: Path) -> None:
         """Write the manifest into ``directory``."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, **attrs.asdict(self)}
-        (directory / FILE_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps({**content, "sha256": _digest(content)}, indent=2)
+        (directory / FILE_NAME).write_text(text + "\n", encoding="utf-8")
+
+    def check_written_by(self, checkpoint_io: str, file: str, directory: Path) -> None:
+        """Check the name of the CheckpointIO, and that the manifest lists the file that it reads first.
+
+        Raises:
+            CheckpointError: Another CheckpointIO wrote the checkpoint.
+        """
+        if self.checkpoint_io != checkpoint_io:
+            raise CheckpointError(
+                f"{directory} was written with checkpoint_io={self.checkpoint_io!r} and cannot be read with "
+                f"checkpoint_io={checkpoint_io!r}. Set checkpoint_io={self.checkpoint_io!r}."
+            )
+        if file not in self.files:
+            raise CheckpointError(f"{directory} is damaged: its {FILE_NAME} does not list {file}.")
 
     def check_sizes(self, directory: Path) -> None:
         """Check each file's size, without reading the file.
 
         Raises:
-            CheckpointError: A file is missing or has another size.
+            CheckpointError: A file is missing, has another size, or is a link or not a file.
         """
         for name, record in self.files.items():
             path = directory / name
             try:
-                size = path.stat().st_size
+                size = _size(directory, name)
             except OSError as error:
-                raise CheckpointError(f"{path} is missing or cannot be read: {error}.") from error
+                raise DamagedError(f"{path} is missing or cannot be read: {error}.") from error
             if size != record.size:
-                raise CheckpointError(
-                    f"{path} is damaged: it has {size} bytes, but had {record.size} when it was saved."
-                )
+                raise DamagedError(f"{path} is damaged: it has {size} bytes, but had {record.size} when it was saved.")
 
     def verify(self, directory: Path, names: Collection[str] | None = None) -> None:
         """Check each file's size and checksum; if ``names`` is given, only the checksums of those files.
@@ -186,30 +221,185 @@ class Manifest:
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error}.") from error
             if found != record.sha256:
-                raise CheckpointError(
+                raise DamagedError(
                     f"{path} is damaged: its SHA-256 is {found}, but was {record.sha256} when it was saved."
                 )
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading. Does not follow a link, and does not wait for what is not a file, such as a pipe.
+
+    Raises:
+        OSError: It cannot be opened.
+        CheckpointError: It is a link, or not a regular file.
+    """
+    _refuse_irregular(path, os.lstat(path).st_mode)
+    return path.open("rb", buffering=0)
+
+
+def _size(directory: Path, name: str) -> int:
+    """The size of the file ``name``, of which no part of the path within ``directory`` is a link."""
+    path = directory
+    *folders, last = PurePosixPath(name).parts
+    for folder in folders:
+        path = path / folder
+        if stat.S_ISLNK(os.lstat(path).st_mode):
+            raise CheckpointError(f"{path} is a link. A checkpoint has no links; this one was changed.")
+    status = os.lstat(path / last)
+    _refuse_irregular(path / last, status.st_mode)
+    return status.st_size
+
+
+def _refuse_irregular(path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"Is a directory: {path}")
+    kind = "a link" if stat.S_ISLNK(mode) else "not a regular file"
+    raise CheckpointError(f"{path} is {kind}. A checkpoint has only regular files; this one was changed.")
+
+
+def _content(path: Path) -> Any:
+    """The parsed content of a manifest's file.
+
+    Raises:
+        CheckpointError: There is none, or it cannot be parsed.
+    """
+    directory = path.parent
+    try:
+        return _parsed(path)
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
+        ) from None
+    except NotADirectoryError:
+        raise CheckpointError(
+            f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the "
+            f"CheckpointIO that wrote it (checkpoint_io=...)."
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+
+
+def _parsed(path: Path) -> Any:
+    """As :func:`_content`; raises OSError as it is."""
+    with open_file(path) as file:
+        text = file.read(_LARGEST + 1)
+    if len(text) > _LARGEST:
+        raise CheckpointError(f"{path} is damaged: it has more than {_LARGEST} bytes.")
+    try:
+        return json.loads(text)
+    except _ANY as error:
+        raise _DamagedManifestError(f"{path} is damaged: {error}.") from error
+
+
+def _is_ours(content: Any) -> bool:
+    # One flipped bit must not turn a checkpoint into a directory of another program.
+    return isinstance(content, dict) and (
+        content.get("format") == FORMAT or {"files", "checkpoint_io", "saved_at"} <= content.keys()
+    )
+
+
+def _check_version(found: int, content: Mapping[str, Any], path: Path) -> None:
+    if found > FORMAT_VERSION:
+        error = NewerFormatError(
+            f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
+            f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
+        )
+        sequence = content.get("sequence")
+        error.sequence = sequence if isinstance(sequence, int) else None
+        raise error
+    if found < FORMAT_VERSION:
+        raise OlderFormatError(
+            f"{path.parent} has checkpoint format version {found}, which this torch-hal no longer reads: it reads "
+            f"version {FORMAT_VERSION}. Load it with the torch-hal that wrote it (see 'versions' in {path.name})."
+        )
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{str(value)[:50]!r} is not an integer ≥ 0")
+    return value
+
+
+def _hexadecimal(value: Any) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ValueError(f"{str(value)[:100]!r} is not a SHA-256")
+    return value
+
+
+def identity(directory: Path) -> str | None:
+    """Tells a checkpoint from any other, by its manifest; ``None`` if there is no manifest that can be read."""
+    try:
+        with open_file(directory / FILE_NAME) as file:
+            return hashlib.sha256(file.read(_LARGEST)).hexdigest()
+    except (OSError, CheckpointError):
+        return None
+
+
+def number(directory: Path, parent: Path) -> None:
+    """Give the checkpoint in ``directory`` the next sequence number of those in ``parent``.
+
+    Clocks can be set back, so that times do not tell which checkpoint was saved last.
+    """
+    # One that was set aside counts too: the new one replaces it.
+    folders = [parent, parent / ".core-old"]
+    names = [folder / name for folder in folders if folder.is_dir() for name in os.listdir(folder)]
+    numbers = [_sequence(name) for name in names if not name.name.startswith(".core-")]
+    manifest = Manifest._parse(_parsed(directory / FILE_NAME), directory / FILE_NAME)
+    attrs.evolve(manifest, sequence=max(numbers, default=0) + 1).write(directory)
+
+
+def _sequence(directory: Path) -> int:
+    """The sequence number of a checkpoint, also of a damaged one; 0 if there is none."""
+    try:
+        return _number(_parsed(directory / FILE_NAME)["sequence"])
+    except (OSError, CheckpointError, *_ANY):
+        return 0
 
 
 def is_checkpoint(directory: Path) -> bool:
     """Whether ``directory`` is a checkpoint in any format. Other directories are never replaced or removed."""
     try:
-        content = json.loads((directory / FILE_NAME).read_bytes())
-    except (FileNotFoundError, ValueError):
+        return _is_ours(_parsed(directory / FILE_NAME))
+    except (FileNotFoundError, CheckpointError):
         return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+def is_damaged(directory: Path) -> bool:
+    """Whether ``directory`` has a manifest that cannot be parsed, so that no one can tell whose it is."""
+    try:
+        _parsed(directory / FILE_NAME)
+    except _DamagedManifestError:
+        return True
+    except (FileNotFoundError, CheckpointError):
+        return False
+    return False
+
+
+def listed_files(directory: Path) -> set[str] | None:
+    """The names in the manifest of a checkpoint in any format; ``None`` if that cannot be told."""
+    try:
+        return {FILE_NAME, *_parsed(directory / FILE_NAME)["files"]}
+    except (FileNotFoundError, CheckpointError, *_ANY):
+        return None
 
 
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"file name {name!r} is outside of the checkpoint")
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise ValueError(f"file name {name[:100]!r} is outside of the checkpoint")
+    name.encode()  # no lone surrogates
     return name
 
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

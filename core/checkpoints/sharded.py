@@ -16,9 +16,11 @@ from torch import Tensor
 
 from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate, remove_committed
+from core.checkpoints.commit import committed_directory, remove_committed
+from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from core.checkpoints.torch_io import SHARD, read_shard, write_shard
+from core.checkpoints.undisturbed import read_together_undisturbed, read_undisturbed
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, CoreError, WrongTypeError
 from core.nested import map_tensors
@@ -89,9 +91,13 @@ class ShardedCheckpointIO(CheckpointIO):
         def whole(size: torch.Size, dtype: torch.dtype) -> Tensor:
             return torch.empty(size, dtype=dtype)
 
-        directory = locate(path)
-        Manifest.read(directory).verify(directory)
-        loaded = _read(directory, whole)
+        def read(directory: Path) -> dict[str, Any]:
+            manifest = Manifest.read(directory)
+            manifest.verify(directory)
+            return _read(directory, manifest, whole)
+
+        with naming_the_newest_whole(path):
+            loaded = read_undisturbed(path, read)
         if map_location is None:
             return loaded
         moved: dict[str, Any] = map_tensors(lambda tensor: tensor.to(map_location), loaded)
@@ -122,14 +128,14 @@ class ShardedCheckpointIO(CheckpointIO):
             part = torch.empty(shape, dtype=dtype)
             return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
 
-        def verify_share() -> None:
-            manifest = Manifest.read(locate(path))
-            manifest.verify(locate(path), sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()])
+        def verify(directory: Path) -> None:
+            manifest = Manifest.read(directory)
+            manifest.verify(directory, _share(manifest))
 
-        loaded: list[dict[str, Any]] = []
-        run_on_each_rank(verify_share)
-        run_on_each_rank(lambda: loaded.append(_read(locate(path), divided)))
-        return loaded[0]
+        with naming_the_newest_whole(path):
+            return read_together_undisturbed(
+                path, verify, lambda directory: _read(directory, Manifest.read(directory), divided)
+            )
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -224,44 +230,59 @@ def _finish(
     Manifest.describe(checkpoint.get("core"), files, _NAME).write(staged)
 
 
-def _read(directory: Path, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
+def _share(manifest: Manifest) -> list[str]:
+    """The files that this process verifies."""
+    return sorted(manifest.files)[dist.get_rank() :: dist.get_world_size()]
+
+
+def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Any]:
     """The checkpoint in ``directory``; ``target`` makes the tensor that each sharded tensor is read into."""
-    if Manifest.read(directory).checkpoint_io != _NAME:
-        return TorchCheckpointIO().load_checkpoint(directory, "cpu")
+    if manifest.checkpoint_io != _NAME:
+        manifest.check_written_by("torch", SHARD, directory)
+        return read_shard(directory, "cpu")
+    manifest.check_written_by(_NAME, SHARD, directory)
     whole = read_shard(directory, "cpu")
-    content, places = whole["content"], whole["places"]
-    if places:
-        tensors = _read_shards(directory, places.values(), target)
+    try:
+        checkpoint: dict[str, Any] = whole["content"]
+        places = dict(whole["places"])
+        tensors = _read_shards(directory, manifest, set(places.values()), target) if places else {}
         for place, key in places.items():
-            _put(content, place, tensors[key])
-    checkpoint: dict[str, Any] = content
+            _put(checkpoint, place, tensors[key])
+    except CoreError:
+        raise
+    except Exception as error:  # whatever is wrong with the places
+        raise CheckpointError(f"{directory / SHARD} is damaged: {type(error).__name__}: {error}") from error
     return checkpoint
 
 
-def _read_shards(directory: Path, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]) -> dict[str, Tensor]:
+def _read_shards(
+    directory: Path, manifest: Manifest, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]
+) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemReader
-    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 
+    from core.checkpoints.shard_reader import ShardPlanner, ShardReader, read_facts
+
+    content = read_facts(directory, manifest.files)
+    missing = sorted(key for key in keys if key not in content.state_dict_metadata)
+    if missing:
+        raise CheckpointError(f"{directory} is damaged: its shards have no tensor {missing[0]!r}.")
     try:
-        reader = FileSystemReader(directory)
-        facts = reader.read_metadata().state_dict_metadata
         tensors = {}
         for key in keys:
-            fact = facts[key]
-            if not isinstance(fact, TensorStorageMetadata):
-                raise CheckpointError(f"{directory} is damaged: its entry {key!r} is not a tensor.")
+            fact: Any = content.state_dict_metadata[key]
             tensors[key] = target(fact.size, fact.properties.dtype)
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "torch.distributed is disabled", UserWarning
             )  # each process reads by itself
-            load(tensors, storage_reader=reader, no_dist=True)
-    except CoreError:
-        raise
+            load(tensors, storage_reader=ShardReader(directory, content), planner=ShardPlanner(), no_dist=True)
     except (Exception, CheckpointException) as error:
-        raise CheckpointError(f"{directory} cannot be loaded: {type(error).__name__}: {error}") from error
+        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
+        cause = next((failure for failure, _ in failures), error)  # torch adds a traceback to the message
+        if isinstance(cause, CoreError):
+            raise cause from None
+        raise CheckpointError(f"{directory} cannot be loaded: {type(cause).__name__}: {cause}") from error
     return tensors
 
 

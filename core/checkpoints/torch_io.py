@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import torch
 
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate, remove_committed
+from core.checkpoints.commit import committed_directory, remove_committed
+from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.undisturbed import read_undisturbed
+from core.checkpoints.untrusted import load_tensors
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError
 
@@ -51,14 +53,8 @@ class TorchCheckpointIO(CheckpointIO):
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
-        while True:
-            directory = locate(path)
-            before = _identity(directory)
-            try:
-                return _read(directory, map_location)
-            except CheckpointError:
-                if _identity(locate(path)) == before:
-                    raise
+        with naming_the_newest_whole(path):
+            return read_undisturbed(path, lambda directory: _read(directory, map_location))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
@@ -107,11 +103,7 @@ def write_shard(checkpoint: dict[str, Any], file_path: Path, path: str | os.Path
 
 def _read(directory: Path, map_location: Any) -> dict[str, Any]:
     manifest = Manifest.read(directory)
-    if set(manifest.files) != {SHARD}:
-        raise CheckpointError(
-            f"{directory} was written with checkpoint_io={manifest.checkpoint_io!r} and cannot be read with "
-            f"checkpoint_io={_NAME!r}. Set checkpoint_io={manifest.checkpoint_io!r}."
-        )
+    manifest.check_written_by(_NAME, SHARD, directory)
     manifest.verify(directory)
     return read_shard(directory, map_location)
 
@@ -122,19 +114,8 @@ def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
     Raises:
         CheckpointError: It cannot be loaded.
     """
-    try:
-        # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and
-        # fail on a network file system when another host removes it.
-        content: dict[str, Any] = torch.load(directory / SHARD, map_location, weights_only=True, mmap=False)
-    except (pickle.UnpicklingError, RuntimeError, OSError) as error:
-        raise CheckpointError(f"{directory} cannot be loaded with map_location={map_location!r}: {error}") from error
+    path = directory / SHARD
+    content: dict[str, Any] = load_tensors(path, str(path), map_location)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} is damaged: it holds a {type(content).__name__}, not a dict.")
     return content
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """Distinguishes a directory from one that replaced it."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_ctime_ns

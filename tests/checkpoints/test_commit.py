@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import platform
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 
 from core.checkpoints import (
     CheckpointIO,
+    ShardedCheckpointIO,
     TorchCheckpointIO,
     committed_directory,
     committed_file,
@@ -135,13 +138,17 @@ OLD, NEW = {"x": torch.zeros(3)}, {"x": torch.ones(3)}
 def set_aside(path: Path) -> None:
     """What a save leaves that dies after it set the old checkpoint aside."""
     IO.save_checkpoint(OLD, path)
-    path.rename(path.with_name(f".{path.name}.core-old"))
+    aside = path.parent / ".core-old"
+    aside.mkdir()
+    path.rename(aside / path.name)
 
 
 def not_yet_deleted(path: Path) -> None:
     """What a save leaves that dies after its commit, before it deleted the old checkpoint."""
     IO.save_checkpoint({"x": torch.full((3,), 9.0)}, path)
-    path.rename(path.with_name(f".{path.name}.core-old"))
+    aside = path.parent / ".core-old"
+    aside.mkdir()
+    path.rename(aside / path.name)
     IO.save_checkpoint(OLD, path.with_name("other"))
     path.with_name("other").rename(path)
 
@@ -493,7 +500,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
     rename = os.rename
 
     def refuse_old(source: Any, target: Any) -> None:
-        if str(target).endswith(".old"):
+        if os.path.basename(target) == "old":
             fail()
         rename(source, target)
 
@@ -501,5 +508,82 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
     with caplog.at_level(logging.WARNING):
         IO.save_checkpoint(NEW, tmp_path / "c")
     assert found(tmp_path / "c", IO) == "new"
-    assert f"{tmp_path}/.c.core-old" in caplog.text
+    assert f"{tmp_path}/.core-old/c" in caplog.text
     assert "injected" in caplog.text
+
+
+# -- names, and the files of others ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127, "." + "y" * 250, "old", "stale", "rest"])
+def test_any_name_that_a_directory_can_have_is_saved_again(name: str, tmp_path: Path) -> None:
+    """The second and third save set an old checkpoint aside; its name has no room for a suffix."""
+    for value in (OLD, OLD, NEW):
+        IO.save_checkpoint(value, tmp_path / name)
+    assert found(tmp_path / name, IO) == "new"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_save_leaves_checkpoints_with_similar_names_alone(tmp_path: Path) -> None:
+    """Also hidden ones."""
+    names = [".x.core-old", "x.old", ".x", "x.stale", "x.damaged-1"]
+    for name in names:
+        IO.save_checkpoint(OLD, tmp_path / name)
+    for _ in range(2):
+        IO.save_checkpoint(NEW, tmp_path / "x")
+    IO.remove_checkpoint(tmp_path / "x")
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    assert {found(tmp_path / name, IO) for name in names} == {"old"}
+
+
+def strangers_in(path: Path) -> None:
+    (path / "notes.txt").write_text("mine")
+    (path / "more" / "deep").mkdir(parents=True)
+    (path / "more" / "deep" / "figures.csv").write_text("1")
+    (path / "link").symlink_to("/etc")
+
+
+def test_a_strangers_file_beside_the_manifest_stays(tmp_path: Path) -> None:
+    """Through saves over it, one that died included, and after the checkpoint is removed."""
+    path = tmp_path / "c"
+    IO.save_checkpoint(OLD, path)
+    strangers_in(path)
+    for at in range(number_of_steps(lambda: IO.save_checkpoint(OLD, path))):
+        dying(lambda: IO.save_checkpoint(OLD, path), at)
+        IO.save_checkpoint(OLD, path)
+        assert (path / "notes.txt").read_text() == "mine", at
+        assert (path / "more" / "deep" / "figures.csv").read_text() == "1", at
+        assert (path / "link").is_symlink(), at
+    assert os.listdir(tmp_path) == ["c"]
+    IO.save_checkpoint(NEW, path)
+    assert found(path, IO) == "new"
+    IO.remove_checkpoint(path)
+    assert sorted(os.listdir(path)) == ["link", "more", "notes.txt"]
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        IO.save_checkpoint(NEW, path)
+
+
+def test_sharded_reads_beside_a_writer_are_of_one_checkpoint(tmp_path: Path) -> None:
+    """The step is in one file, the tensor in another: both are of the same save, whenever it comes."""
+    script = Path(__file__).parent / "scripts" / "save_shards.py"
+    for value in (1, 2):
+        run_python(script, tmp_path / str(value), value, cwd=tmp_path, warnings="ignore")
+    path = tmp_path / "c"
+    for at in range(60):
+        shutil.copytree(tmp_path / "1", path)
+        with pytest.MonkeyPatch.context() as patch:
+
+            def replace() -> None:
+                path.rename(tmp_path / "gone")
+                shutil.copytree(tmp_path / "2", path)
+
+            steps = Steps(patch, at, replace)
+            read = ShardedCheckpointIO().load_checkpoint(path)
+        assert read["rows"].eq(read["step"]).all(), at
+        replaced = (tmp_path / "gone").exists()
+        shutil.rmtree(path)
+        shutil.rmtree(tmp_path / "gone", ignore_errors=True)
+        if not replaced:
+            break
+    assert at > 5
+    assert len(steps.names) <= at

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest
+from core.checkpoints import manifest as manifest_module
+from core.checkpoints.manifest import is_checkpoint, is_damaged
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
@@ -61,10 +65,11 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
 def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: Path) -> None:
     """After a save that died half-way, the old one still is the latest."""
     save(tmp_path / "c")
-    (tmp_path / "c").rename(tmp_path / ".c.core-old")
+    (tmp_path / ".core-old").mkdir()
+    (tmp_path / "c").rename(tmp_path / ".core-old" / "c")
     assert latest(tmp_path) == tmp_path / "c"
     assert is_committed(tmp_path / "c")
-    assert locate(tmp_path / "c") == tmp_path / ".c.core-old"
+    assert locate(tmp_path / "c") == tmp_path / ".core-old" / "c"
     assert IO.load_checkpoint(tmp_path / "c")["x"].sum() == 10
 
 
@@ -94,3 +99,99 @@ def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=f"{tmp_path}/file.*Not a directory"):
         latest(tmp_path / "file")
+
+
+def test_a_clock_that_was_set_back_does_not_hide_what_was_saved_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of the saves decides, also of those over an existing name."""
+
+    class Earlier(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Earlier:
+            return cls(2000, 1, 1, tzinfo=tz)
+
+    save(tmp_path / "b")
+    save(tmp_path / "c")
+    monkeypatch.setattr(manifest_module, "datetime", Earlier)
+    save(tmp_path / "a")
+    assert read_manifest(tmp_path / "a").saved_at < read_manifest(tmp_path / "b").saved_at
+    assert latest(tmp_path) == tmp_path / "a"
+    save(tmp_path / "b")
+    assert latest(tmp_path) == tmp_path / "b"
+    IO.remove_checkpoint(tmp_path / "b")
+    assert latest(tmp_path) == tmp_path / "a"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[" * 100_000], ids=["empty", "cut", "binary", "deep"])
+def test_a_damaged_manifest_does_not_stop_the_next_save(
+    damage: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The resumed run saves under the same name; what was damaged is kept, since no one can tell whose it is."""
+    save(tmp_path / "good")
+    save(tmp_path / "last")
+    (tmp_path / "last" / "manifest.json").write_bytes(damage)
+    assert latest(tmp_path) == tmp_path / "good"
+    save(tmp_path / "last")
+    assert latest(tmp_path) == tmp_path / "last"
+    assert sorted(os.listdir(tmp_path)) == ["good", "last", "last.damaged-1"]
+    assert "kept as" in caplog.text
+    (tmp_path / "last" / "manifest.json").write_bytes(damage)
+    IO.remove_checkpoint(tmp_path / "last")
+    assert sorted(os.listdir(tmp_path)) == ["good", "last.damaged-1", "last.damaged-2"]
+
+
+def test_every_flipped_bit_of_a_manifest_is_found_or_harmless(tmp_path: Path) -> None:
+    """What can still be read says what was written; the next save works in any case."""
+    save(tmp_path / "c")
+    path = tmp_path / "c" / "manifest.json"
+    written, manifest = path.read_bytes(), read_manifest(tmp_path / "c")
+    unnoticed = 0
+    for place in range(len(written)):
+        changed = bytearray(written)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        try:
+            assert read_manifest(tmp_path / "c") == manifest
+            unnoticed += 1
+        except CheckpointError:
+            assert not is_committed(tmp_path / "c") or b"version" in written[place - 30 : place]
+        assert is_checkpoint(tmp_path / "c") or is_damaged(tmp_path / "c")
+    assert unnoticed < 0.02 * len(written)  # spaces between the values
+
+
+def test_a_checkpoint_in_another_format_matters_only_if_it_may_be_the_last(tmp_path: Path) -> None:
+    """One bad directory among good ones does not stop a run from going on."""
+    save(tmp_path / "old")
+    save(tmp_path / "new")
+    claim_newer_format(tmp_path / "old")
+    assert latest(tmp_path) == tmp_path / "new"
+    claim_newer_format(tmp_path / "new")
+    with pytest.raises(CheckpointError, match="format version 99"):
+        latest(tmp_path)
+
+
+def test_a_bad_directory_is_passed_over(tmp_path: Path) -> None:
+    """Whatever lies in its place."""
+    save(tmp_path / "good")
+    for name, content in (("infinite", '{"format": "torch-hal checkpoint", "format_version": 1e999}'), ("list", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(content)
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / "manifest.json")
+    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert latest(tmp_path) == tmp_path / "good"
+    save(tmp_path / "next")
+    assert latest(tmp_path) == tmp_path / "next"
+
+
+def test_a_checkpoint_with_a_damaged_shard_names_the_newest_whole_one(tmp_path: Path) -> None:
+    """By sizes nothing is wrong with the last; the error of loading it says with which to go on."""
+    for name in ("a", "b", "c"):
+        save(tmp_path / name)
+    for name in ("b", "c"):
+        shard = tmp_path / name / "shard-00000.pt"
+        shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=rf"c/shard-00000.pt is damaged.*The newest whole one .* {tmp_path}/a\."):
+        IO.load_checkpoint(tmp_path / "c")

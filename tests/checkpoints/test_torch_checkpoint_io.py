@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import os
@@ -19,7 +21,8 @@ import pytest
 import torch
 from torch import nn
 
-from core.checkpoints import TorchCheckpointIO, read_manifest
+from core.checkpoints import SHARD, TorchCheckpointIO, is_committed, latest, read_manifest
+from core.consolidate import consolidate
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 IO = TorchCheckpointIO()
@@ -139,7 +142,7 @@ def test_the_manifest_says_what_the_strategy_says_of_the_run(tmp_path: Path) -> 
     run = {"world_size": 4, "strategy": "ddp", "versions": {"torch-hal-acme": "1.2"}, "more": torch.ones(1)}
     IO.save_checkpoint({"core": run}, tmp_path / "c")
     content = json.loads((tmp_path / "c" / "manifest.json").read_text())
-    assert (content["format_version"], content["world_size"], content["strategy"]) == (1, 4, "ddp")
+    assert (content["format_version"], content["world_size"], content["strategy"]) == (2, 4, "ddp")
     assert content["versions"]["torch-hal-acme"] == "1.2"
     assert content["versions"]["torch"] == torch.__version__
     assert content["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -175,10 +178,35 @@ def flip_a_bit(path: Path) -> None:
 
 
 def rewrite(**changes: Any) -> Callable[[Path], None]:
+    """Change a manifest together with its checksum, which the format describes as follows."""
+
     def change(path: Path) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        content = json.loads(path.read_text()) | changes
+        del content["sha256"]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        path.write_text(json.dumps(content | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
 
     return change
+
+
+def become_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def become_link(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def become_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def become_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
@@ -190,10 +218,29 @@ DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("manifest.json", lambda path: os.truncate(path, 0), "manifest.json is damaged"),
     ("manifest.json", lambda path: path.write_bytes(b"\xff\xfe"), "manifest.json is damaged"),
     ("manifest.json", lambda path: path.write_text("[1]"), "manifest.json is not the manifest"),
-    ("manifest.json", rewrite(format="other"), "manifest.json is not the manifest"),
+    ("manifest.json", rewrite(format="other"), "manifest.json is damaged"),
+    ("manifest.json", lambda path: path.write_text('{"format": "other"}'), "manifest.json is not the manifest"),
     ("manifest.json", rewrite(files=None), "manifest.json is damaged"),
     ("manifest.json", rewrite(files={"../x": {"size": 1, "sha256": ""}}), "is outside of the checkpoint"),
-    ("manifest.json", rewrite(format_version=2), "format version 2, and this torch-hal reads versions up to 1"),
+    ("manifest.json", rewrite(files={"a\0b": {"size": 1, "sha256": "0" * 64}}), "is outside of the checkpoint"),
+    ("manifest.json", rewrite(files={"\ud800": {"size": 1, "sha256": "0" * 64}}), "surrogates not allowed"),
+    ("manifest.json", rewrite(files={SHARD: {"size": math.inf, "sha256": "0" * 64}}), "'inf' is not an integer"),
+    ("manifest.json", rewrite(files={SHARD: {"size": -1, "sha256": "0" * 64}}), "'-1' is not an integer"),
+    ("manifest.json", rewrite(files={SHARD: {"size": 1, "sha256": "short"}}), "'short' is not a SHA-256"),
+    ("manifest.json", rewrite(files={}), "does not list shard-00000.pt"),
+    ("manifest.json", rewrite(sequence=1e999), "'inf' is not an integer"),
+    ("manifest.json", rewrite(format_version=1e999), "'inf' is not an integer"),
+    ("manifest.json", rewrite(format_version=3), "format version 3, and this torch-hal reads versions up to 2"),
+    ("manifest.json", rewrite(format_version=1), "format version 1, which this torch-hal no longer reads"),
+    ("manifest.json", lambda path: path.write_text("[" * 100_000 + "]" * 100_000), "manifest.json is damaged"),
+    ("manifest.json", lambda path: path.write_text('{"a":' * 900 + "1" + "}" * 900), "is not the manifest"),
+    ("manifest.json", lambda path: os.truncate(path, 1 << 30), "manifest.json is damaged: it has more than"),
+    ("manifest.json", become_pipe, "manifest.json is not a regular file"),
+    ("manifest.json", become_link, "manifest.json is a link"),
+    ("shard-00000.pt", become_pipe, "shard-00000.pt is not a regular file"),
+    ("shard-00000.pt", become_link, "shard-00000.pt is a link"),
+    ("shard-00000.pt", become_zeros, "shard-00000.pt is a link"),
+    ("shard-00000.pt", become_folder, "shard-00000.pt is missing or cannot be read: .*Is a directory"),
     ("manifest.json", rewrite(files={}, checkpoint_io="sharded"), "Set checkpoint_io='sharded'"),
 ]
 
@@ -205,6 +252,29 @@ def test_what_is_damaged_is_refused(name: str, damage: Callable[[Path], Any], me
     damage(tmp_path / "c" / name)
     with pytest.raises(CheckpointError, match=f"{tmp_path}/c.*{message}"):
         IO.load_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "path", ["a\0b", "\ud800", "a/\ud800/b", "x" * 300, "a\0/b", ".core-old", ".core-tmp-x+y", ".core-old/x"]
+)
+@pytest.mark.parametrize("action", ["save", "load", "remove", "latest", "is_committed", "consolidate"])
+def test_paths_that_no_file_can_have(path: str, action: str, tmp_path: Path) -> None:
+    """NUL, lone surrogates, names that are too long, and those that saves use: an error of ours, or nothing found."""
+    place = f"{tmp_path}/{path}"
+    actions: dict[str, Callable[[], Any]] = {
+        "save": lambda: IO.save_checkpoint({}, place),
+        "load": lambda: IO.load_checkpoint(place),
+        "remove": lambda: IO.remove_checkpoint(place),
+        "latest": lambda: latest(place),
+        "is_committed": lambda: is_committed(place),
+        "consolidate": lambda: consolidate(place),
+    }
+    found: Any = "an error"
+    with contextlib.suppress(CheckpointError):
+        found = actions[action]()
+    assert found in ("an error", None, False)
+    assert found == "an error" or action in ("latest", "is_committed") or (action == "remove" and "core" not in path)
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_is_absent_is_refused(tmp_path: Path) -> None:

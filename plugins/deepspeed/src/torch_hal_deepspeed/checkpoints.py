@@ -27,6 +27,7 @@ from core.checkpoints import (
     committed_directory,
     locate,
     read_shard,
+    refuse_code,
     refuse_unreadable,
     remove_committed,
     run_on_each_rank,
@@ -50,6 +51,19 @@ TAG = "engine"
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer states have the same format."""
+
+
+_PICKLED = frozenset(
+    {
+        "collections.defaultdict",
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.OffloadDeviceEnum",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+    }
+)
+"""What the engine writes into its files in addition to tensors and plain values."""
 
 
 class EngineState:
@@ -249,7 +263,11 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
             f"checkpoint_io={manifest.checkpoint_io!r}."
         )
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    manifest.verify(directory, {SHARD, *sorted(manifest.files)[rank::size]})
+    own = sorted(manifest.files)[rank::size]
+    manifest.verify(directory, {SHARD, *own})
+    for name in own:
+        if name.endswith(".pt") and name != SHARD:
+            refuse_code(directory / name, _PICKLED)  # the engine unpickles whatever it finds
     return {key: SavedEngine.read(value, directory) for key, value in read_shard(directory, map_location).items()}
 
 

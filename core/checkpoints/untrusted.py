@@ -1,0 +1,155 @@
+"""Reading the files of a checkpoint that anyone may have written: they hold data, and never run code."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from core.checkpoints.manifest import open_file
+from core.errors import CheckpointError
+
+__all__ = ["AllowedUnpickler", "load_tensors", "refuse_code", "refuse_compressed"]
+
+_BUILTIN = {
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("builtins", "frozenset"),
+}
+
+
+class AllowedUnpickler(pickle.Unpickler):
+    """An unpickler that makes only objects of the given classes, besides plain values and torch's own small types.
+
+    A pickle calls what it names, and can set attributes of it. So it is given a new stand-in for each name, which makes
+    instances of the class: what the pickle does to a stand-in is gone with it.
+
+    Args:
+        file: Where the pickle is.
+        name: The file's name, for messages.
+        allowed: Functions and classes by module and name.
+    """
+
+    def __init__(self, file: IO[bytes], name: str, allowed: Mapping[tuple[str, str], Callable[..., Any]]) -> None:
+        super().__init__(file)
+        self._name = name
+        self._allowed = allowed
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        """The stand-in for a class, or one of torch's dtypes.
+
+        Raises:
+            CheckpointError: The class is not allowed.
+        """
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        if (module, name) in _BUILTIN:
+            return _stand_in(super().find_class(module, name))
+        if (module, name) in self._allowed:
+            return _stand_in(self._allowed[module, name])
+        raise CheckpointError(
+            f"{self._name} is not read: it contains {module}.{name}, which does not belong in a checkpoint and could "
+            "run code. Load only checkpoints that you trust; this one is damaged or was tampered with."
+        )
+
+
+def _stand_in(made: Callable[..., Any]) -> Any:
+    """A new object that pickle can call, or make instances of; the instances are those of ``made``."""
+    if not isinstance(made, type):
+        return lambda *values: made(*values)
+    kind: type[Any] = made
+
+    class StandIn:
+        def __new__(cls, *values: Any) -> Any:
+            if values or kind.__module__ in ("builtins", "collections"):
+                return kind(*values)
+            return object.__new__(kind)
+
+    return StandIn
+
+
+def load_tensors(file: str | Path | IO[bytes], name: str, map_location: Any = None) -> Any:
+    """As :func:`torch.load` with ``weights_only=True``; refuses files that would unpack to more than their size.
+
+    Args:
+        file: The file, or its path.
+        name: The file's name, for messages.
+        map_location: As in :func:`torch.load`.
+
+    Raises:
+        CheckpointError: The file cannot be loaded.
+    """
+    try:
+        if isinstance(file, str | Path):
+            with open(file, "rb") as opened:
+                return _load(opened, name, map_location)
+        return _load(file, name, map_location)
+    except CheckpointError:
+        raise
+    except Exception as error:
+        # Garbled bytes make torch's unpickler raise almost anything.
+        raise CheckpointError(
+            f"{name} cannot be loaded with map_location={map_location!r}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _load(file: IO[bytes], name: str, map_location: Any) -> Any:
+    refuse_compressed(file, name)
+    # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and fail on
+    # a network file system when another host removes it.
+    return torch.load(file, map_location, weights_only=True, mmap=False)
+
+
+def refuse_code(path: Path, allowed: Collection[str] = ()) -> None:
+    """Refuse a file of :func:`torch.save` whose unpickling calls something that could run code, for engines that do it.
+
+    Args:
+        path: The file.
+        allowed: Classes and functions, such as ``"package.module.Class"``, that it may contain in addition to those
+            that ``torch.load(weights_only=True)`` allows.
+
+    Raises:
+        CheckpointError: The file contains another name, or is damaged.
+    """
+    try:
+        with open_file(path) as file:
+            refuse_compressed(file, str(path))
+            found = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except CheckpointError:
+        raise
+    except Exception as error:  # garbled bytes
+        raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
+    unknown = sorted(set(found) - set(allowed))
+    if unknown:
+        raise CheckpointError(
+            f"{path} is not read: it contains {', '.join(unknown[:5])}, which could run code. If you trust the "
+            "checkpoint, allow the class with torch.serialization.add_safe_globals([...])."
+        )
+
+
+def refuse_compressed(file: IO[bytes], name: str) -> None:
+    """Refuse a file that is not an archive as :func:`torch.save` writes it: its entries as they are, not compressed.
+
+    Raises:
+        CheckpointError: It is another kind of file, or its entries are larger than itself.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{name} is damaged: it is not a file that torch.save has written ({error}).") from error
+    finally:
+        file.seek(0)
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise CheckpointError(
+            f"{name} is not read: it is compressed, and would unpack from {size} to {unpacked} bytes. torch.save "
+            "writes no compressed files; this one is damaged or was tampered with."
+        )

@@ -1,0 +1,272 @@
+"""A checkpoint of anyone's: reading it runs no code, follows no link, and does not fill the memory."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import shutil
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from python_processes import run_python
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from core.checkpoints import FileRecord, Manifest, ShardedCheckpointIO, TorchCheckpointIO, refuse_code
+from core.consolidate import consolidate
+from core.errors import CheckpointError
+
+SCRIPT = Path(__file__).parent / "scripts" / "save_shards.py"
+
+
+class Attack:
+    """What an attacker writes: unpickling it creates a file."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.proof),)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sharded checkpoint as it should be."""
+    folder = tmp_path_factory.mktemp("good")
+    run_python(SCRIPT, folder / "c", 1, cwd=folder, warnings="ignore")
+    return folder / "c"
+
+
+@pytest.fixture
+def checkpoint(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "c"))
+
+
+def forge(directory: Path, name: str, content: bytes) -> None:
+    """Write a file of the checkpoint, and its size and checksum into the manifest: it looks undamaged."""
+    (directory / name).write_bytes(content)
+    seal(directory)
+
+
+def seal(directory: Path) -> None:
+    manifest = Manifest.read(directory)
+    files = {name: FileRecord.of(directory / name) for name in manifest.files}
+    Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(directory)
+
+
+def metadata(directory: Path) -> Any:
+    return pickle.loads((directory / ".metadata").read_bytes())
+
+
+READERS: list[Callable[[Path], Any]] = [lambda path: ShardedCheckpointIO().load_checkpoint(path), consolidate]
+
+
+def test_what_was_saved_is_read(checkpoint: Path) -> None:
+    """The checks let through what belongs there."""
+    read = ShardedCheckpointIO().load_checkpoint(checkpoint)
+    assert torch.equal(read["rows"], torch.ones(40, 25))
+    assert read["step"] == 1
+
+
+@pytest.mark.parametrize("read", READERS, ids=["load_checkpoint", "consolidate"])
+def test_the_metadata_file_runs_no_code(read: Callable[[Path], Any], checkpoint: Path, tmp_path: Path) -> None:
+    """Wherever in it the code is; the error names the file and what it would have called."""
+    content = metadata(checkpoint)
+    for attack in (
+        Attack(tmp_path / "proof"),
+        Metadata({}, storage_data=Attack(tmp_path / "proof")),
+        Metadata(content.state_dict_metadata, planner_data={"x": [Attack(tmp_path / "proof")]}),
+    ):
+        forge(checkpoint, ".metadata", pickle.dumps(attack))
+        with pytest.raises(CheckpointError, match=rf"{checkpoint}/\.metadata is not read: it contains posix\.mkdir"):
+            read(checkpoint)
+    assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"cbuiltins\neval\n(V1\ntR.",
+        b"\x80\x04\x8c\x05torch\x8c\x04load\x93.",
+        b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
+        b"\x80\x04\x8c\x2ctorch.distributed.checkpoint.metadata\x00\x00\x00\x00\x00\x00\x00\x8c\x01x\x93.",
+        b"(ios\nsystem\n.",
+        b"",
+        b".",
+        b"\x80\x04}.",
+        b"\x80\x04" + b"]" * 10000 + b"a" * 9999 + b".",
+    ],
+)
+def test_no_other_pickle_is_read(pickled: bytes, checkpoint: Path) -> None:
+    """Functions, attributes of what is allowed, and rubbish are refused as CheckpointError, which names the file."""
+    forge(checkpoint, ".metadata", pickled)
+    with pytest.raises(CheckpointError, match=r"\.metadata"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+
+
+def test_a_pickle_does_not_change_torchs_classes(checkpoint: Path) -> None:
+    """Setting attributes of an allowed class is the pickle's way around a list of allowed classes."""
+    before = dict(vars(Metadata))
+    name = b"ctorch.distributed.checkpoint.metadata\nMetadata\n"
+    forge(checkpoint, ".metadata", b"\x80\x02" + name + b"(N}X\x07\x00\x00\x00versionX\x03\x00\x00\x00badst\x86b.")
+    with pytest.raises(CheckpointError, match=r"\.metadata"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+    assert dict(vars(Metadata)) == before
+
+
+def test_an_item_that_would_be_unpickled_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """torch unpickles entries that are not tensors."""
+    item = io.BytesIO()
+    torch.save(Attack(tmp_path / "proof"), item)
+    (checkpoint / "__0_0.distcp").write_bytes(item.getvalue())
+    place = _StorageInfo("__0_0.distcp", 0, len(item.getvalue()))
+    forged = Metadata({"rows": BytesStorageMetadata()}, storage_data={MetadataIndex("rows"): place})
+    forge(checkpoint, ".metadata", pickle.dumps(forged))
+    with pytest.raises(CheckpointError, match=r"'rows' is not a tensor"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_shard_that_holds_code_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """Both the tensors' shards and the shard of everything else."""
+    item = io.BytesIO()
+    torch.save(Attack(tmp_path / "proof"), item)
+    content = metadata(checkpoint)
+    content.storage_data = {
+        index: _StorageInfo("__0_0.distcp", 0, len(item.getvalue())) for index in content.storage_data
+    }
+    content.state_dict_metadata["rows"].size = torch.Size([1])
+    content.state_dict_metadata["rows"].chunks[0].sizes = torch.Size([1])
+    (checkpoint / "__0_0.distcp").write_bytes(item.getvalue())
+    forge(checkpoint, ".metadata", pickle.dumps(content))
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+    forge(checkpoint, "shard-00000.pt", item.getvalue())
+    with pytest.raises(CheckpointError, match=r"posix\.mkdir"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+    assert not (tmp_path / "proof").exists()
+
+
+def elsewhere(path: str) -> Callable[[Any], None]:
+    def change(content: Any) -> None:
+        content.storage_data = {index: _StorageInfo(path, 0, 100) for index in content.storage_data}
+
+    return change
+
+
+def enlarge(content: Any) -> None:
+    content.state_dict_metadata["rows"].size = torch.Size([2**40, 25])
+
+
+def encode(content: Any) -> None:
+    for place in content.storage_data.values():
+        place.transform_descriptors = ["zstd"]
+
+
+def beyond(content: Any) -> None:
+    for place in content.storage_data.values():
+        place.length = 2**40
+
+
+def rename(content: Any) -> None:
+    content.state_dict_metadata = {"other": content.state_dict_metadata["rows"]}
+
+
+def no_tensor(content: Any) -> None:
+    content.state_dict_metadata["rows"] = 3
+
+
+def half(content: Any) -> None:
+    content.state_dict_metadata["rows"].chunks.clear()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(elsewhere(path) for path in ("../secret", "/etc/passwd", "/dev/zero", "none")),
+        *(enlarge, encode, beyond, rename, no_tensor, half),
+    ],
+)
+def test_facts_that_are_not_true_are_refused(change: Callable[[Any], None], checkpoint: Path) -> None:
+    """Other files, sizes that no shard has, encodings, missing tensors and chunks."""
+    content = metadata(checkpoint)
+    change(content)
+    forge(checkpoint, ".metadata", pickle.dumps(content))
+    with pytest.raises(CheckpointError, match=str(checkpoint)):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+
+
+def compressed(content: bytes) -> bytes:
+    """The same archive with its entries compressed, which torch reads as well."""
+    result = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(content)) as old,
+        zipfile.ZipFile(result, "w", zipfile.ZIP_DEFLATED) as new,
+    ):
+        for entry in old.infolist():
+            new.writestr(entry.filename, old.read(entry))
+    return result.getvalue()
+
+
+def test_a_shard_that_unpacks_to_more_than_its_size_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """A file of 20 KB would fill 20 MB: torch reads compressed archives."""
+    plain = io.BytesIO()
+    torch.save({"content": {"x": torch.zeros(5_000_000)}, "places": {}}, plain)
+    bomb = compressed(plain.getvalue())
+    assert len(bomb) < 30_000
+    assert torch.load(io.BytesIO(bomb), weights_only=True)["content"]["x"].numel() == 5_000_000
+    TorchCheckpointIO().save_checkpoint({}, tmp_path / "torch")
+    for directory, reader in ((checkpoint, ShardedCheckpointIO()), (tmp_path / "torch", TorchCheckpointIO())):
+        forge(directory, "shard-00000.pt", bomb)
+        with pytest.raises(CheckpointError, match=r"shard-00000\.pt is not read: it is compressed"):
+            reader.load_checkpoint(directory)
+
+
+def test_a_compressed_shard_of_a_tensor_is_refused(checkpoint: Path) -> None:
+    """The same for each part of a file."""
+    bomb = compressed((checkpoint / "__0_0.distcp").read_bytes())
+    content = metadata(checkpoint)
+    content.state_dict_metadata["rows"] = TensorStorageMetadata(TensorProperties(torch.int8), torch.Size([1]), [])
+    for place in content.storage_data.values():
+        place.length = len(bomb)
+    content.state_dict_metadata["rows"].chunks = metadata(checkpoint).state_dict_metadata["rows"].chunks
+    content.state_dict_metadata["rows"].size = torch.Size([40, 25])
+    (checkpoint / "__0_0.distcp").write_bytes(bomb)
+    forge(checkpoint, ".metadata", pickle.dumps(content))
+    with pytest.raises(CheckpointError, match=r"__0_0\.distcp is not read: it is compressed|tensors take"):
+        ShardedCheckpointIO().load_checkpoint(checkpoint)
+
+
+def test_engines_files_are_checked_before_an_engine_reads_them(tmp_path: Path) -> None:
+    """As of DeepSpeed, which loads them with ``weights_only=False``: what they name, without unpickling it."""
+    for number, content in enumerate(
+        [{"module": {"w": torch.ones(3)}, "shapes": [OrderedDict(w=torch.Size([3]))]}, {"scaler": Fraction(1, 2)}]
+    ):
+        torch.save(content, tmp_path / f"{number}.pt")
+    refuse_code(tmp_path / "0.pt")
+    with pytest.raises(CheckpointError, match=r"1\.pt is not read: it contains fractions\.Fraction"):
+        refuse_code(tmp_path / "1.pt")
+    refuse_code(tmp_path / "1.pt", {"fractions.Fraction"})
+    for protocol in (2, 4, 5):
+        torch.save({"x": Attack(tmp_path / "proof")}, tmp_path / "attack.pt", pickle_protocol=protocol)
+        with pytest.raises(CheckpointError, match=r"attack\.pt"):
+            refuse_code(tmp_path / "attack.pt", {"fractions.Fraction"})
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Attack(tmp_path / "proof")))
+    torch.save(Attack(tmp_path / "proof"), tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    for name in ("plain.pt", "legacy.pt"):
+        with pytest.raises(CheckpointError, match=r"not a file that torch\.save has written"):
+            refuse_code(tmp_path / name)
+    assert not (tmp_path / "proof").exists()
