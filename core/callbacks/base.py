@@ -61,6 +61,18 @@ class Callback:
     def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
         """Called after them."""
 
+    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """See :meth:`core.Module.on_before_zero_grad`."""
+
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        """See :meth:`core.Module.on_before_backward`."""
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        """See :meth:`core.Module.on_after_backward`."""
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        """See :meth:`core.Module.on_before_optimizer_step`."""
+
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """See :meth:`core.Module.on_train_start`."""
 

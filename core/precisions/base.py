@@ -70,6 +70,10 @@ class Precision:
         """Compute gradients of ``loss``, a scalar."""
         loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
 
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """``loss`` as :meth:`backward` computes gradients of it, for a user who calls the tensor's own ``backward``."""
+        return loss
+
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients; returns what ``optimizer.step`` returns."""
         return optimizer.step(closure) if closure is not None else optimizer.step()

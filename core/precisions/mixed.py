@@ -101,13 +101,17 @@ class MixedPrecision(Precision):
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar; under 16-mixed they are scaled."""
-        if self.scales_loss:
-            scaler = self._connected_scaler()
-            if self._stepped:
-                self._update(scaler)
-            self._backwards += 1
-            loss = scaler.scale(loss)
-        super().backward(loss, *args, **kwargs)
+        super().backward(self.scale_loss(loss), *args, **kwargs)
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        """As in the base class; a backward pass must follow."""
+        if not self.scales_loss:
+            return loss
+        scaler = self._connected_scaler()
+        if self._stepped:
+            self._update(scaler)
+        self._backwards += 1
+        return scaler.scale(loss)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
         """As in the base class.

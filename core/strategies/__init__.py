@@ -9,6 +9,7 @@ from core.strategies.ddp import DDPArguments, DDPStrategy
 from core.strategies.inference import InferenceModule, call_without_gradients
 from core.strategies.launchers import unpicklable_path
 from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from core.strategies.manual import AveragedGradients, ManualGradients
 from core.strategies.module_wrapper import ModuleWrapper
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
@@ -17,7 +18,7 @@ from core.strategies.process_group import while_alive
 from core.strategies.process_plan import ProcessPlan
 from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy
-from core.strategies.step import TrainingStep, TrainingStepOptions
+from core.strategies.step import StepParts, TrainingStep, TrainingStepOptions
 
 if TYPE_CHECKING:
     from core.checkpoints.base import CheckpointIO
@@ -30,6 +31,7 @@ __all__ = [
     "COMMUNICATION_HOOKS",
     "LOG_REDUCTIONS",
     "REDUCTIONS",
+    "AveragedGradients",
     "CheckpointIO",
     "DDPArguments",
     "DDPShardedStrategy",
@@ -37,6 +39,7 @@ __all__ = [
     "InferenceModule",
     "LoggedValue",
     "ModuleWrapper",
+    "ManualGradients",
     "OptimizerWrapper",
     "ParallelStrategy",
     "ProcessGroupParts",
@@ -44,6 +47,7 @@ __all__ = [
     "Reduction",
     "ProcessPlan",
     "SingleDeviceStrategy",
+    "StepParts",
     "Strategy",
     "StrategyParts",
     "StrategyRegistry",

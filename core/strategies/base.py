@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -18,21 +17,21 @@ from torch.optim import Optimizer
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, quoted
+from core.errors import ConfigurationError
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
 from core.strategies.module_wrapper import unwrap_module
 from core.strategies.parts import StrategyParts, keyword_parameters, requested_parts, signature
 from core.strategies.placement import move_module, move_optimizer_state
 from core.strategies.process_plan import ProcessPlan
-from core.strategies.step import TrainingStep, TrainingStepOptions, compose_training_step, tensor_backward
+from core.strategies.stepping import StepMethods
 
 __all__ = ["Strategy"]
 
 T = TypeVar("T")
 
 
-class Strategy(ABC):
+class Strategy(StepMethods, ABC):
     """How a model is spread over devices and kept in step.
 
     A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. The user may
@@ -64,10 +63,11 @@ class Strategy(ABC):
     """The largest world size it supports; ``None`` for any."""
     precisions: tuple[str, ...] | None = None
     """Names of the precisions it supports; ``None`` for any."""
-    clip_algorithms: ClassVar[tuple[str, ...]] = ("norm", "value")
-    """The algorithms it can clip gradients by; see :meth:`core.Precision.clip_gradients`."""
     one_process_per_node: ClassVar[bool] = False
     """Whether one process drives all devices of a machine, rather than one device each."""
+    supports_manual_optimization: ClassVar[bool] = True
+    """Whether backward may be called within the module's forward pass, any number of times; see
+    :meth:`manual_gradients`."""
     supports_custom_loop: ClassVar[bool] = True
     """Whether :class:`core.Runtime` can use it; if not, it runs only whole training steps of the Trainer."""
     inference_is_collective: ClassVar[bool] = False
@@ -282,34 +282,7 @@ class Strategy(ABC):
             move_optimizer_state(optimizer)
         return list(optimizers)
 
-    # -- step ----------------------------------------------------------------------------------------------------
-
-    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute gradients of ``loss``, a scalar, and reduce them over processes."""
-        self.precision.backward(loss, *args, **kwargs)
-
-    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Apply the gradients; returns what the optimizer's ``step`` returns."""
-        return self.precision.optimizer_step(optimizer, closure)
-
-    def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """A context in which backward does not reduce gradients of ``module``, which :meth:`setup_module` returned."""
-        del module
-        return nullcontext()
-
-    def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
-        """What the wrapper of ``module`` knows between two batches of an accumulation: plain values."""
-        del module
-        return {}
-
-    def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """Load what :meth:`accumulation_state` returned."""
-        del module, state
-
-    def sync_in_backward(self, module: nn.Module) -> AbstractContextManager[Any]:
-        """A context in which backward reduces the gradients of ``module``, also after a forward pass in no_sync."""
-        del module
-        return nullcontext()
+    # -- step: see core.strategies.stepping ----------------------------------------------------------------------
 
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """A context in which processes without further batches take part in the others' reductions of ``joinables``.
@@ -323,69 +296,6 @@ class Strategy(ABC):
         raise ConfigurationError(
             f"join_uneven_inputs: strategy {self.name!r} needs even_batches=True. Set it, or use strategy='ddp'."
         )
-
-    def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """Undo the scaling of the loss in the optimizer's reduced gradients; see :class:`core.Precision`."""
-        self.precision.unscale_gradients(optimizer)
-
-    def clip_gradients(
-        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
-    ) -> Tensor | None:
-        """Limit the gradients of ``parameters``, which are unscaled; see :meth:`core.Precision.clip_gradients`."""
-        return self.precision.clip_gradients(parameters, clip_value, algorithm, norm_type)
-
-    def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
-        """The whole training step, composed once before the loop.
-
-        Override it if an engine owns backward and step, or runs the step only as one compiled whole.
-
-        Args:
-            forward: ``forward(batch, batch_idx)`` returns the loss, a scalar, or ``None`` to skip the batch.
-            options: What else the step does.
-        """
-        optimizer, module = options.optimizer, options.module
-
-        def clip_gradients(clip_value: float, algorithm: str) -> None:
-            self.unscale_gradients(optimizer)
-            self.clip_gradients(module.parameters(), clip_value, algorithm)
-
-        return compose_training_step(
-            forward,
-            options,
-            backward=self.make_backward(),
-            optimizer_step=self.make_optimizer_step(optimizer),
-            clip_gradients=clip_gradients,
-            no_sync=self.no_sync,
-        )
-
-    def make_backward(self) -> Callable[..., None]:
-        """The function that the loop calls for :meth:`backward`: the tensor's own if nothing overrides it.
-
-        The front end asks for it again each time that modules or optimizers were prepared.
-        """
-        if type(self).backward is Strategy.backward:
-            return self.precision.backward if self.precision.overrides("backward") else tensor_backward
-        return self.backward
-
-    def make_optimizer_step(self, optimizer: Optimizer) -> Callable[..., Any]:
-        """``step(closure=None)``, which the loop calls for :meth:`optimizer_step`: the optimizer's own by default."""
-        return optimizer.step if self.uses_native_step() else partial(self.optimizer_step, optimizer)
-
-    def uses_native_step(self) -> bool:
-        """Whether the optimizer's own ``step`` does all that :meth:`optimizer_step` would do."""
-        return type(self).optimizer_step is Strategy.optimizer_step and not self.precision.overrides("optimizer_step")
-
-    def check_clip_algorithm(self, algorithm: str, argument: str = "algorithm") -> None:
-        """Refuse a value of ``argument`` that is not one of :attr:`clip_algorithms`.
-
-        Raises:
-            ConfigurationError: It is not.
-        """
-        if algorithm not in self.clip_algorithms:
-            raise ConfigurationError(
-                f"{argument}={algorithm!r}: strategy {self.name!r} cannot clip gradients by it. Valid: "
-                f"{quoted(self.clip_algorithms)}."
-            )
 
     # -- collectives: every process calls them, in the same order ------------------------------------------------
 

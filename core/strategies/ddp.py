@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Unpack
 from weakref import ref
@@ -14,8 +15,9 @@ from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, quoted
 from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
+from core.strategies.manual import AveragedGradients, ManualGradients
 from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.process_group import while_alive
 
@@ -151,6 +153,23 @@ class DDPStrategy(ProcessGroupStrategy):
             return nullcontext()
         return module.no_sync()
 
+    def manual_gradients(self, module: nn.Module) -> ManualGradients:
+        """Averaged after each backward pass, since ``DistributedDataParallel`` averages only after a forward pass.
+
+        Raises:
+            ConfigurationError: ``communication_hook`` or ``process_group`` is set, which only it would use.
+        """
+        if not isinstance(module, DistributedDataParallel):
+            return super().manual_gradients(module)
+        unused = ["communication_hook"] if self.communication_hook is not None else []
+        unused += [name for name in ("process_group", "mixed_precision") if self.ddp_kwargs.get(name) is not None]
+        if unused:
+            raise ConfigurationError(
+                f"strategy={self.name!r}: {quoted(unused)} has no effect with manual optimization, where gradients are "
+                "averaged after each manual_backward. Leave it out."
+            )
+        return AveragedGradients(self, list(module.parameters()), self.make_backward(), partial(_without_sync, module))
+
     def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
         """Whether the next forward pass sends the buffers of rank 0 to the others; see :class:`Strategy`."""
         return {"sends": module.require_forward_param_sync} if isinstance(module, DistributedDataParallel) else {}
@@ -168,6 +187,14 @@ class DDPStrategy(ProcessGroupStrategy):
         """By torch's ``Join``; gradients are divided by the number of all processes."""
         chosen = [one for one in joinables if isinstance(one, Joinable)]
         return Join(chosen) if chosen else nullcontext()
+
+
+@contextmanager
+def _without_sync(module: DistributedDataParallel) -> Iterator[None]:
+    """Gradients are left as they are; buffers of rank 0 are sent to the others, as before each forward pass."""
+    with module.no_sync():
+        module.require_forward_param_sync = True
+        yield
 
 
 @contextmanager

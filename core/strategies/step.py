@@ -10,7 +10,7 @@ import attrs
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["TrainingStep", "TrainingStepOptions", "compose_training_step", "tensor_backward"]
+__all__ = ["StepParts", "TrainingStep", "TrainingStepOptions", "compose_training_step", "tensor_backward"]
 
 
 @attrs.frozen(kw_only=True)
@@ -27,6 +27,25 @@ class TrainingStepOptions:
     """The limit of gradients, as in :meth:`core.Precision.clip_gradients`; ``None`` for no clipping."""
     clip_algorithm: str = "norm"
     """As in :meth:`core.Precision.clip_gradients`."""
+    customize: Callable[[StepParts], TrainingStep] | None = None
+    """Composes the step of a user who overrides parts of it, from the strategy's parts; ``None`` for the default. A
+    strategy that runs the whole step by itself leaves it alone, and the Trainer then refuses what was overridden."""
+
+
+@attrs.frozen(kw_only=True)
+class StepParts:
+    """What a strategy contributes to a training step."""
+
+    forward: Callable[[Any, int], Tensor | None]
+    """``forward(batch, batch_idx)`` returns the loss, a scalar, or ``None`` to skip the batch."""
+    backward: Callable[[Tensor], object]
+    """Computes gradients of the loss and reduces them."""
+    optimizer_step: Callable[..., Any]
+    """``optimizer_step(closure=None)`` applies the gradients."""
+    clip_gradients: Callable[[float, str], object]
+    """Limits the gradients to a value by an algorithm."""
+    no_sync: Callable[[nn.Module], AbstractContextManager[Any]]
+    """Returns a context in which gradients of a module are not reduced."""
 
 
 TrainingStep = Callable[[Any, int, bool], Tensor | None]
@@ -39,7 +58,7 @@ def compose_training_step(
     options: TrainingStepOptions,
     *,
     backward: Callable[[Tensor], object],
-    optimizer_step: Callable[[], object],
+    optimizer_step: Callable[..., Any],
     clip_gradients: Callable[[float, str], object],
     no_sync: Callable[[nn.Module], AbstractContextManager[Any]],
 ) -> TrainingStep:
@@ -53,6 +72,15 @@ def compose_training_step(
         clip_gradients: Limits the gradients to a value by an algorithm.
         no_sync: Returns a context in which gradients of a module are not reduced.
     """
+    if options.customize is not None:
+        parts = StepParts(
+            forward=forward,
+            backward=backward,
+            optimizer_step=optimizer_step,
+            clip_gradients=clip_gradients,
+            no_sync=no_sync,
+        )
+        return options.customize(parts)
     module, zero_grad = options.module, options.optimizer.zero_grad
     clip_value, accumulate = options.clip_value, options.accumulate
     if accumulate == 1 and clip_value is None:

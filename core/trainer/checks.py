@@ -13,11 +13,13 @@ from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.progress_bar import ProgressBar
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.strategies.base import Strategy
 from core.trainer.module import Module
+from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 
-__all__ = ["all_callbacks", "check_loader", "check_module", "check_predicts"]
+__all__ = ["all_callbacks", "check_loader", "check_module", "check_optimization", "check_predicts"]
 
 
 def check_module(module: Any, *steps: str) -> None:
@@ -30,14 +32,46 @@ def check_module(module: Any, *steps: str) -> None:
     if not isinstance(module, Module):
         raise WrongTypeError(f"module: must be a core.Module, not {_described(module)}.")
     _check_hooks("module", module, Module, OF_MODULES)
-    if getattr(module, "automatic_optimization", True) is False:
-        raise ConfigurationError(
-            f"module: {type(module).__name__} sets automatic_optimization=False, but the Trainer steps the optimizer. "
-            "Remove it, or write your own loop with core.Runtime."
-        )
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
         raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")
+
+
+def check_optimization(module: Module, settings: Settings, strategy: Strategy) -> None:
+    """Check that nothing has no effect with manual optimization, and that the strategy supports it.
+
+    Raises:
+        ConfigurationError: A setting or an overridden method is for automatic optimization, or the strategy runs the
+            whole step.
+    """
+    if not isinstance(module.automatic_optimization, bool):
+        raise WrongTypeError(f"module: automatic_optimization={module.automatic_optimization!r}: must be a bool.")
+    if module.automatic_optimization:
+        return
+    name = type(module).__name__
+    if settings.accumulate_grad_batches != 1:
+        raise ConfigurationError(
+            f"accumulate_grad_batches={settings.accumulate_grad_batches}: {name} has automatic_optimization=False and "
+            "steps by itself. Remove it, and call optimizer.step() every so many batches."
+        )
+    if settings.gradient_clip_val is not None:
+        raise ConfigurationError(
+            f"gradient_clip_val={settings.gradient_clip_val!r}: {name} has automatic_optimization=False and steps by "
+            "itself. Remove it, and call self.clip_gradients(optimizer, gradient_clip_val=...) before the step."
+        )
+    kind = type(module)
+    names = [name for name in (*CUSTOM_STEP, "lr_scheduler_step") if getattr(kind, name) is not getattr(Module, name)]
+    names += ["on_before_zero_grad"] if kind.on_before_zero_grad is not Module.on_before_zero_grad else []
+    if names:
+        raise ConfigurationError(
+            f"module: {name} overrides {quoted(names)}, which the Trainer calls only if it steps the optimizer, and "
+            "has automatic_optimization=False. Remove one of the two."
+        )
+    if not (strategy.supports_custom_loop and strategy.supports_manual_optimization):
+        raise ConfigurationError(
+            f"strategy={strategy.name!r} does not support manual optimization, which {name} asks for with "
+            "automatic_optimization=False. Use another strategy, such as 'ddp', or write the loop with core.Runtime."
+        )
 
 
 def check_predicts(module: Any) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.early_stopping import EarlyStopping
+from core.errors import ConfigurationError
 from core.plan import Plan
 from core.runtime import Runtime
 from core.strategies.base import Strategy
 from core.trainer.fit import FitLoop
 from core.trainer.logged_facts import LoggedFacts
+from core.trainer.optimization import Schedule
 from core.trainer.progress import Progress
 from core.trainer.run import Run
+from core.trainer.settings import Settings
 
 __all__ = ["TrainerFacts"]
 
@@ -22,6 +28,7 @@ class TrainerFacts(LoggedFacts):
     """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
 
     runtime: Runtime
+    settings: Settings
     progress: Progress
     """The position of the running or the last ``fit``."""
     callbacks: list[Callback]
@@ -111,6 +118,55 @@ class TrainerFacts(LoggedFacts):
     def ckpt_path(self) -> str | None:
         """The checkpoint that the running or the last run was started from; ``None`` if none was."""
         return self._ckpt_path
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers of the running ``fit``, as the strategy set them up."""
+        return [] if self._fit_loop is None else list(self._fit_loop.optimization.optimizers)
+
+    @property
+    def lr_scheduler_configs(self) -> list[Schedule]:
+        """The learning rate schedulers of the running ``fit``, and when each is stepped."""
+        return [] if self._fit_loop is None else list(self._fit_loop.optimization.schedules)
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """The number of optimizer steps of the running ``fit``, as far as it is known; ``inf`` if it has no end.
+
+        Raises:
+            ConfigurationError: No ``fit`` is running, or the loader has no length and ``max_steps`` is not set.
+        """
+        settings = self.settings
+        batches = self.running_fit("estimated_stepping_batches").batches.num_batches
+        if math.isinf(settings.epoch_limit):
+            return settings.step_limit
+        if math.isinf(batches):
+            if math.isinf(settings.step_limit):
+                raise ConfigurationError(
+                    "estimated_stepping_batches: the training loader has no length. Set max_steps, or "
+                    "limit_train_batches."
+                )
+            return settings.step_limit
+        steps = math.ceil(batches / settings.accumulate_grad_batches) * settings.epoch_limit
+        return int(min(steps, settings.step_limit))
+
+    @property
+    def scaler(self) -> Any:
+        """What scales the loss; ``None`` if the precision does not scale it."""
+        return getattr(self.strategy.precision, "scaler", None)
+
+    def running_fit(self, asked: str) -> FitLoop:
+        """The loop of the running ``fit``, for what a Module asks of it.
+
+        Args:
+            asked: What was called.
+
+        Raises:
+            ConfigurationError: No ``fit`` is running.
+        """
+        if self._fit_loop is None:
+            raise ConfigurationError(f"{asked}: no fit is running. Call it in training_step or in a hook of fit.")
+        return self._fit_loop
 
     @property
     def checkpoint_callback(self) -> Checkpoint | None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from core.errors import ConfigurationError, WrongTypeError
 from core.nested import map_tensors
-from core.strategies.step import TrainingStepOptions
+from core.strategies.step import TrainingStep, TrainingStepOptions
+from core.trainer.controls import Controls
+from core.trainer.custom_step import compose_step
 from core.trainer.evaluate import EvaluationLoop
+from core.trainer.manual import manual_step, step_without_optimizer
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
-from core.trainer.optimization import read_optimizers
+from core.trainer.optimization import Optimization, read_optimizers
 from core.trainer.run import Run
 from core.trainer.sanity import sanity_check
+from core.trainer.schedules import Schedules
 from core.trainer.stage import STAGES
 from core.trainer.state import FitState
 from core.trainer.steps import StepModule
@@ -35,44 +40,62 @@ class FitLoop:
         run: The run that this loop is part of.
         train_loader: The user's own loader of training batches; ``None`` if there is nothing to train on.
         val_loader: The user's own loader of validation batches, or ``None``.
-        ckpt_path: The checkpoint to resume from, or ``None``.
     """
 
-    def __init__(self, run: Run, train_loader: Any, val_loader: Any, ckpt_path: str | None) -> None:
-        runtime, settings, module = run.runtime, run.settings, run.module
+    def __init__(self, run: Run, train_loader: Any, val_loader: Any) -> None:
+        runtime, module = run.runtime, run.module
         strategy = runtime.strategy
         self._run, self.strategy = run, strategy
         self.step_module = StepModule.of(module)
         self.model = runtime.prepare(self.step_module)
-        configured = read_optimizers(module.configure_optimizers())
-        (optimizer,) = strategy.setup_optimizers([configured.optimizer])
-        self.optimization = attrs.evolve(configured, optimizer=optimizer)
         self.batches = TrainingBatches(run, train_loader)
         self.validation = None
         if val_loader is not None:
             self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
         self.metrics = StageMetrics(strategy, by_step=True)
+        self.is_manual = not module.automatic_optimization
+        self.optimization = Optimization()
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
-        self._step = strategy.training_step(
-            self._forward(),
-            TrainingStepOptions(
-                optimizer=optimizer,
-                module=runtime.strategy_module(self.model),
-                accumulate=settings.accumulate_grad_batches,
-                clip_value=settings.gradient_clip_val,
-                clip_algorithm=settings.gradient_clip_algorithm,
-            ),
-        )
-        loaders = [self.batches.loader] + ([] if self.validation is None else [self.validation.loader])
+
+    def configure(self, ckpt_path: str | None) -> None:
+        """Create the optimizers, and load the checkpoint. The Module can already ask how long the fit will be.
+
+        Args:
+            ckpt_path: The checkpoint to resume from, or ``None``.
+        """
+        run, strategy = self._run, self.strategy
+        configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
+        optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
+        self.optimization = attrs.evolve(configured, optimizers=optimizers)
+        self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
+        module = run.runtime.strategy_module(self.model)
+        self.controls = Controls(run, optimizers, module)
+        self._step = self._make_step(module)
         self.state = FitState(
             run=run,
             optimization=self.optimization,
-            loaders=loaders,
-            model=runtime.strategy_module(self.model),
+            loaders=[self.batches.loader] + ([] if self.validation is None else [self.validation.loader]),
+            model=module,
             metrics=self.metrics,
+            controls=self.controls,
         )
         self._process_state = None if ckpt_path is None else self.state.load(ckpt_path)
+
+    def _make_step(self, module: nn.Module) -> TrainingStep:
+        if self.is_manual:
+            return manual_step(self.model, self._run.module, self.controls, self._mappings)
+        settings = self._run.settings
+        if not self.optimization.optimizers:
+            return step_without_optimizer(self._forward(), partial(self.strategy.no_sync, module))
+        options = TrainingStepOptions(
+            optimizer=self.optimization.optimizers[0],
+            module=module,
+            accumulate=settings.accumulate_grad_batches,
+            clip_value=settings.gradient_clip_val,
+            clip_algorithm=settings.gradient_clip_algorithm,
+        )
+        return compose_step(self._run, self.controls, self._forward(), options)
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model, module = self.model, self._run.module
@@ -105,7 +128,7 @@ class FitLoop:
         run, progress = self._run, self._run.progress
         run.module.train()
         run.hooks.call("on_fit_start")
-        self.optimization.optimizer.zero_grad()
+        self._zero_grad()
         if self._process_state is None and self.validation is not None:
             sanity_check(run, self.validation)
         if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
@@ -147,11 +170,11 @@ class FitLoop:
         times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
         if progress.phase == "batches" and self._run_batches(times):
             progress.finish_batches()
-            self.optimization.step_schedules("epoch", progress.completed_epochs)
+            self.schedules.step("epoch", progress.completed_epochs)
         if times.is_due_at_end or (times.is_possible and self._may_stop()):
             self._validate()
         progress.start_end()
-        run.end_epoch_of(self.metrics, "on_train_epoch_end")
+        run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
         self._agree_to_stop()
 
     def _validate(self) -> None:
@@ -164,6 +187,15 @@ class FitLoop:
         run.stage, run.metric_log.stage = "train", self.metrics
         self.step_module.use("training_step")
         self._agree_to_stop()
+
+    def _step_monitoring(self) -> None:
+        progress = self._run.progress
+        if progress.phase == "over":
+            self.schedules.step_monitoring("epoch", progress.completed_epochs)
+
+    def _zero_grad(self) -> None:
+        for optimizer in self.optimization.optimizers:
+            optimizer.zero_grad()
 
     def _agree_to_stop(self) -> None:
         """If one process stops, all stop: the others would wait for it in the next step."""
@@ -201,7 +233,9 @@ class FitLoop:
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log = run.settings, run.metric_log
         batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
-        has_step_schedules = any(schedule.interval == "step" for schedule in self.optimization.schedules)
+        self.controls.bind_hooks()
+        schedules, has_step_schedules = self.schedules, self.schedules.has("step")
+        counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
         try:
             for batch_idx, batch, is_step_end in batches:
@@ -210,15 +244,18 @@ class FitLoop:
                     is_skipping |= hook(batch, batch_idx) == -1
                 if is_skipping:
                     progress.is_accumulating = False
-                    self.optimization.optimizer.zero_grad()  # of a window of accumulated batches that ends here
+                    if not self.is_manual:
+                        self._zero_grad()  # of a window of accumulated batches that ends here
                     return "skipped"
+                before = progress.step
                 loss = step(batch, batch_idx, is_step_end)
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
                 if is_step_end:
-                    progress.step += 1
+                    progress.step += counted
                     if has_step_schedules:
-                        self.optimization.step_schedules("step", progress.step)
-                    if log_every and (progress.step % log_every == 0 or progress.should_stop):
+                        schedules.step("step", progress.step)
+                        schedules.step_monitoring("step", progress.step)
+                    if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
                         metric_log.is_step_due = True
                 if batch_end:
                     outputs = self._outputs(loss)

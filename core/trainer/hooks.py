@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+from torch.optim import Optimizer
+
 from core.callbacks.base import Callback
 
 __all__ = ["Hooks", "ModuleHooks"]
@@ -47,6 +50,18 @@ class ModuleHooks:
             batch: The batch.
             batch_idx: Its number in the epoch, from 0.
         """
+
+    def on_before_zero_grad(self, optimizer: Optimizer) -> None:
+        """Called in a training step before gradients are cleared, unless the optimization is manual."""
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Called before each backward pass with its loss, which is not scaled yet."""
+
+    def on_after_backward(self) -> None:
+        """Called after each backward pass; gradients are reduced, unless they are accumulated, and may be scaled."""
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Called before each step of an optimizer; gradients are unscaled and not clipped yet."""
 
     def on_validation_start(self) -> None:
         """Called first, in evaluation mode."""

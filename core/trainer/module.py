@@ -12,11 +12,12 @@ from core.trainer.hooks import ModuleHooks
 from core.trainer.hparams import HyperParameters
 from core.trainer.logging_members import LoggingMembers
 from core.trainer.module_members import ModuleMembers
+from core.trainer.module_steps import ModuleSteps
 
 __all__ = ["Module"]
 
 
-class Module(ModuleMembers, ModuleHooks, DataHooks, LoggingMembers, HyperParameters):
+class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers, HyperParameters):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 
     _trainer: Any = None
@@ -61,12 +62,13 @@ class Module(ModuleMembers, ModuleHooks, DataHooks, LoggingMembers, HyperParamet
         return self(batch)
 
     def configure_optimizers(self) -> Any:
-        """Create the optimizer, and optionally learning rate schedulers.
+        """Create optimizers, and optionally learning rate schedulers.
 
         Returns:
             An optimizer; ``[optimizer], [scheduler]``; or ``{"optimizer": …, "lr_scheduler": …}``. A scheduler may be
-            given as ``{"scheduler": …, "interval": "epoch" or "step", "frequency": 1}``. Its ``step`` is called
-            without arguments.
+            given as a mapping with ``scheduler``, ``interval`` (``"epoch"`` or ``"step"``), ``frequency``, ``name``;
+            and with ``monitor`` and ``strict`` if its ``step`` takes a metric, as that of ReduceLROnPlateau. With
+            ``automatic_optimization = False`` also a list of several of these. ``None`` if nothing is optimized.
         """
         raise NotImplementedError
 

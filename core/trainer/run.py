@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from core.callbacks.checkpoint import Checkpoint
@@ -32,7 +34,9 @@ class Run:
     """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
     datamodule: DataModule | None = None
 
-    def end_epoch_of(self, metrics: StageMetrics, hook: str) -> None:
+    def end_epoch_of(
+        self, metrics: StageMetrics, hook: str, before_callbacks: Callable[[], None] | None = None
+    ) -> None:
         """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
 
         Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
@@ -43,6 +47,8 @@ class Run:
             for call in self.hooks.bind_module(hook):
                 call()
             self.metric_log.publish(metrics)
+            if before_callbacks is not None:
+                before_callbacks()
             callbacks = self.hooks.bind_callbacks(hook, other_than=Checkpoint)
             for call in callbacks:
                 call()

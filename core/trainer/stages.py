@@ -99,9 +99,10 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     val_loader = None if run.settings.limit_val_batches == 0 else source.loader("val")
     if val_loader is not None:
         check_module(run.module, "validation_step")
-    trainer._fit_loop = FitLoop(run, train_loader, val_loader, ckpt_path)
+    trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader)
+    loop.configure(ckpt_path)
     log_start(trainer.loggers, run.module, run.datamodule)
-    trainer._fit_loop.run()
+    loop.run()
 
 
 def evaluate(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> tuple[dict[str, float], list[Any]]:

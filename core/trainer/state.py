@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 from torch import nn
+from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
 from core.callbacks.folders import newest_checkpoint, run_folders
@@ -21,6 +23,7 @@ from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_ope
 from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
 from core.strategies.meeting import Meeting
+from core.trainer.controls import Controls
 from core.trainer.hparams import hyperparameters_of
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
@@ -31,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 __all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "load_module"]
 
-PARTS = ("progress", "state_dict", "optimizer", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
+PARTS = ("progress", "state_dict", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
 """The parts of a Trainer's checkpoint that a resumed fit needs."""
 
 
@@ -48,6 +51,8 @@ class FitState:
     """The module that the loop calls, as the strategy set it up."""
     metrics: StageMetrics
     """What was logged in the running epoch of training."""
+    controls: Controls
+    """Knows which gradients wait for a step in manual optimization."""
 
     def save(self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None) -> None:
         """Write a checkpoint; every process calls it, or process 0 where each has the whole state.
@@ -68,9 +73,10 @@ class FitState:
         checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
         if not weights_only:
             own = self._own()
-            if progress.is_accumulating:
+            is_open = progress.is_accumulating or self.controls.has_open_gradients
+            if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
-            processes = ProcessStates.gather(meeting, strategy, self.loaders, progress.is_accumulating, **own)
+            processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
             self._give_back(processes)
             checkpoint |= self.training_state() | {"processes": processes.by_rank}
         checkpoint |= hyperparameters_of(run.module, run.datamodule)
@@ -108,7 +114,7 @@ class FitState:
         """What training needs, and evaluation does not, that is the same in all processes."""
         run, strategy = self.run, self.run.runtime.strategy
         state = {
-            "optimizer": strategy.optimizer_state(self.optimization.optimizer),
+            **{name: strategy.optimizer_state(optimizer) for name, optimizer in self._named_optimizers()},
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "precision": strategy.precision.state_dict(),
             "callbacks": callback_states(run.hooks.callbacks),
@@ -129,7 +135,8 @@ class FitState:
                 the strategy can load only its own number.
         """
         run, strategy = self.run, self.run.runtime.strategy
-        checkpoint = _read(strategy, path, *PARTS)
+        checkpoint = _read(strategy, path, *PARTS, *(name for name, _ in self._named_optimizers()))
+        _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
             logger.warning(
@@ -142,8 +149,9 @@ class FitState:
                 len(states.by_rank),
             )
         _load_module(strategy, run.module, checkpoint, path)
-        with load_errors("optimizer", path):
-            strategy.load_optimizer_state(self.optimization.optimizer, checkpoint["optimizer"])
+        for name, optimizer in self._named_optimizers():
+            with load_errors(name, path):
+                strategy.load_optimizer_state(optimizer, checkpoint[name])
         with load_errors("lr_schedulers", path):
             for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
                 schedule.scheduler.load_state_dict(schedule_state)
@@ -175,6 +183,11 @@ class FitState:
                 path,
                 quoted(unused),
             )
+
+    def _named_optimizers(self) -> list[tuple[str, Optimizer]]:
+        """The optimizers with the keys of their states: ``optimizer``, ``optimizer_1``, ``optimizer_2``, …."""
+        optimizers = self.optimization.optimizers
+        return [(f"optimizer_{index}" if index else "optimizer", one) for index, one in enumerate(optimizers)]
 
     def restore_process(self, states: ProcessStates) -> None:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
@@ -280,6 +293,16 @@ def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
             f"ckpt_path={path!r}: the checkpoint has no {quoted(missing)}. Use one that a Trainer has written."
         )
     return checkpoint
+
+
+def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
+    """Refuse a checkpoint of more optimizers than the module has; of fewer, a key is missing."""
+    saved = sum(name == "optimizer" or re.fullmatch(r"optimizer_\d+", name) is not None for name in checkpoint)
+    if saved > given:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: the checkpoint has {saved} optimizer(s), but configure_optimizers returned {given}. "
+            "Resume with the module that wrote it."
+        )
 
 
 def _load_module(strategy: Strategy, module: Module, checkpoint: dict[str, Any], path: str) -> None:

@@ -19,7 +19,7 @@ from core.precisions.base import Precision
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
-from core.trainer.checks import all_callbacks, check_module, check_predicts
+from core.trainer.checks import all_callbacks, check_module, check_optimization, check_predicts
 from core.trainer.datamodule import DataModule
 from core.trainer.facts import TrainerFacts
 from core.trainer.finished import FinishedFit
@@ -218,6 +218,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         """
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
         check_module(module, *steps)
+        check_optimization(module, self.settings, self.strategy)
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
         self._launch(fit, module, ckpt_path, DataSource.read("fit", module, datamodule, **loaders))
 

@@ -7,18 +7,11 @@ from types import MappingProxyType
 
 __all__ = ["OF_MODULES"]
 
-_STEP = "The Trainer and the strategy do this; write your own loop with core.Runtime to change it."
-
 OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
         "configure_model": "Create the layers in __init__.",
         "configure_sharded_model": "Create the layers in __init__.",
         "configure_callbacks": "Pass them as Trainer(callbacks=...).",
-        "configure_gradient_clipping": "Set Trainer(gradient_clip_val=..., gradient_clip_algorithm=...).",
-        "optimizer_step": _STEP,
-        "optimizer_zero_grad": _STEP,
-        "backward": _STEP,
-        "lr_scheduler_step": "Pass {'scheduler': ..., 'interval': ..., 'frequency': ...} from configure_optimizers.",
         "transfer_batch_to_device": "Convert the batch in the DataLoader's collate_fn, or in the step.",
         "training_epoch_end": "Use on_train_epoch_end.",
         "validation_epoch_end": "Use on_validation_epoch_end.",

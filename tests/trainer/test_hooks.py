@@ -34,6 +34,14 @@ def recording(base: type[Any], names: list[str], label: str, calls: list[str]) -
     return type(label, (base,), {name: noting(name) for name in names})()
 
 
+BATCH = (
+    "on_train_batch_start {}",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_train_batch_end {}",
+)
 VALIDATION = ("start", "epoch_start", "batch_start 0", "batch_end 0", "epoch_end", "end")
 
 
@@ -46,7 +54,7 @@ def test_the_order_of_all_hooks() -> None:
     both = ["module {}", "callback {}"]
     epoch = [
         *(who.format("on_train_epoch_start") for who in both),
-        *(who.format(f"on_train_batch_{at} {index}") for index in (0, 1) for at in ("start", "end") for who in both),
+        *(who.format(hook.format(index)) for index in (0, 1) for hook in BATCH for who in both),
         *(who.format(f"on_validation_{at}") for at in VALIDATION for who in both),
         *(who.format("on_train_epoch_end") for who in both),
     ]
@@ -323,12 +331,4 @@ def test_what_lightning_calls_and_this_trainer_does_not(name: str) -> None:
     """A method that would never be called is refused by name, with what to do instead."""
     module = type("Mine", (Regression,), {name: lambda self, *args: None})()
     with pytest.raises(ConfigurationError, match=f"Mine defines {name!r}, which the Trainer does not call. [A-Z]"):
-        quiet(max_epochs=1).fit(module, loader())
-
-
-def test_manual_optimization_is_refused() -> None:
-    """A module that steps its optimizer itself would be stepped twice."""
-    module = Regression()
-    module.automatic_optimization = False  # type: ignore[assignment]
-    with pytest.raises(ConfigurationError, match=r"automatic_optimization=False.*core\.Runtime"):
         quiet(max_epochs=1).fit(module, loader())

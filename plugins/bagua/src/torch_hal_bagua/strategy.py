@@ -53,6 +53,7 @@ class BaguaStrategy(DDPStrategy):
         WrongTypeError: A value has the wrong type.
     """
 
+    supports_manual_optimization: ClassVar[bool] = False  # an algorithm communicates once in each step
     extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = OPTIONS
 
     def __init__(self, algorithm: str = "gradient_allreduce", *, bucket_cap_mb: float = 10, **others: Any) -> None:
