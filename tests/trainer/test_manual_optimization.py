@@ -69,6 +69,9 @@ class Looking(GAN):
             assert not any(parameter.requires_grad for parameter in self.discriminator.parameters())
         self.seen["after"] = [parameter.requires_grad for parameter in self.parameters()]
 
+    def on_train_epoch_end(self) -> None:
+        """Nothing was stepped."""
+
 
 def test_what_a_module_sees_of_its_optimizers() -> None:
     """Instances of the user's classes; toggling leaves parameters that were frozen before frozen."""
