@@ -135,7 +135,7 @@ class FitState:
                 the strategy can load only its own number.
         """
         run, strategy = self.run, self.run.runtime.strategy
-        checkpoint = _read(strategy, path, *PARTS, *(name for name, _ in self._named_optimizers()))
+        checkpoint = _read(strategy, path, *PARTS)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
@@ -296,9 +296,9 @@ def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
 
 
 def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
-    """Refuse a checkpoint of more optimizers than the module has; of fewer, a key is missing."""
+    """Refuse a checkpoint of more or fewer optimizers than the module has."""
     saved = sum(name == "optimizer" or re.fullmatch(r"optimizer_\d+", name) is not None for name in checkpoint)
-    if saved > given:
+    if saved != given:
         raise CheckpointError(
             f"ckpt_path={path!r}: the checkpoint has {saved} optimizer(s), but configure_optimizers returned {given}. "
             "Resume with the module that wrote it."

@@ -265,7 +265,7 @@ def test_a_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     paths = {"two": tmp_path / "two", "one": tmp_path / "one"}
     quiet(max_epochs=1, callbacks=SavesAtTheEnd(paths["two"])).fit(GAN(), real_rows(6))
     quiet(max_epochs=1, callbacks=SavesAtTheEnd(paths["one"])).fit(OneOptimizer(), loader())
-    with pytest.raises(CoreError, match="'optimizer_1'"):
+    with pytest.raises(CoreError, match="has 1 optimizer"):
         quiet(max_epochs=2).fit(GAN(), real_rows(6), ckpt_path=paths["one"])
     with pytest.raises(CoreError, match="has 2 optimizer"):
         quiet(max_epochs=2).fit(OneOptimizer(), loader(), ckpt_path=paths["two"])
