@@ -1,0 +1,52 @@
+"""The basic programs in ``examples/`` learn what they should, on one process and on two, and print one result."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from python_processes import run_python
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+def result(program: str, pattern: str, cwd: Path, *arguments: str) -> list[float]:
+    """The numbers in the one line of output that matches."""
+    printed = run_python(EXAMPLES / program, *arguments, cwd=cwd).stdout
+    (found,) = re.findall(pattern, printed, re.MULTILINE)
+    return [float(number) for number in (found if isinstance(found, tuple) else (found,))]
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize(
+    ("program", "epochs", "pattern", "least"),
+    [
+        ("autoencoder.py", "10", r"^explained variance (\S+), codes \(360, 8\)$", [0.65]),
+        ("image_classifier.py", "8", r"^test accuracy (\S+), (\d+) of 360 read right$", [0.95, 342]),
+        (
+            "fine_tuning.py",
+            "6",
+            r"^accuracy (\S+), after fine-tuning (\S+), frozen weights unchanged: True$",
+            [0.97, 0.9],
+        ),
+    ],
+)
+def test_the_program_learns(
+    program: str, epochs: str, pattern: str, least: list[float], devices: str, tmp_path: Path
+) -> None:
+    """Accuracy on held-out data, and what the autoencoder's codes keep of it."""
+    given = ("--accelerator", "cpu", "--devices", devices, "--epochs", epochs)
+    numbers = result(program, pattern, tmp_path, *given)
+    assert all(number >= bound for number, bound in zip(numbers, least, strict=True)), numbers
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_the_command_line_trains_and_tests(devices: str, tmp_path: Path) -> None:
+    """The same classifier from the command line; its config is saved."""
+    given = (f"--trainer.devices={devices}", "--trainer.accelerator=cpu", "--data.batch_size=16")
+    (accuracy,) = result("image_classifier_cli.py", r"^test accuracy (\S+)$", tmp_path, "fit", *given)
+    assert accuracy >= 0.95
+    assert [path.name for path in tmp_path.rglob("*.yaml")] == ["config.yaml"]
