@@ -47,9 +47,9 @@ class ArgumentParser(jsonargparse.ArgumentParser):
             # The Trainer takes any object with log_metrics; jsonargparse needs a base class to find classes.
             self.add_argument(
                 "--trainer.logger",
-                type=Logger | list[Logger] | bool | None,
+                type=Logger | bool | None | list[Logger | str] | str,
                 default=parameter.default,
-                help="Where metrics go: a class derived from core.loggers.Logger, or a list of such classes.",
+                help="Where metrics go: a class derived from core.loggers.Logger, a name such as csv, or a list.",
             )
 
     def add_class(self, kind: type[Any], key: str, *, subclasses: bool, required: bool) -> None:

@@ -15,8 +15,9 @@ __all__ = ["SaveConfigCallback"]
 class SaveConfigCallback(Callback):
     """Saves the config of ``fit`` in the directory of the checkpoints, in process 0.
 
-    ``python train.py fit --config FILE`` repeats the run. Without checkpoints, the file is in ``default_root_dir``. A
-    run that continues from a checkpoint keeps the earlier configs: it saves ``config-1.yaml``, ``config-2.yaml``, ….
+    ``python train.py fit --config FILE`` repeats the run. Without checkpoints, the file is in the logger's directory,
+    or in ``default_root_dir``. A run that continues from a checkpoint keeps the earlier configs: it saves
+    ``config-1.yaml``, ``config-2.yaml``, ….
 
     Args:
         config: The config, as YAML.
@@ -55,8 +56,7 @@ class SaveConfigCallback(Callback):
     def _path(self, trainer: Any) -> Path:
         checkpoints = trainer.checkpoint_callback
         saved_in = None if checkpoints is None else checkpoints.directory(trainer)
-        directory = Path(trainer.default_root_dir if saved_in is None else saved_in)
-        path = directory / self.filename
+        path = Path(saved_in or trainer.log_dir or trainer.default_root_dir) / self.filename
         numbered = (path.with_stem(f"{path.stem}-{number}") for number in range(1, 1_000_000))
         while self.continues and self._is_other(path):
             path = next(numbered)

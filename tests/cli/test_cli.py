@@ -43,6 +43,12 @@ def printed(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0, **opt
     return captured.err if code else captured.out
 
 
+def saved() -> Path:
+    """The config of the first run."""
+    (first, *_) = sorted(Path().rglob("config.yaml"))
+    return first
+
+
 # -- values --------------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +107,7 @@ def test_callbacks_and_loggers_by_class() -> None:
     assert isinstance(checkpoint, ModelCheckpoint)
     assert checkpoint.dirpath == str(Path("x").absolute())
     assert [type(logger) for logger in cli.trainer.loggers] == [CSVLogger]
+    assert [type(logger) for logger in made("--trainer.logger=csv", *QUIET).trainer.loggers] == [CSVLogger]
 
 
 def test_callbacks_in_code_are_added() -> None:
@@ -241,17 +248,17 @@ def test_fit_with_links_and_methods_around_it() -> None:
     assert cli.calls == ["before 0", "after 8"]
     assert cli.model.lr == 4.0
     assert cli.get("note") == "hello"
-    assert "lr" not in yaml.safe_load(Path("checkpoints/version_0/config.yaml").read_text())["model"]
+    assert "lr" not in yaml.safe_load(saved().read_text())["model"]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])
 def test_the_other_stages_load_a_checkpoint(stage: str) -> None:
     """``--ckpt_path`` of each sub-command; only ``fit`` saves the config."""
     trained = CLI(Line, Ones, args=["fit", *SHORT])
-    Path("checkpoints/version_0/config.yaml").unlink()
+    saved().unlink()
     cli = CLI(Line, Ones, args=[stage, *QUIET, "--ckpt_path=last", "--seed_everything=5"])
     assert torch.equal(cli.model.layer.weight, trained.model.layer.weight)
-    assert not Path("checkpoints/version_0/config.yaml").exists()
+    assert not [*Path().rglob("*.yaml")]
 
 
 def test_seeds() -> None:
@@ -272,13 +279,16 @@ def test_the_saved_config_repeats_the_run() -> None:
     """Same weights from the file alone; the same config may be saved again."""
     args = ["fit", "--model.lr=0.03", "--seed_everything=11", *SHORT]
     first = CLI(Line, Ones, args=args)
-    second = CLI(Line, Ones, args=["fit", "--config=checkpoints/version_0/config.yaml"])
+    second = CLI(Line, Ones, args=["fit", f"--config={saved()}"])
     assert torch.equal(first.model.layer.weight, second.model.layer.weight)
 
 
 def test_another_runs_config_is_not_overwritten() -> None:
     """Another config in the same folder is refused before training; ``overwrite`` replaces it."""
-    without = ["--trainer.enable_checkpointing=false"]  # with checkpoints, each run has its own folder
+    without = [
+        "--trainer.enable_checkpointing=false",
+        "--trainer.logger=false",
+    ]  # with checkpoints, each run has its own folder
     CLI(Line, Ones, args=["fit", *SHORT, *without])
     before = Path("config.yaml").read_text()
     with pytest.raises(ConfigurationError, match=r"config\.yaml exists, with the config of another run"):
@@ -294,7 +304,7 @@ def test_a_continued_run_keeps_the_config_before_it() -> None:
     cli = CLI(Line, Ones, args=["fit", *SHORT, "--trainer.max_epochs=2", "--ckpt_path=last"])
     assert cli.trainer.current_epoch == 2
     epochs = [
-        yaml.safe_load(Path("checkpoints/version_0", name).read_text())["trainer"]["max_epochs"]
+        yaml.safe_load(saved().with_name(name).read_text())["trainer"]["max_epochs"]
         for name in ("config.yaml", "config-1.yaml")
     ]
     assert epochs == [1, 2]
@@ -302,7 +312,7 @@ def test_a_continued_run_keeps_the_config_before_it() -> None:
 
 def test_the_config_is_where_the_user_wants_it() -> None:
     """Without checkpoints in ``default_root_dir``; another name by ``save_config_kwargs``; ``None`` saves nothing."""
-    args = ["fit", *SHORT, "--trainer.enable_checkpointing=false"]
+    args = ["fit", *SHORT, "--trainer.enable_checkpointing=false", "--trainer.logger=false"]
     CLI(Line, Ones, args=[*args, "--trainer.default_root_dir=a"], save_config_kwargs={"filename": "x.yaml"})
     assert [path.name for path in Path("a").iterdir()] == ["x.yaml"]
     CLI(Line, Ones, args=[*args, "--trainer.default_root_dir=b"], save_config_callback=None)

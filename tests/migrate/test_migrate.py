@@ -27,13 +27,13 @@ import torch
 
 class Base(L.LightningModule):
     def training_step(self, batch, batch_idx):
-        self.log("loss", batch.mean(), prog_bar=True, metric_attribute="x")
+        self.log("loss", batch.mean(), prog_bar=True, no_such="x")
         self.layer(batch)
         return self.trainer.num_nodes
 
 class Net(Base):
     def on_gpu_start(self):
-        self.to_torchscript
+        self.fabric
 
     def helper(self):
         return self.device
@@ -42,11 +42,11 @@ class Watch(pl.Callback):
     def on_train_end(self, trainer, pl_module):
         trainer.global_step
         pl_module.layer
-        pl_module.to_onnx("x")
+        pl_module.device_mesh
 
 class Alone:
-    def to_onnx(self):
-        self.to_tensorrt
+    def to_tensorrt(self):
+        self.fabric
 
 def make(trainer: L.Trainer):
     trainer.enable_validation
@@ -104,10 +104,10 @@ def test_what_works_is_found(use: str, lines: list[int], tmp_path: Path, capsys:
     [
         ("NoSuchCallback", [3]),
         ("LitLogger", [38]),
-        ("self.log(metric_attribute=)", [9]),
+        ("self.log(no_such=)", [9]),
         ("LightningModule.on_gpu_start", [14]),
-        ("LightningModule.to_torchscript", [15]),
-        ("LightningModule.to_onnx", [24]),
+        ("LightningModule.fabric", [15]),
+        ("LightningModule.device_mesh", [24]),
         ("LightningModule.to_tensorrt", [41]),
         ("trainer.enable_validation", [31]),
         ("Trainer(model_registry=)", [36]),
@@ -125,18 +125,18 @@ def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest
     """``layer``, ``helper`` and a class that derives from nothing of Lightning's are not in the report."""
     found = examined(tmp_path, capsys, SCRIPT)
     assert not [use for use in found if use.endswith((".layer", ".helper"))]
-    nothing = "import torch\nclass A:\n    def to_onnx(self):\n        self.trainer.world_size\n"
+    nothing = "import torch\nclass A:\n    def to_tensorrt(self):\n        self.trainer.world_size\n"
     assert examined(tmp_path, capsys, nothing) == {}
 
 
 def test_classes_in_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A base class of the script's own may be in another of the given files; a directory stands for its files."""
     (tmp_path / "a.py").write_text("import lightning.pytorch as pl\nclass Base(pl.LightningModule): pass\n")
-    (tmp_path / "b.py").write_text("from a import Base\nclass Net(Base):\n    def to_onnx(self): pass\n")
+    (tmp_path / "b.py").write_text("from a import Base\nclass Net(Base):\n    def to_tensorrt(self): pass\n")
     code, data = report(capsys, tmp_path)
     assert [[found["use"] for found in file["findings"]] for file in data["files"]] == [
         ["LightningModule"],
-        ["LightningModule.to_onnx"],
+        ["LightningModule.to_tensorrt"],
     ]
     assert (code, data["missing"]) == (1, 1)
 
