@@ -6,21 +6,74 @@ from core.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
+    from typing import Any
+
     from core.callbacks.base import Callback
     from core.callbacks.checkpoint import Checkpoint
-    from core.callbacks.early_stopping import EarlyStopping
+    from core.callbacks.device_stats_monitor import DeviceStatsMonitor
+    from core.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
+    from core.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
+    from core.callbacks.lambda_callback import LambdaCallback
+    from core.callbacks.lr_monitor import LearningRateMonitor
     from core.callbacks.model_checkpoint import ModelCheckpoint
+    from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
     from core.callbacks.progress_bar import ProgressBar
+    from core.callbacks.timer import Timer
+    from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
 
-__all__ = ["Callback", "Checkpoint", "EarlyStopping", "ModelCheckpoint", "ProgressBar"]
+__all__ = [
+    "BackboneFinetuning",
+    "BaseFinetuning",
+    "Callback",
+    "Checkpoint",
+    "DeviceStatsMonitor",
+    "EMAWeightAveraging",
+    "EarlyStopping",
+    "EarlyStoppingReason",
+    "LambdaCallback",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "OnExceptionCheckpoint",
+    "ProgressBar",
+    "Timer",
+    "WeightAveraging",
+]
 
-__getattr__, __dir__ = lazy_names(
+ELSEWHERE = {
+    "BasePredictionWriter": "Write the outputs in on_predict_batch_end of a Callback, or what Trainer.predict returns.",
+    "BatchSizeFinder": "Use core.find_executable_batch_size around Trainer.fit.",
+    "LearningRateFinder": "Run short fits with several learning rates, with Trainer(max_steps=...).",
+    "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
+    "RichModelSummary": "Print the module in on_fit_start of a Callback.",
+    "RichProgressBar": "Use ProgressBar.",
+    "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
+    "StochasticWeightAveraging": "Use WeightAveraging, with torch.optim.swa_utils.SWALR as the scheduler.",
+}
+"""Callbacks of Lightning that are not here, and what to use."""
+
+_find, __dir__ = lazy_names(
     __name__,
     {
+        "BackboneFinetuning": "core.callbacks.finetuning",
+        "BaseFinetuning": "core.callbacks.finetuning",
         "Callback": "core.callbacks.base",
         "Checkpoint": "core.callbacks.checkpoint",
+        "DeviceStatsMonitor": "core.callbacks.device_stats_monitor",
+        "EMAWeightAveraging": "core.callbacks.weight_averaging",
         "EarlyStopping": "core.callbacks.early_stopping",
+        "EarlyStoppingReason": "core.callbacks.early_stopping",
+        "LambdaCallback": "core.callbacks.lambda_callback",
+        "LearningRateMonitor": "core.callbacks.lr_monitor",
         "ModelCheckpoint": "core.callbacks.model_checkpoint",
+        "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
+        "Timer": "core.callbacks.timer",
+        "WeightAveraging": "core.callbacks.weight_averaging",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name in ELSEWHERE:
+        raise ImportError(f"core.callbacks has no {name!r}. {ELSEWHERE[name]}")
+    return _find(name)

@@ -6,6 +6,7 @@ overridden is never called.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["Callback"]
@@ -135,6 +136,21 @@ class Callback:
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """Called when ``error`` ends the run, before it is raised to the caller."""
+
+    def before_optimizers_load(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
+        """Called when a fit is resumed, before the states of the optimizers are loaded.
+
+        Args:
+            module: The module, with the weights of the checkpoint.
+            optimizers: The optimizers as ``configure_optimizers`` made them.
+            state: What this callback's :meth:`state_dict` returned.
+        """
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Called in every process before ``checkpoint`` is written; may add to it."""
+
+    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Called in every process after ``checkpoint`` was read and loaded, when a fit is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's state for a checkpoint."""

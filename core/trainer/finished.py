@@ -86,6 +86,6 @@ class FinishedFit:
             checkpoint["callbacks"] = callback_states(callbacks)
         checkpoint |= hyperparameters_of(module, trainer.datamodule)
         checkpoint["state_dict"] = module.state_dict()
-        for hook in Hooks(trainer, module, callbacks).bind_module("on_save_checkpoint"):
+        for hook in Hooks(trainer, module, callbacks).bind("on_save_checkpoint"):
             hook(checkpoint)
         Strategy.save_checkpoint(strategy, checkpoint, path, storage_options)

@@ -81,7 +81,7 @@ class FitState:
             checkpoint |= self.training_state() | {"processes": processes.by_rank}
         checkpoint |= hyperparameters_of(run.module, run.datamodule)
         checkpoint["state_dict"] = strategy.module_state(run.module)
-        for hook in run.hooks.bind_module("on_save_checkpoint"):
+        for hook in run.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         meeting.save(lambda: checkpoint, path, storage_options)
 
@@ -149,6 +149,9 @@ class FitState:
                 len(states.by_rank),
             )
         _load_module(strategy, run.module, checkpoint, path)
+        for key, callback in _keyed(run.hooks.callbacks):
+            if key in checkpoint["callbacks"]:
+                callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
         for name, optimizer in self._named_optimizers():
             with load_errors(name, path):
                 strategy.load_optimizer_state(optimizer, checkpoint[name])
@@ -164,7 +167,7 @@ class FitState:
         run.progress.load_state_dict(checkpoint["progress"])
         run.metric_log.load_state_dict(checkpoint["metrics"])
         run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
-        for hook in run.hooks.bind_module("on_load_checkpoint"):
+        for hook in run.hooks.bind("on_load_checkpoint"):
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.
         states.restore_loaders(self.loaders, path)

@@ -1,0 +1,55 @@
+"""A callback made from functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+
+__all__ = ["LambdaCallback"]
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_") or name in ("setup", "teardown"))
+"""The hooks that a function can be given for."""
+
+
+class LambdaCallback(Callback):
+    """Calls a function at each given hook, with the hook's arguments.
+
+    ::
+
+        LambdaCallback(on_train_epoch_end=lambda trainer, module: print(trainer.callback_metrics))
+
+    Args:
+        **hooks: By the name of a hook, the function. ``None`` is ignored.
+
+    Raises:
+        ConfigurationError: There is no such hook.
+        WrongTypeError: A value is not callable.
+    """
+
+    def __init__(self, **hooks: Callable[..., Any] | None) -> None:
+        given = {name: function for name, function in hooks.items() if function is not None}
+        for name, function in given.items():
+            if name not in HOOKS:
+                raise ConfigurationError(
+                    f"LambdaCallback: {name!r} is not a hook.{nearest(name, HOOKS)} Valid: {quoted(HOOKS)}."
+                )
+            if not callable(function):
+                raise WrongTypeError(f"{name}={function!r}: must be a function with the arguments of the hook.")
+        self._functions = given
+        self.idle_hooks = frozenset(HOOKS) - frozenset(given)
+
+
+def _hook(name: str) -> Callable[..., Any]:
+    def call(self: LambdaCallback, *args: Any) -> Any:
+        return self._functions[name](*args)
+
+    call.__name__ = name
+    call.__doc__ = f"Call the function given for ``{name}``."
+    return call
+
+
+for _name in HOOKS:
+    setattr(LambdaCallback, _name, _hook(_name))

@@ -1,0 +1,128 @@
+"""Logs learning rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.callbacks.moments import optimizers_of, schedules_of
+from core.errors import ConfigurationError, quoted
+
+__all__ = ["LearningRateMonitor"]
+
+
+class LearningRateMonitor(Callback):
+    """Sends the learning rates of all optimizers to the loggers, in process 0.
+
+    They are named after the optimizer, such as ``lr-Adam``; ``lr-Adam-1`` is a second optimizer of the class, and
+    ``lr-Adam/pg1`` and ``lr-Adam/pg2`` are the groups of one with several, or ``lr-Adam/<name>`` if a group has a
+    ``"name"``. A scheduler's own ``name``, from ``configure_optimizers``, replaces ``lr-Adam``.
+
+    Args:
+        logging_interval: ``"step"`` logs the rate of each step that metrics are logged for, ``"epoch"`` that at the
+            start of each epoch, ``None`` does as the scheduler's interval says.
+        log_momentum: Also log the momentum, or the first beta, as ``lr-Adam-momentum``.
+        log_weight_decay: Also log the weight decay, as ``lr-Adam-weight_decay``.
+
+    Raises:
+        ConfigurationError: ``logging_interval`` is something else; or, when training starts, the trainer has no logger.
+    """
+
+    def __init__(
+        self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
+    ) -> None:
+        if logging_interval not in (None, "step", "epoch"):
+            raise ConfigurationError(f"logging_interval={logging_interval!r}: must be 'step', 'epoch' or None.")
+        self.logging_interval = logging_interval
+        self.log_momentum = log_momentum
+        self.log_weight_decay = log_weight_decay
+        self.lrs: dict[str, list[float]] = {}
+        """The rates that were logged in this run, by name."""
+        if logging_interval == "epoch":
+            self.idle_hooks = frozenset({"on_train_batch_start"})
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Forget an earlier run."""
+        if stage == "fit":
+            self.lrs = {}
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Check that there is a logger.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        if not trainer.loggers and not trainer.fast_dev_run:
+            raise ConfigurationError(
+                "LearningRateMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
+            )
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Log the rates of the next step, if its metrics are logged."""
+        step = trainer.global_step + 1
+        if step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating:
+            self._log(trainer, "step", step)
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Log the rates of the epoch."""
+        if self.logging_interval != "step":
+            self._log(trainer, "epoch", trainer.global_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rates that were logged."""
+        return {"lrs": {name: list(rates) for name, rates in self.lrs.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self.lrs = {name: list(rates) for name, rates in state["lrs"].items()}
+
+    def _log(self, trainer: Any, moment: str, step: int) -> None:
+        values: dict[str, float] = {}
+        for name, optimizer, interval in _named(trainer):
+            if self.logging_interval is None and interval not in (None, moment):
+                continue
+            for suffix, group in zip(_suffixes(name, optimizer.param_groups), optimizer.param_groups, strict=True):
+                values |= self._values_of(name + suffix, group)
+        trainer.metric_log.send_to_loggers(values, step, trainer.strategy)
+
+    def _values_of(self, name: str, group: dict[str, Any]) -> dict[str, float]:
+        values = {name: float(group["lr"])}
+        rates = self.lrs.setdefault(name, [])
+        rates.append(values[name])
+        if self.log_momentum:
+            values[f"{name}-momentum"] = float(group["betas"][0] if "betas" in group else group.get("momentum", 0))
+        if self.log_weight_decay:
+            values[f"{name}-weight_decay"] = float(group.get("weight_decay", 0))
+        return values
+
+
+def _named(trainer: Any) -> list[tuple[str, Any, str | None]]:
+    """Each optimizer with its name and the interval of its scheduler; first those that have a scheduler."""
+    found: list[tuple[str | None, Any, str | None]] = []
+    for schedule in schedules_of(trainer):
+        optimizer = schedule.scheduler.optimizer
+        if all(other is not optimizer for _, other, _ in found):
+            found.append((getattr(schedule, "name", None), optimizer, schedule.interval))
+    with_schedule = {id(optimizer) for _, optimizer, _ in found}
+    found += [(None, optimizer, None) for optimizer in optimizers_of(trainer) if id(optimizer) not in with_schedule]
+    seen: Counter[str] = Counter()
+    named = []
+    for name, optimizer, interval in found:
+        if name is None:
+            kind = type(optimizer).__name__
+            seen[kind] += 1
+            name = f"lr-{kind}" if seen[kind] == 1 else f"lr-{kind}-{seen[kind] - 1}"
+        named.append((name, optimizer, interval))
+    return named
+
+
+def _suffixes(name: str, groups: list[dict[str, Any]]) -> list[str]:
+    names = [group.get("name", f"pg{number}" if len(groups) > 1 else "") for number, group in enumerate(groups, 1)]
+    repeated = [each for each, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise ConfigurationError(
+            f"LearningRateMonitor: {name} has several parameter groups named {quoted(repeated)}. "
+            "Give each group its own name."
+        )
+    return [f"/{each}" if each else "" for each in names]

@@ -1,0 +1,164 @@
+"""Measures the time of a run, and ends it after a given time."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.callbacks.clock import SharedClock
+from core.errors import ConfigurationError
+
+__all__ = ["Timer"]
+
+logger = logging.getLogger(__name__)
+
+STAGES = ("train", "validate", "sanity_check", "test", "predict")
+
+
+class Timer(Callback):
+    """Measures how long each stage takes, and ends ``fit`` after ``duration``, by the clock of process 0.
+
+    The time that a resumed run has taken before counts.
+
+    Args:
+        duration: The time for training, as a ``timedelta``, as ``"DD:HH:MM:SS"``, or as keyword arguments of
+            ``timedelta`` in a dict; ``None`` only measures.
+        interval: ``"step"`` ends after the running optimizer step, ``"epoch"`` after the running epoch.
+        verbose: Log the end at level INFO.
+
+    Raises:
+        ConfigurationError: ``duration`` or ``interval`` is something else.
+    """
+
+    def __init__(
+        self,
+        duration: str | timedelta | dict[str, int] | None = None,
+        interval: str = "step",
+        verbose: bool = True,
+    ) -> None:
+        if interval not in ("step", "epoch"):
+            raise ConfigurationError(f"interval={interval!r}: must be 'step' or 'epoch'.")
+        self._duration = _seconds(duration)
+        self.interval = interval
+        self.verbose = verbose
+        if self._duration is None or interval == "epoch":
+            self.idle_hooks = frozenset({"on_train_batch_end"})
+        self._reset()
+
+    def _reset(self) -> None:
+        self._start: dict[str, float] = {}
+        self._end: dict[str, float] = {}
+        self._before = dict.fromkeys(STAGES, 0.0)
+        self._clock: SharedClock | None = None
+
+    def start_time(self, stage: str = "train") -> float | None:
+        """When ``stage`` began, by :func:`time.monotonic`; ``None`` if it has not."""
+        return self._start.get(stage)
+
+    def end_time(self, stage: str = "train") -> float | None:
+        """When ``stage`` ended; ``None`` if it has not."""
+        return self._end.get(stage)
+
+    def time_elapsed(self, stage: str = "train") -> float:
+        """Seconds that ``stage`` has taken, in the resumed run included."""
+        start = self._start.get(stage)
+        return self._before[stage] + (0.0 if start is None else self._end.get(stage, time.monotonic()) - start)
+
+    def time_remaining(self, stage: str = "train") -> float | None:
+        """Seconds that are left of ``duration``; ``None`` without one."""
+        return None if self._duration is None else self._duration - self.time_elapsed(stage)
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Forget an earlier run."""
+        if stage == "fit":
+            self._reset()
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._begin("train")
+        if self._duration is not None:
+            self._clock = SharedClock(self._duration - self._before["train"])
+            self._clock.restart(trainer.global_step)
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """End measuring."""
+        self._end["train"] = time.monotonic()
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._begin("sanity_check" if trainer.sanity_checking else "validate")
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """End measuring."""
+        self._end["sanity_check" if trainer.sanity_checking else "validate"] = time.monotonic()
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._begin("test")
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """End measuring."""
+        self._end["test"] = time.monotonic()
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._begin("predict")
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """End measuring."""
+        self._end["predict"] = time.monotonic()
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End the fit, if the time is over."""
+        if not trainer.progress.is_accumulating:
+            self._check(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """End the fit, if the time is over."""
+        self._check(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The time that each stage has taken."""
+        return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in STAGES}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self._before = {**dict.fromkeys(STAGES, 0.0), **state["time_elapsed"]}
+
+    def _begin(self, stage: str) -> None:
+        if stage in self._end:  # validation runs several times
+            self._before[stage] = self.time_elapsed(stage)
+        self._end.pop(stage, None)
+        self._start[stage] = time.monotonic()
+
+    def _check(self, trainer: Any) -> None:
+        if self._clock is None or trainer.should_stop or not self._clock.is_due(trainer.global_step, trainer.strategy):
+            return
+        trainer.should_stop = True
+        if self.verbose and trainer.is_global_zero:
+            logger.info("Timer: the run has taken %s and ends", timedelta(seconds=int(self.time_elapsed())))
+
+
+def _seconds(duration: Any) -> float | None:
+    if duration is None:
+        return None
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, str):
+        found = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip())
+        if found:
+            days, hours, minutes, seconds = map(int, found.groups())
+            return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
+    elif isinstance(duration, dict):
+        try:
+            return timedelta(**duration).total_seconds()
+        except TypeError as error:
+            raise ConfigurationError(f"duration={duration!r}: {error}.") from error
+    raise ConfigurationError(
+        f"duration={duration!r}: must be a datetime.timedelta, a text DD:HH:MM:SS such as '00:12:00:00', a dict with "
+        "arguments of timedelta, or None."
+    )
