@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.callbacks.base import Callback
+from core.callbacks.moments import send_to_loggers
 from core.errors import ConfigurationError
 
 __all__ = ["DeviceStatsMonitor"]
@@ -53,4 +54,4 @@ class DeviceStatsMonitor(Callback):
         if self._cpu is not None:
             stats |= self._cpu.get_device_stats("cpu")
         values = {f"{type(self).__name__}.on_train_batch_end/{name}": float(value) for name, value in stats.items()}
-        trainer.metric_log.send_to_loggers(values, step, strategy)
+        send_to_loggers(trainer, values, step - 1)

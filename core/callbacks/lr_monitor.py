@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import optimizers_of, schedules_of
+from core.callbacks.moments import optimizers_of, schedules_of, send_to_loggers
 from core.errors import ConfigurationError, quoted
 
 __all__ = ["LearningRateMonitor"]
@@ -60,8 +60,8 @@ class LearningRateMonitor(Callback):
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
-        step = trainer.global_step + 1
-        if step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating:
+        step = trainer.global_step
+        if (step + 1) % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating:
             self._log(trainer, "step", step)
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
@@ -84,7 +84,7 @@ class LearningRateMonitor(Callback):
                 continue
             for suffix, group in zip(_suffixes(name, optimizer.param_groups), optimizer.param_groups, strict=True):
                 values |= self._values_of(name + suffix, group)
-        trainer.metric_log.send_to_loggers(values, step, trainer.strategy)
+        send_to_loggers(trainer, values, step)
 
     def _values_of(self, name: str, group: dict[str, Any]) -> dict[str, float]:
         values = {name: float(group["lr"])}

@@ -9,6 +9,7 @@ __all__ = [
     "is_training",
     "optimizers_of",
     "schedules_of",
+    "send_to_loggers",
     "validates",
     "validates_next",
     "validates_once_in_each_epoch",
@@ -54,3 +55,10 @@ def optimizers_of(trainer: Any) -> list[Any]:
 def schedules_of(trainer: Any) -> list[Any]:
     """The learning rate schedulers of the running fit, each with its interval."""
     return list(trainer._fit_loop.optimization.schedules)
+
+
+def send_to_loggers(trainer: Any, values: dict[str, float], step: int) -> None:
+    """Pass ``values`` to each logger, in process 0; ``step`` is the number of the optimizer step, from 0."""
+    if values and trainer.is_global_zero:
+        for logger in trainer.loggers:
+            logger.log_metrics(dict(values), step)

@@ -89,11 +89,11 @@ def test_learning_rates_of_steps() -> None:
 
     found = rates(ByStep(), LearningRateMonitor(), max_epochs=1)
     assert found == [
-        (3, {"lr-Adam/pg1": 0.025, "lr-Adam/pg2": 0.05}),
-        (6, {"lr-Adam/pg1": 0.1 / 32, "lr-Adam/pg2": 0.2 / 32}),
+        (2, {"lr-Adam/pg1": 0.025, "lr-Adam/pg2": 0.05}),
+        (5, {"lr-Adam/pg1": 0.1 / 32, "lr-Adam/pg2": 0.2 / 32}),
     ]
     (only, _) = rates(Decaying(), LearningRateMonitor("step"), max_epochs=1)
-    assert only == (3, {"lr-Adam/pg1": 0.1, "lr-Adam/pg2": 0.2})
+    assert only == (2, {"lr-Adam/pg1": 0.1, "lr-Adam/pg2": 0.2})
 
 
 def test_momentum_and_weight_decay() -> None:
@@ -185,7 +185,7 @@ def test_device_stats() -> None:
     """Those of the accelerator, as often as metrics are logged."""
     log = Log()
     quiet(max_epochs=1, callbacks=DeviceStatsMonitor(), logger=log, log_every_n_steps=3).fit(Regression(), loader())
-    assert [step for step, _ in log.rows] == [3, 6]
+    assert [step for step, _ in log.rows] == [2, 5]
     assert log.rows[0][1]
     assert all(name.startswith("DeviceStatsMonitor.on_train_batch_end/") for name in log.rows[0][1])
     with pytest.raises(ConfigurationError, match="DeviceStatsMonitor: the trainer has no logger"):
