@@ -12,7 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import optimizers_of
 from core.checking import check_count
 from core.errors import CheckpointError, ConfigurationError
 
@@ -177,7 +176,7 @@ class BaseFinetuning(Callback):
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
         """Unfreeze what is due."""
-        optimizers = optimizers_of(trainer)
+        optimizers = trainer.optimizers
         for optimizer in optimizers:
             self.finetune_function(module, trainer.current_epoch, optimizer)
         names = {id(parameter): name for name, parameter in module.named_parameters()}

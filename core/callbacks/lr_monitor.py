@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import optimizers_of, schedules_of, send_to_loggers
+from core.callbacks.moments import send_to_loggers
 from core.errors import ConfigurationError, quoted
 
 __all__ = ["LearningRateMonitor"]
@@ -100,12 +100,12 @@ class LearningRateMonitor(Callback):
 def _named(trainer: Any) -> list[tuple[str, Any, str | None]]:
     """Each optimizer with its name and the interval of its scheduler; first those that have a scheduler."""
     found: list[tuple[str | None, Any, str | None]] = []
-    for schedule in schedules_of(trainer):
+    for schedule in trainer.lr_scheduler_configs:
         optimizer = schedule.scheduler.optimizer
         if all(other is not optimizer for _, other, _ in found):
             found.append((getattr(schedule, "name", None), optimizer, schedule.interval))
     with_schedule = {id(optimizer) for _, optimizer, _ in found}
-    found += [(None, optimizer, None) for optimizer in optimizers_of(trainer) if id(optimizer) not in with_schedule]
+    found += [(None, optimizer, None) for optimizer in trainer.optimizers if id(optimizer) not in with_schedule]
     seen: Counter[str] = Counter()
     named = []
     for name, optimizer, interval in found:

@@ -7,8 +7,6 @@ from typing import Any
 __all__ = [
     "has_validated_in_epoch",
     "is_training",
-    "optimizers_of",
-    "schedules_of",
     "send_to_loggers",
     "validates",
     "validates_next",
@@ -43,18 +41,6 @@ def validates_next(trainer: Any) -> bool:
     every = trainer.check_val_every_n_epoch
     is_last = validates(trainer) and trainer.progress.batch == trainer.num_training_batches
     return is_last and every is not None and (trainer.current_epoch + 1) % every == 0
-
-
-def optimizers_of(trainer: Any) -> list[Any]:
-    """The optimizers of the running fit."""
-    optimization = trainer._fit_loop.optimization
-    several = getattr(optimization, "optimizers", None)
-    return [optimization.optimizer] if several is None else list(several)
-
-
-def schedules_of(trainer: Any) -> list[Any]:
-    """The learning rate schedulers of the running fit, each with its interval."""
-    return list(trainer._fit_loop.optimization.schedules)
 
 
 def send_to_loggers(trainer: Any, values: dict[str, float], step: int) -> None:

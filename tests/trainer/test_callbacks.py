@@ -30,7 +30,6 @@ from core.callbacks import (
     Timer,
     WeightAveraging,
 )
-from core.callbacks.moments import optimizers_of
 from core.errors import ConfigurationError, WrongTypeError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -294,7 +293,7 @@ def test_a_backbone_is_trained_from_an_epoch_on() -> None:
 
     class Look(Callback):
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
-            (optimizer,) = optimizers_of(trainer)
+            (optimizer,) = trainer.optimizers
             moved = not torch.equal(module.backbone[0].weight, start)
             found.append((moved, [round(group["lr"], 6) for group in optimizer.param_groups]))
 
