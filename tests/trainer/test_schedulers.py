@@ -1,0 +1,192 @@
+"""Learning rate schedulers that monitor a metric, or are stepped in the user's own way; and no optimizer at all."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+
+from core import Callback, Module, Trainer
+from core.errors import ConfigurationError, CoreError
+
+from .regression import Regression, assert_same, loader, quiet
+
+
+class Plateau(Regression):
+    """Its learning rate falls in every epoch in which the error did not fall by half."""
+
+    options: ClassVar[dict[str, Any]] = {"monitor": "error"}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: list[float] = []
+
+    def configure_optimizers(self) -> Any:
+        optimizer = SGD(self.parameters(), lr=0.05)
+        scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **self.options}}
+
+    def on_train_epoch_start(self) -> None:
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+
+
+def test_a_plateau_is_that_of_the_loop_by_hand() -> None:
+    """Stepped after each validation, with its metric."""
+    torch.manual_seed(1)
+    module = Plateau()
+    quiet(max_epochs=4).fit(module, loader(), loader(batch_size=50))
+    torch.manual_seed(1)
+    expected = Plateau()
+    described = expected.configure_optimizers()
+    optimizer, scheduler = described["optimizer"], described["lr_scheduler"]["scheduler"]
+    rates = []
+    for _ in range(4):
+        rates.append(optimizer.param_groups[0]["lr"])
+        expected.train()
+        for batch in loader():
+            optimizer.zero_grad()
+            expected.loss(batch).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        expected.eval()
+        with torch.no_grad():
+            (batch,) = loader(batch_size=50)
+            scheduler.step(expected.loss(batch))
+    assert module.rates == rates
+    assert rates[-1] < rates[0]
+
+
+class Saves(Callback):
+    """In the named hook of the second epoch."""
+
+    def __init__(self, path: Path, hook: str) -> None:
+        self.path, self.hook = path, hook
+
+    def save(self, trainer: Trainer, hook: str) -> None:
+        if hook == self.hook and trainer.current_epoch == 1:
+            trainer.save_checkpoint(self.path)
+
+    def on_validation_end(self, trainer: Trainer, module: Module) -> None:
+        self.save(trainer, "on_validation_end")
+
+    def on_train_epoch_end(self, trainer: Trainer, module: Module) -> None:
+        self.save(trainer, "on_train_epoch_end")
+
+
+@pytest.mark.parametrize("hook", ["on_validation_end", "on_train_epoch_end"])
+def test_a_plateau_is_resumed(hook: str, tmp_path: Path) -> None:
+    """Neither missed nor stepped twice, wherever the checkpoint was saved."""
+    torch.manual_seed(1)
+    whole = Plateau()
+    saves = Saves(tmp_path / "saved", hook)
+    quiet(max_epochs=4, callbacks=saves).fit(whole, loader(), loader())
+    resumed = Plateau()
+    quiet(max_epochs=4).fit(resumed, loader(), loader(), ckpt_path=saves.path)
+    assert resumed.rates == whole.rates[2:]
+    assert_same(resumed, whole)
+
+
+class Misnamed(Plateau):
+    options: ClassVar[dict[str, Any]] = {"monitor": "eror"}
+
+
+class Lenient(Plateau):
+    options: ClassVar[dict[str, Any]] = {"monitor": "eror", "strict": False}
+
+
+def test_a_metric_that_was_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Is an error with those that were; or a warning."""
+    with pytest.raises(ConfigurationError, match=r"ReduceLROnPlateau monitors 'eror'.*Logged so far: 'error'"):
+        quiet(max_epochs=1).fit(Misnamed(), loader(), loader())
+    with caplog.at_level(logging.WARNING):
+        module = Lenient()
+        quiet(max_epochs=2).fit(module, loader(), loader())
+    assert "Its step is skipped" in caplog.text
+    assert module.rates == [0.05, 0.05]
+
+
+class OwnWay(Plateau):
+    """Steps a scheduler of any kind."""
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        assert isinstance(scheduler, ReduceLROnPlateau)
+        scheduler.step(metric * 0 + 1)
+
+
+def test_an_overridden_scheduler_step() -> None:
+    """Is called with the scheduler and its metric."""
+    module = OwnWay()
+    quiet(max_epochs=3).fit(module, loader(), loader())
+    assert module.rates == [0.05, 0.05, 0.025]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "'monitor' does not say which"),
+        ({"monitor": 3}, "must be the name of a logged metric"),
+        ({"monitor": "error", "freqency": 2}, "Did you mean 'frequency'"),
+        ({"monitor": "error", "reduce_on_plateau": False}, "has no effect"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], said: str) -> None:
+    """With the remedy."""
+    make: Any = type("Refused", (Plateau,), {"options": options})
+    with pytest.raises(CoreError, match=said):
+        quiet(max_epochs=1).fit(make(), loader(), loader())
+
+
+class Foreign(Regression):
+    def configure_optimizers(self) -> Any:
+        return [SGD(self.parameters(), lr=0.1)], [StepLR(SGD(self.parameters(), lr=0.1), 1)]
+
+
+def test_a_scheduler_of_another_optimizer() -> None:
+    """Would change nothing."""
+    with pytest.raises(ConfigurationError, match="the optimizer of StepLR is not among those returned"):
+        quiet(max_epochs=1).fit(Foreign(), loader())
+
+
+class Nothing(Regression):
+    def configure_optimizers(self) -> None:
+        """Nothing is optimized."""
+
+
+def test_no_optimizer(caplog: pytest.LogCaptureFixture) -> None:
+    """The steps run, nothing changes, and a warning says so."""
+    module = Nothing()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    trainer = quiet(max_epochs=1)
+    with caplog.at_level(logging.WARNING):
+        trainer.fit(module, loader())
+    assert "nothing is optimized" in caplog.text
+    assert trainer.global_step == 7
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+class Estimates(Regression):
+    def configure_optimizers(self) -> Any:
+        self.estimated = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"max_epochs": 3}, 21),
+        ({"max_epochs": 3, "accumulate_grad_batches": 3}, 9),
+        ({"max_epochs": 3, "max_steps": 5}, 5),
+        ({"max_epochs": 3, "limit_train_batches": 2}, 6),
+        ({"max_steps": 4}, 4),
+    ],
+)
+def test_the_number_of_steps_is_known_for_schedules(settings: dict[str, Any], steps: int) -> None:
+    """In ``configure_optimizers`` already; it is how many there are."""
+    module = Estimates()
+    trainer = quiet(**settings)
+    trainer.fit(module, loader())
+    assert (module.estimated, trainer.global_step) == (steps, steps)
