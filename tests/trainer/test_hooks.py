@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -332,3 +334,39 @@ def test_what_lightning_calls_and_this_trainer_does_not(name: str) -> None:
     module = type("Mine", (Regression,), {name: lambda self, *args: None})()
     with pytest.raises(ConfigurationError, match=f"Mine defines {name!r}, which the Trainer does not call. [A-Z]"):
         quiet(max_epochs=1).fit(module, loader())
+
+
+METHODS = (
+    *("prepare_data", "setup", "configure_optimizers", "optimizer_step", "training_step", "optimizer_zero_grad"),
+    *("backward", "configure_gradient_clipping", "lr_scheduler_step", "validation_step", "teardown"),
+)
+"""Of a Module, next to its hooks."""
+
+
+def test_the_order_on_the_page() -> None:
+    """docs/trainer.md lists what ``fit`` calls in one epoch of one batch, and one of validation: in the real order."""
+    calls: list[str] = []
+
+    def noting(name: str) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            return getattr(super(own, self), name)(*args, **kwargs)
+
+        return method
+
+    class Scheduled(Regression):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    own = type("Own", (Scheduled,), {name: noting(name) for name in (*METHODS, *HOOKS)})
+    callback = recording(Callback, [*OF_CALLBACKS, "setup", "teardown"], "callback", [])
+    for name in (*OF_CALLBACKS, "setup", "teardown"):
+        setattr(type(callback), name, lambda self, *args, of=name: calls.append(of))
+    limits = {"limit_train_batches": 1, "limit_val_batches": 1}
+    quiet(max_epochs=1, num_sanity_val_steps=1, callbacks=callback, **limits).fit(own(), loader(), loader())
+    found = [name for index, name in enumerate(calls) if index == 0 or calls[index - 1] != name]
+
+    page = Path(__file__).parents[2] / "docs" / "trainer.md"
+    (block,) = re.findall(r"```text\n(prepare_data.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert [line.split()[0] for line in block.splitlines()] == found
