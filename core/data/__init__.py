@@ -2,6 +2,7 @@
 
 from core.data.active import ActivePasses
 from core.data.batches import drop_padding
+from core.data.combined import CombinedLoader, PreparedCombined, is_collection
 from core.data.loader import PreparedLoader, skip_first_batches
 from core.data.parts import loader_parts, set_epoch
 from core.data.prepare import prepare_loader
@@ -10,10 +11,13 @@ from core.data.settings import DataSettings
 
 __all__ = [
     "ActivePasses",
+    "CombinedLoader",
     "DataSettings",
+    "PreparedCombined",
     "PreparedLoader",
     "drop_padding",
     "in_order",
+    "is_collection",
     "loader_parts",
     "prepare_loader",
     "set_epoch",

@@ -381,7 +381,7 @@ def _predict(arguments: Mapping[str, Any]) -> list[list[float]]:
 
 
 def _validate(arguments: Mapping[str, Any]) -> float:
-    found = _trainer(arguments).validate(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
+    (found,) = _trainer(arguments).validate(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
     return found["loss"]
 
 

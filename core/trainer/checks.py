@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.progress_bar import ProgressBar
+from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.strategies.base import Strategy
 from core.trainer.module import Module
@@ -88,16 +87,18 @@ def check_predicts(module: Any) -> None:
 
 
 def check_loader(name: str, loader: Any) -> None:
-    """Check that ``loader`` is one iterable of batches.
+    """Check that ``loader`` is an iterable of batches, or a dict, list or tuple of such.
 
     Raises:
-        WrongTypeError: It is not iterable, or there are several loaders.
+        WrongTypeError: It cannot be iterated over.
+        ConfigurationError: It has no loader.
     """
-    if isinstance(loader, list | tuple) and any(isinstance(item, DataLoader) for item in loader):
-        raise WrongTypeError(f"{name}: a {type(loader).__name__} of several loaders is not supported. Pass one loader.")
-    if not hasattr(loader, "__iter__"):
+    if is_collection(loader):
+        CombinedLoader(loader)
+    elif not hasattr(loader, "__iter__"):
         raise WrongTypeError(
-            f"{name}: must be one torch DataLoader or an iterable of batches, not {_described(loader)}."
+            f"{name}: must be a torch DataLoader, an iterable of batches, or a dict or list of these, not "
+            f"{_described(loader)}."
         )
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.data import DataSettings, in_order, prepare_loader
 from core.errors import ConfigurationError
 from core.nested import map_tensors
 from core.runtime.modules import PreparedModule, needs_forward_context
 from core.trainer.limits import agreed_length, length_of, limited
+from core.trainer.loaders import prepared_loaders
 from core.trainer.metrics import StageMetrics
 from core.trainer.run import Run
 from core.trainer.stage import Stage
@@ -43,41 +43,48 @@ class EvaluationLoop:
         self.model = strategy.inference_module(run.runtime.strategy_module(model))
         if needs_forward_context(strategy.precision):
             self.model = PreparedModule(self.model, step_module, strategy.precision)
-        if run.settings.overfit_batches and run.stage == "train":
-            loader = in_order(loader)
-        self.loader = prepare_loader(loader, strategy, evaluation=True, settings=DataSettings(even_batches=False))
+        self.dataloaders, self.loaders = prepared_loaders(run, loader, evaluation=True)
+        """The prepared loaders: in the user's structure, and as those that are read one after another."""
         self.metrics = StageMetrics(strategy, by_step=False)
 
-    @property
-    def num_batches(self) -> float:
-        """The number of batches in this process; infinite if it is not known. Every process asks for it."""
-        own = length_of(self.loader)
+    def num_batches(self) -> list[float]:
+        """The number of batches of each loader in this process; infinite if it is not known. Every process calls it."""
         limit = self._run.settings.limit_batches(self.stage.kind)
-        # A fraction is one of the largest share, so that no process has to leave out all of its batches.
-        length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
-        return min(own, limited(length, limit, self.stage.limit))
+        numbers = []
+        for loader in self.loaders:
+            own = length_of(loader)
+            # A fraction is one of the largest share, so that no process has to leave out all of its batches.
+            length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
+            numbers.append(min(own, limited(length, limit, self.stage.limit)))
+        return numbers
 
-    def run(self, at_most: float = math.inf, finished: Callable[[], None] | None = None) -> list[Any]:
+    def run(
+        self, at_most: float = math.inf, finished: Callable[[], None] | None = None, keeps_outputs: bool = False
+    ) -> list[list[Any]]:
         """Evaluate every batch.
 
         Args:
-            at_most: The largest number of batches, if the settings allow more.
+            at_most: The largest number of batches of each loader, if the settings allow more.
             finished: Called when only the last hook is left, so that what that hook saves does not repeat this.
+            keeps_outputs: Whether the outputs are returned.
 
         Returns:
-            The outputs if the stage is ``predict``, otherwise an empty list.
+            For each loader, the outputs of all processes in the order of its batches.
 
         Raises:
-            ConfigurationError: The loader is empty in every process.
+            ConfigurationError: A loader is empty in every process.
         """
         run, hooks = self._run, self.stage.hooks
-        num_batches = min(self.num_batches, at_most)
+        run.num_eval_batches = [min(number, at_most) for number in self.num_batches()]
         run.metric_log.stage = self.metrics
-        self.step_module.use(self.stage.step)
         with _evaluation_mode(run.module):
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
-            outputs = self._run_batches(None if math.isinf(num_batches) else int(num_batches))
+            outputs = [
+                self._run_batches(number, loader, num_batches, keeps_outputs)
+                for number, (loader, num_batches) in enumerate(zip(self.loaders, run.num_eval_batches, strict=True))
+            ]
+            self.metrics.dataloader_idx = None
             run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")
             run.metric_log.stage = None
             if finished is not None:
@@ -85,14 +92,18 @@ class EvaluationLoop:
             run.hooks.call(f"{hooks}_end")
         return outputs
 
-    def _run_batches(self, num_batches: int | None) -> list[Any]:
-        run, metrics, model, strategy = self._run, self.metrics, self.model, self.strategy
-        batch_start, batch_end = (run.hooks.bind(f"{self.stage.hooks}_batch_{at}") for at in ("start", "end"))
-        keeps_outputs = self.stage.name == "predict"
+    def _run_batches(self, number: int, loader: Any, num_batches: float, keeps_outputs: bool) -> list[Any]:
+        run, metrics, model, strategy, hooks = self._run, self.metrics, self.model, self.strategy, self._run.hooks
+        batch_start, batch_end = (
+            hooks.bind_of_loader(f"{self.stage.hooks}_batch_{at}", number) for at in ("start", "end")
+        )
+        metrics.dataloader_idx = number if len(self.loaders) > 1 else None
+        self.step_module.use(self.stage.step, metrics.dataloader_idx)
         outputs: list[Any] = []
         batch_idx = -1
-        self.loader.set_epoch(run.progress.epoch)
-        batches: Iterator[tuple[int, Any]] = enumerate(islice(self.loader, num_batches))
+        loader.set_epoch(run.progress.epoch)
+        stop = None if math.isinf(num_batches) else int(num_batches)
+        batches: Iterator[tuple[int, Any]] = enumerate(islice(loader, stop))
         if strategy.inference_is_collective:
             batches = self._in_step(batches)
         with torch.inference_mode():
@@ -108,9 +119,10 @@ class EvaluationLoop:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
         metrics.batch = None
         if max(strategy.all_gather_object(batch_idx)) < 0:
+            which = "" if metrics.dataloader_idx is None else f" {number}"
             raise ConfigurationError(
-                f"dataloaders: the {self.stage.loader} loader is empty. It must yield at least one batch each time "
-                "it is iterated; a generator does so only once."
+                f"dataloaders: the {self.stage.loader} loader{which} is empty. It must yield at least one batch each "
+                "time it is iterated; a generator does so only once."
             )
         return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs
 

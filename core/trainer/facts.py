@@ -10,10 +10,12 @@ from torch.optim import Optimizer
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.early_stopping import EarlyStopping
+from core.data import PreparedCombined
 from core.errors import ConfigurationError
 from core.plan import Plan
 from core.runtime import Runtime
 from core.strategies.base import Strategy
+from core.trainer.evaluate import EvaluationLoop
 from core.trainer.fit import FitLoop
 from core.trainer.logged_facts import LoggedFacts
 from core.trainer.optimization import Schedule
@@ -35,6 +37,7 @@ class TrainerFacts(LoggedFacts):
     _run: Run | None
     _fit_loop: FitLoop | None
     _ckpt_path: str | None
+    _evaluation: EvaluationLoop | None
 
     @property
     def plan(self) -> Plan:
@@ -74,6 +77,58 @@ class TrainerFacts(LoggedFacts):
     def num_training_batches(self) -> float:
         """The batches of an epoch in this process, as an integer; infinite if no ``fit`` is running or says it."""
         return math.inf if self._fit_loop is None else self._fit_loop.batches.num_batches
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The prepared loader of the running ``fit``, or loaders in the user's structure; ``None`` if there is none."""
+        loader = None if self._fit_loop is None else self._fit_loop.batches.loader
+        return loader.iterables if isinstance(loader, PreparedCombined) else loader
+
+    @property
+    def val_dataloaders(self) -> Any:
+        """The same for validation, in ``validate`` and ``fit``."""
+        return self._dataloaders("validate")
+
+    @property
+    def test_dataloaders(self) -> Any:
+        """The same for ``test``."""
+        return self._dataloaders("test")
+
+    @property
+    def predict_dataloaders(self) -> Any:
+        """The same for ``predict``."""
+        return self._dataloaders("predict")
+
+    @property
+    def num_val_batches(self) -> list[float]:
+        """The batches of each loader of validation in this process, once one has begun; infinite if not known."""
+        return self._num_batches("validate")
+
+    @property
+    def num_sanity_val_batches(self) -> list[float]:
+        """The same for the sanity check, while it is running."""
+        return self._num_batches("validate") if self.sanity_checking else []
+
+    @property
+    def num_test_batches(self) -> list[float]:
+        """The same for ``test``."""
+        return self._num_batches("test")
+
+    @property
+    def num_predict_batches(self) -> list[float]:
+        """The same for ``predict``."""
+        return self._num_batches("predict")
+
+    def _evaluation_of(self, stage: str) -> EvaluationLoop | None:
+        loop = self._evaluation if self._fit_loop is None else self._fit_loop.validation
+        return loop if loop is not None and loop.stage.name == stage else None
+
+    def _dataloaders(self, stage: str) -> Any:
+        loop = self._evaluation_of(stage)
+        return None if loop is None else loop.dataloaders
+
+    def _num_batches(self, stage: str) -> list[float]:
+        return [] if self._run is None or self._evaluation_of(stage) is None else list(self._run.num_eval_batches)
 
     @property
     def is_last_batch(self) -> bool:

@@ -75,7 +75,7 @@ class FitLoop:
         self.state = FitState(
             run=run,
             optimization=self.optimization,
-            loaders=[self.batches.loader] + ([] if self.validation is None else [self.validation.loader]),
+            loaders=[self.batches.loader] + ([] if self.validation is None else self.validation.loaders),
             model=module,
             metrics=self.metrics,
             controls=self.controls,

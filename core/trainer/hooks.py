@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -168,6 +169,15 @@ class Hooks:
         """Call the overridden hooks called ``name``, the module's first."""
         for hook in self.bind(name):
             hook(*args)
+
+    def bind_of_loader(self, name: str, dataloader_idx: int) -> BoundHooks:
+        """As :meth:`bind`; those that have a parameter ``dataloader_idx`` are given it."""
+        return tuple(
+            partial(hook, dataloader_idx=dataloader_idx)
+            if "dataloader_idx" in inspect.signature(hook).parameters
+            else hook
+            for hook in self.bind(name)
+        )
 
     def call_callbacks(self, name: str, *args: Any) -> None:
         """Call the overridden hooks called ``name`` of the callbacks."""

@@ -181,7 +181,8 @@ class StageMetrics:
 
     def plain_name(self, name: str) -> str:
         """The name that a value was logged under, from the name that it is published under."""
-        plain = name.removesuffix("_epoch")
+        own, of_loader, number = name.partition("/dataloader_idx_")
+        plain = own.removesuffix("_epoch") + of_loader + number
         metric = self._metrics.get((plain, STEP))
         return plain if metric is not None and metric.on_step and metric.on_epoch else name
 

@@ -57,7 +57,8 @@ class Metric:
 
     def name(self, name: str, suffix: str) -> str:
         """The name that a value is published under: with the suffix if there are values of both kinds."""
-        return name + suffix if self.on_step and self.on_epoch else name
+        plain, of_loader, number = name.partition("/dataloader_idx_")
+        return plain + suffix + of_loader + number if self.on_step and self.on_epoch else name
 
     def state_dict(self) -> dict[str, Any]:
         """The values, and how they are combined."""

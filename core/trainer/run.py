@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -33,6 +33,8 @@ class Run:
     stage: str
     """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
     datamodule: DataModule | None = None
+    num_eval_batches: Sequence[float] = ()
+    """The number of batches of each loader of the newest evaluation."""
 
     def end_epoch_of(
         self, metrics: StageMetrics, hook: str, before_callbacks: Callable[[], None] | None = None

@@ -21,12 +21,13 @@ def sanity_check(run: Run, validation: EvaluationLoop) -> None:
         return
     strategy, stage = run.runtime.strategy, run.stage
     generators = get_rng_state(strategy.accelerator, strategy.root_device)
-    position = validation.loader.state_dict()
+    positions = [loader.state_dict() for loader in validation.loaders]
     run.stage = "sanity_check"
     with run.metric_log.discarding():
         run.hooks.call_callbacks("on_sanity_check_start")
         validation.run(at_most=math.inf if steps == -1 else steps)
         run.hooks.call_callbacks("on_sanity_check_end")
     run.stage = stage
-    validation.loader.load_state_dict(position)
+    for loader, position in zip(validation.loaders, positions, strict=True):
+        loader.load_state_dict(position)
     set_rng_state(generators, strategy.accelerator, strategy.root_device)

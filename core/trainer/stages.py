@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,7 @@ def run_stage(
         module._trainer = outer
         if datamodule is not None:
             datamodule.trainer = None
-        trainer.metric_log.stage = trainer._run = trainer._fit_loop = None
+        trainer.metric_log.stage = trainer._run = trainer._fit_loop = trainer._evaluation = None
     try:
         end_loggers(trainer.loggers, "success", runtime.plan.runs_function)
     finally:
@@ -105,8 +106,10 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     loop.run()
 
 
-def evaluate(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> tuple[dict[str, float], list[Any]]:
-    """Run a stage of evaluation, in each process; returns the logged values, and the outputs of prediction."""
+def evaluate(
+    trainer: Any, run: Run, ckpt_path: str | None, source: DataSource, keeps_outputs: bool = False
+) -> tuple[list[dict[str, float]], list[list[Any]]]:
+    """Run a stage of evaluation, in each process; returns the logged values and the outputs, by loader."""
     step_module = StepModule.of(run.module)
     model = run.runtime.prepare(step_module)
     if ckpt_path is not None:
@@ -114,7 +117,18 @@ def evaluate(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) 
     run.metric_log.reset()
     stage = STAGES[source.stage]
     if run.settings.limit_batches(stage.kind) == 0:
-        return {}, []
-    loop = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
-    outputs = loop.run()
-    return {name: float(value) for name, value in trainer.callback_metrics.items()}, outputs
+        return [], []
+    loop = trainer._evaluation = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
+    outputs = loop.run(keeps_outputs=keeps_outputs)
+    values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return [_of_loader(values, number) for number in range(len(outputs))], outputs
+
+
+def _of_loader(values: dict[str, float], number: int) -> dict[str, float]:
+    """Those of ``values`` that do not belong to another loader."""
+    found = {name: _LOADER.search(name) for name in values}
+    return {name: values[name] for name, match in found.items() if match is None or int(match[1]) == number}
+
+
+_LOADER = re.compile(r"/dataloader_idx_(\d+)$")
+"""The end of the name of a value that one of several loaders belongs to."""

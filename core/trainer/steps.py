@@ -39,9 +39,24 @@ class StepModule(nn.Module):
         module._step_modules = (step_module,)
         return step_module
 
-    def use(self, step: str) -> None:
-        """Make the Module's method named ``step`` the forward pass."""
+    def use(self, step: str, dataloader_idx: int | None = None) -> None:
+        """Make the Module's method named ``step`` the forward pass.
+
+        Args:
+            step: The name.
+            dataloader_idx: The number of the loader, if there are several: the method has to take it.
+
+        Raises:
+            ConfigurationError: The method cannot be called with the batch, or does not take the loader's number.
+        """
         method = getattr(self.module, step)
+        if "dataloader_idx" in inspect.signature(method).parameters:
+            method = partial(method, dataloader_idx=dataloader_idx or 0)
+        elif dataloader_idx is not None:
+            raise ConfigurationError(
+                f"module: there are several loaders, but {step} does not take the number of the loader. Define it as "
+                f"{step}(self, batch, batch_idx, dataloader_idx=0)."
+            )
         self.step = method if _takes_index(step, method) else partial(_without_index, method)
 
     def forward(self, batch: Any, batch_idx: int) -> Any:

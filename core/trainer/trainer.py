@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -21,6 +22,7 @@ from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
 from core.trainer.checks import all_callbacks, check_module, check_optimization, check_predicts
 from core.trainer.datamodule import DataModule
+from core.trainer.evaluate import EvaluationLoop
 from core.trainer.facts import TrainerFacts
 from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
@@ -184,6 +186,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         self._run_folder: str | None = None
         """The folder for the checkpoints of the running fit, once it is decided."""
         self._ckpt_path = self._given_ckpt_path = None
+        self._evaluation: EvaluationLoop | None = None
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -203,9 +206,12 @@ class Trainer(TrainerSettings, TrainerFacts):
 
         Args:
             module: The module to train.
-            train_dataloaders: A DataLoader, or any iterable that yields the batches of an epoch when it is iterated; or
-                a :class:`core.DataModule`. By default the module's own ``train_dataloader`` is called.
-            val_dataloaders: The same for validation. Without one there is no validation.
+            train_dataloaders: A DataLoader, or any iterable that yields the batches of an epoch when it is iterated; a
+                dict or list of such, whose batches have one of each, the shorter ones being repeated; a
+                :class:`core.data.CombinedLoader`; or a :class:`core.DataModule`. By default the module's own
+                ``train_dataloader`` is called.
+            val_dataloaders: The same for validation, where several loaders are read one after another. Without one
+                there is no validation.
             datamodule: What creates the loaders, in place of the two arguments before.
             ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one in the directory of this
                 trainer's checkpoints, as process 0 sees it.
@@ -229,11 +235,11 @@ class Trainer(TrainerSettings, TrainerFacts):
         datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
-    ) -> dict[str, float]:
+    ) -> list[dict[str, float]]:
         """Run ``validation_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
-            The logged values, over all processes.
+            For each loader, the logged values, over all processes.
         """
         return self._evaluate("validate", module, dataloaders, datamodule, ckpt_path)[0]
 
@@ -244,11 +250,11 @@ class Trainer(TrainerSettings, TrainerFacts):
         datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
-    ) -> dict[str, float]:
+    ) -> list[dict[str, float]]:
         """Run ``test_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
-            The logged values, over all processes.
+            For each loader, the logged values, over all processes.
         """
         return self._evaluate("test", module, dataloaders, datamodule, ckpt_path)[0]
 
@@ -257,6 +263,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         module: Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
+        return_predictions: bool = True,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
     ) -> list[Any]:
@@ -264,9 +271,13 @@ class Trainer(TrainerSettings, TrainerFacts):
 
         Returns:
             The outputs of all processes, in every process: one item per batch, with tensors on the CPU, in the order
-            of the loader unless its data set is iterable-style.
+            of the loader unless its data set is iterable-style. With several loaders, such a list for each.
+            An empty list with ``return_predictions=False``, which keeps no outputs.
         """
-        return self._evaluate("predict", module, dataloaders, datamodule, ckpt_path)[1]
+        outputs = self._evaluate("predict", module, dataloaders, datamodule, ckpt_path, return_predictions)[1]
+        if not return_predictions:
+            return []
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def save_checkpoint(
         self, filepath: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None
@@ -307,13 +318,15 @@ class Trainer(TrainerSettings, TrainerFacts):
         loader: Any,
         datamodule: DataModule | None,
         ckpt_path: str | os.PathLike[str] | None,
-    ) -> tuple[dict[str, float], list[Any]]:
+        keeps_outputs: bool = False,
+    ) -> tuple[list[dict[str, float]], list[list[Any]]]:
         if stage == "predict":
             check_predicts(module)
         else:
             check_module(module, STAGES[stage].step)
         source = DataSource.read(stage, module, datamodule, dataloaders=(STAGES[stage].kind, loader))
-        result: tuple[dict[str, float], list[Any]] = self._launch(evaluate, module, ckpt_path, source)
+        stage_of = partial(evaluate, keeps_outputs=keeps_outputs)
+        result: tuple[list[dict[str, float]], list[list[Any]]] = self._launch(stage_of, module, ckpt_path, source)
         return result
 
     def _launch(
@@ -355,4 +368,4 @@ class Trainer(TrainerSettings, TrainerFacts):
             self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None, "_fit_loop": None, "_finished": None}
+        return {**self.__dict__, "_run": None, "_fit_loop": None, "_finished": None, "_evaluation": None}

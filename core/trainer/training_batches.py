@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from core.data import in_order, prepare_loader
+from core.data import PreparedCombined
 from core.trainer.limits import agreed_length, length_of, limited
+from core.trainer.loaders import training_loader
 from core.trainer.run import Run
 
 __all__ = ["TrainingBatches"]
@@ -24,25 +25,30 @@ class TrainingBatches:
 
     def __init__(self, run: Run, loader: Any) -> None:
         self._run = run
-        strategy = run.runtime.strategy
-        if loader is None:
-            nothing: Any = ()
-            self.loader = prepare_loader(nothing, strategy, sharded=True)
-        else:
-            self.loader = prepare_loader(in_order(loader) if run.settings.overfit_batches else loader, strategy)
+        self.loader = training_loader(run, loader)
+        self._limit_parts()
         self.num_batches = self._agree(length_of(self.loader))
         """The number of batches of the running epoch in each process; infinite if it is not known."""
 
     def _agree(self, own: float) -> float:
-        settings = self._run.settings
         # The processes would wait for each other in a step that not all of them take.
         length = agreed_length(self._run.runtime.strategy, own, smallest=True)
-        self._is_complete = length == own and settings.limit_train_batches is None
-        return limited(length, settings.limit_train_batches, "limit_train_batches")
+        if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
+            self._is_complete = False
+            return length
+        limit = self._run.settings.limit_train_batches
+        self._is_complete = length == own and limit is None
+        return limited(length, limit, "limit_train_batches")
+
+    def _limit_parts(self) -> None:
+        loader, limit = self.loader, self._run.settings.limit_train_batches
+        if isinstance(loader, PreparedCombined):
+            loader.limits = [limited(length_of(part), limit, "limit_train_batches") for part in loader.flattened]
 
     def begin_epoch(self) -> None:
         """Go to the running epoch; every process calls it."""
         progress, loader = self._run.progress, self.loader
+        self._limit_parts()
         loader.set_epoch(progress.epoch)
         first = progress.batch if progress.is_in_epoch else 0
         try:

@@ -130,10 +130,11 @@ def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dic
         (
             Regression(),
             dataset(),
-            "dataloaders: must be one torch DataLoader or .*, not an object of type TensorDataset",
+            "dataloaders: must be a torch DataLoader, .*, not an object of type TensorDataset",
         ),
         (Regression(), None, "there is no loader"),
-        (Regression(), [loader(), loader()], "dataloaders: a list of several loaders"),
+        (Regression(), {}, "has no loader"),
+        (Regression(), [loader(), 3], "CombinedLoader: int is not a loader"),
     ],
 )
 def test_objects_of_another_kind(stage: str, module: Any, loaders: Any, message: str) -> None:
@@ -146,7 +147,7 @@ def test_objects_of_another_kind(stage: str, module: Any, loaders: Any, message:
 
 def test_validation_data_of_another_kind() -> None:
     """The error names the argument of the two that is meant."""
-    with pytest.raises(WrongTypeError, match=r"val_dataloaders: must be one .* not an object of type int"):
+    with pytest.raises(WrongTypeError, match=r"val_dataloaders: must be a torch .* not an object of type int"):
         quiet().fit(Regression(), loader(), 5)
 
 

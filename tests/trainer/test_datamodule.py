@@ -146,5 +146,5 @@ def test_sources_that_contradict(arguments: dict[str, Any], error: type[Exceptio
 def test_a_method_that_returns_no_loader() -> None:
     """The error names the method."""
     data = type("Wrong", (Data,), {"train_dataloader": lambda self: 5})()
-    with pytest.raises(WrongTypeError, match=r"Wrong\.train_dataloader: must be one torch DataLoader"):
+    with pytest.raises(WrongTypeError, match=r"Wrong\.train_dataloader: must be a torch DataLoader"):
         quiet(max_epochs=1).fit(Regression(), datamodule=data)

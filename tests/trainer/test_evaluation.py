@@ -33,7 +33,7 @@ def test_metrics_are_means_over_items(stage: str, metric: str, batch_size: int) 
     """A smaller last batch counts with its size; dropout is off; floats come back, and stand in callback_metrics."""
     module = Regression()
     trainer = quiet()
-    result = getattr(trainer, stage)(module, loader(batch_size))
+    (result,) = getattr(trainer, stage)(module, loader(batch_size))
     _, expected = errors_by_numpy(module)
     assert set(result) == {metric}
     assert type(result[metric]) is float

@@ -283,7 +283,7 @@ def test_a_trainer_runs_one_thing_at_a_time() -> None:
         def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
             with pytest.raises(ConfigurationError, match="already running"):
                 trainer.test(module, loader())
-            seen.append(quiet().test(module, loader()))
+            seen.extend(quiet().test(module, loader()))
             assert module.trainer is trainer
 
     module, trainer = Regression(), quiet(max_epochs=2, callbacks=Nested())

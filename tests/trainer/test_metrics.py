@@ -83,7 +83,7 @@ def test_epoch_values(kind: str, reduce_fx: str) -> None:
     assert in_training["value"].shape == ()
     assert not in_training["value"].requires_grad
     assert float(in_training["value"]) == pytest.approx(REDUCED[reduce_fx], rel=1e-6)
-    assert quiet().validate(module, batches()) == {"value": pytest.approx(REDUCED[reduce_fx], rel=1e-6)}
+    assert quiet().validate(module, batches()) == [{"value": pytest.approx(REDUCED[reduce_fx], rel=1e-6)}]
 
 
 BOTH = {"value_epoch": REDUCED["mean"], "value": REDUCED["mean"]}
@@ -110,7 +110,7 @@ def test_names(options: dict[str, Any], training: dict[str, float], evaluation: 
     module, trainer = Logs(**options), quiet(max_epochs=1)
     trainer.fit(module, batches())
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(training)
-    assert trainer.test(module, batches()) == pytest.approx(evaluation)
+    assert trainer.test(module, batches())[0] == pytest.approx(evaluation)
 
 
 def test_loggers_are_called_every_n_steps_and_at_an_epochs_end() -> None:
@@ -165,7 +165,7 @@ def test_a_value_is_taken_as_it_is() -> None:
             self.log("min", self.count, reduce_fx="min")
             self.log("mean", self.count)
 
-    result = quiet().validate(Counter(), [torch.ones(1)] * 4)
+    (result,) = quiet().validate(Counter(), [torch.ones(1)] * 4)
     assert result == {"sum": 10.0, "min": 1.0, "mean": 2.5}
 
 
@@ -188,7 +188,7 @@ def test_many_values_of_a_narrow_dtype(value: Any, reduce_fx: str, expected: flo
         def validation_step(self, batch: Any, batch_idx: int) -> Any:
             self.log("value", value, reduce_fx=reduce_fx)
 
-    assert quiet().validate(Many(), [torch.ones(3)] * 3000) == {"value": expected}
+    assert quiet().validate(Many(), [torch.ones(3)] * 3000) == [{"value": expected}]
 
 
 @dataclass
@@ -210,12 +210,12 @@ class Graph:
 )
 def test_the_weight_is_the_batchs_first_dimension(wrap: Any) -> None:
     """Of the first tensor that has one, wherever it stands in the batch."""
-    assert quiet().validate(Logs(), [wrap(batch) for batch in batches()]) == {"value": pytest.approx(REDUCED["mean"])}
+    assert quiet().validate(Logs(), [wrap(batch) for batch in batches()]) == [{"value": pytest.approx(REDUCED["mean"])}]
 
 
 def test_batches_without_tensors_weigh_the_same() -> None:
     """Where nothing tells a batch's size, the mean is over batches."""
-    assert quiet().validate(Logs(), ["a", "b", 3, None]) == {"value": pytest.approx(float(np.mean(VALUES)))}
+    assert quiet().validate(Logs(), ["a", "b", 3, None]) == [{"value": pytest.approx(float(np.mean(VALUES)))}]
 
 
 class LogsInHooks(Regression):
@@ -264,7 +264,7 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
         (epoch, {**values, "epoch": epoch}) for epoch in range(2) for values in (evaluated, ends[epoch])
     ]
     assert trainer.prog_bar_metrics == set(evaluated)
-    assert quiet().validate(LogsInHooks(), rows) == evaluated
+    assert quiet().validate(LogsInHooks(), rows) == [evaluated]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_metrics_of_an_earlier_run_are_gone() -> None:
         def validation_step(self, batch: Any, batch_idx: int) -> Any:
             return nn.functional.relu(batch).mean()
 
-    assert trainer.validate(Silent(), batches()) == {}
+    assert trainer.validate(Silent(), batches()) == [{}]
     trainer.fit(Logs(), batches())
     trainer.fit(Regression(), [(torch.ones(2, 6), torch.ones(2, 1))])
     assert trainer.callback_metrics == {}

@@ -64,7 +64,7 @@ def test_what_it_logs_goes_nowhere() -> None:
     module = Regression()
     trainer.fit(module, loader(), loader())
     assert received == [("error", 7)]
-    error = quiet().validate(module, loader())
+    (error,) = quiet().validate(module, loader())
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == error
 
 

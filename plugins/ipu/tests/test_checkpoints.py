@@ -67,7 +67,7 @@ def test_weights_go_to_the_cpu_and_back(tmp_path: Path) -> None:
     fit(tmp_path / "ipu", 2)
     on = {name: Trainer(accelerator=name, devices=1, **OPTIONS) for name in ("ipu", "cpu")}
     (path, *_) = sorted((tmp_path / "ipu").iterdir())
-    metrics = {name: trainer.validate(Scheduled(), loader(), ckpt_path=path) for name, trainer in on.items()}
+    metrics = {name: trainer.validate(Scheduled(), loader(), ckpt_path=path)[0] for name, trainer in on.items()}
     assert metrics["ipu"]["val_loss"] == pytest.approx(metrics["cpu"]["val_loss"], abs=1e-6)
 
 

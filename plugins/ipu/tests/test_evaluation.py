@@ -32,9 +32,9 @@ def test_validation_and_test(items: int) -> None:
     """Every item counts once, with its weight, also where the last batch cannot be split over the IPUs."""
     module = Classifier()
     expected, right = losses(module.net, items)
-    metrics = trainer().validate(module, loader(items))
+    (metrics,) = trainer().validate(module, loader(items))
     assert metrics == {"val_loss": pytest.approx(expected, abs=1e-6), "val_correct": pytest.approx(right)}
-    metrics = trainer(strategy=IPUStrategy(device_iterations=2)).test(module, loader(items))
+    (metrics,) = trainer(strategy=IPUStrategy(device_iterations=2)).test(module, loader(items))
     assert metrics == {"test_loss": pytest.approx(expected, abs=1e-6)}
 
 

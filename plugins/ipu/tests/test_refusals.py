@@ -98,7 +98,7 @@ def test_steps_that_cannot_be_compiled() -> None:
         trainer.test(ReturnsNothing(), loader())
     with pytest.raises(ConfigurationError, match="has no tensor with a batch dimension"):
         trainer.test(Classifier(), [[1, 2]])
-    assert isinstance(trainer.test(Classifier(), loader())["test_loss"], float)  # nothing is left behind
+    assert isinstance(trainer.test(Classifier(), loader())[0]["test_loss"], float)  # nothing is left behind
 
 
 def test_a_failing_step_gives_the_ipus_back(calls: list[str]) -> None:

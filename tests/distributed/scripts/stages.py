@@ -63,11 +63,11 @@ def main() -> None:
     results = {
         "fit": sorted(trainer.callback_metrics),
         "epochs": trainer.current_epoch,
-        "validate": trainer.validate(module, loader),
-        "test": trainer.test(module, loader),
+        "validate": trainer.validate(module, loader)[0],
+        "test": trainer.test(module, loader)[0],
         "predict": torch.cat(trainer.predict(module, loader)).tolist(),
     }
-    results["second"] = second.validate(module, loader)
+    results["second"] = second.validate(module, loader)[0]
     with open(os.path.join(os.environ["OUT"], f"results{trainer.runtime.process_index}.json"), "w") as file:
         json.dump(results, file)
 

@@ -74,7 +74,7 @@ said: dict[str, Any] = {}
 for strategy in (DDPStrategy(), Together(), Shared()):
     for items in (10, 9, 2):
         trainer = Trainer(accelerator="cpu", strategy=strategy, devices=2, enable_progress_bar=False)
-        metrics = trainer.validate(Sums(), loader(items))
+        (metrics,) = trainer.validate(Sums(), loader(items))
         strategy = type(strategy)()
         trainer = Trainer(accelerator="cpu", strategy=strategy, devices=2, enable_progress_bar=False)
         predicted = [number for batch in trainer.predict(Sums(), loader(items)) for number in batch.tolist()]

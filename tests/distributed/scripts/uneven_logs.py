@@ -79,7 +79,7 @@ if __name__ == "__main__":
     module = Logs()
     trainer.fit(module, datamodule=Items())
     found = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    tested = trainer.test(module, Items())
+    (tested,) = trainer.test(module, Items())
     if trainer.is_global_zero:
         said = {"fit": found, "test": tested, "sent": sent.calls}
         Path(os.environ["OUT"], "logs.json").write_text(json.dumps(said))

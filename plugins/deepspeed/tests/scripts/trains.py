@@ -28,7 +28,7 @@ def strategy_of(stage: str) -> Any:
 
 def evaluated(trainer: core.Trainer, module: Lesson) -> list[float]:
     """What validate and predict give."""
-    loss = trainer.validate(module, data(10, 1))["loss"]
+    loss = trainer.validate(module, data(10, 1))[0]["loss"]
     return [loss, *torch.cat(trainer.predict(module, data(10, 1))).flatten().tolist()]
 
 
@@ -36,7 +36,7 @@ for stage in stages:
     fit: core.Trainer = trainer(strategy_of(stage), processes, stage, accumulate_grad_batches=2)
     module = Lesson()
     if phase == "loaded":
-        found = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2.ckpt"))
+        (found,) = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2.ckpt"))
         said[stage] = {"loss": found["loss"], "items": found["items"]}
     elif phase == "evaluated":
         fresh, module = evaluated(fit, module), Lesson()

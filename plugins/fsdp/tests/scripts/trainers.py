@@ -45,7 +45,7 @@ def fit(name: str, strategy: Any, ckpt_path: str | None = None, **options: Any) 
 def look(name: str, strategy: Any, lesson: Lesson, **options: Any) -> None:
     """Validation and prediction."""
     teacher = trainer(strategy, PROCESSES, "looking")
-    metrics = teacher.validate(lesson, data(18, 2), **options)
+    (metrics,) = teacher.validate(lesson, data(18, 2), **options)
     said[name] = {"metrics": metrics, "predicted": numbers(teacher.predict(lesson, data(10, 4)))}
 
 

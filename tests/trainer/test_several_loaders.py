@@ -1,0 +1,227 @@
+"""Several loaders in training and evaluation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from core import Callback, DataModule, Trainer
+from core.data import CombinedLoader
+from core.errors import ConfigurationError
+
+from .regression import Regression, assert_same, dataset, loader, quiet
+from .test_resume import Drawing, seed_all
+
+
+def short() -> DataLoader[Any]:
+    """Three batches."""
+    return DataLoader(dataset(24), batch_size=8, shuffle=True)
+
+
+class Both(Drawing):
+    """Trains on batches of two loaders."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        parts = list(batch.values()) if isinstance(batch, dict) else batch
+        self.seen: list[int] = [*getattr(self, "seen", []), sum(part is not None for part in parts)]
+        losses = [nn.functional.mse_loss(self(part[0]), part[1]) for part in parts if part is not None]
+        return torch.stack(losses).sum()
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen"),
+    [
+        (None, [2] * 7),
+        ("max_size_cycle", [2] * 7),
+        ("max_size", [2] * 3 + [1] * 4),
+        ("min_size", [2] * 3),
+    ],
+)
+def test_training_on_a_dict(mode: Any, seen: list[int]) -> None:
+    """Each batch is a dict; the shorter loader is repeated unless the mode says otherwise."""
+    loaders: Any = {"one": loader(), "other": short()}
+    module, trainer = Both(), quiet(max_epochs=1)
+    trainer.fit(module, loaders if mode is None else CombinedLoader(loaders, mode))
+    assert module.seen == seen
+    assert trainer.global_step == len(seen)
+
+
+def test_training_on_a_list_is_the_loop_by_hand() -> None:
+    """Bit for bit."""
+    torch.manual_seed(1)
+    expected = Regression()
+    expected.network[2] = nn.Identity()
+    optimizer = expected.configure_optimizers()
+    for one, other in zip(loader(), [*loader(20), *loader(20), *loader(20)], strict=False):
+        optimizer.zero_grad()
+        (expected.loss(one) + expected.loss(other)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    class Sums(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(batch[0]) + self.loss(batch[1])
+
+    torch.manual_seed(1)
+    module = Sums()
+    module.network[2] = nn.Identity()
+    quiet(max_epochs=1).fit(module, [loader(), loader(20)])
+    assert_same(module, expected)
+
+
+def test_training_one_after_another() -> None:
+    """Each batch is of one loader; limits are those of each loader, as in Lightning."""
+    trainer = quiet(max_epochs=1)
+    trainer.fit(Regression(), CombinedLoader([loader(), short()], "sequential"))
+    assert trainer.global_step == 10
+    trainer = quiet(max_epochs=1, limit_train_batches=2)
+    trainer.fit(Regression(), CombinedLoader([loader(), short()], "sequential"))
+    assert trainer.global_step == 4
+
+
+@pytest.mark.parametrize("at", [2, 5, 8, 12])
+@pytest.mark.parametrize("mode", ["min_size", "max_size_cycle", "max_size"])
+def test_a_run_within_an_epoch_resumes_exactly(mode: Any, at: int, tmp_path: Path) -> None:
+    """Bit for bit, wherever each loader is."""
+
+    class Save(Callback):
+        def __init__(self, active: bool) -> None:
+            self.batches, self.active = 0, active
+
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.batches += 1
+            if self.batches == at and self.active:
+                trainer.save_checkpoint(tmp_path / "c")
+
+    def run(seed: int, path: Path | None) -> Any:
+        seed_all(seed)
+        module = Both()
+        loaders = CombinedLoader({"one": loader(shuffle=True), "other": short()}, mode)
+        trainer = quiet(max_epochs=5 if mode == "min_size" else 2, callbacks=Save(path is None))
+        trainer.fit(module, loaders, loader(), ckpt_path=path)
+        return module
+
+    assert_same(run(1, None), run(2, tmp_path / "c"))
+
+
+class Several(Regression):
+    """Takes the number of the loader, and notes what it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int, int]] = []
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.calls.append(("step", batch_idx, dataloader_idx))
+        self.log("error", self.loss(batch))
+
+    def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        return len(batch[0]), dataloader_idx
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        self.calls.append(("hook", batch_idx, dataloader_idx))
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("overall", 1.0)
+
+    test_step = validation_step
+
+
+@pytest.mark.parametrize("kind", ["list", "dict", "combined", "datamodule"])
+@pytest.mark.parametrize("stage", ["validate", "test"])
+def test_evaluating_several_loaders(stage: str, kind: str) -> None:
+    """One after another; the step and hooks get the loader's number, the metrics have it in their names."""
+    one, other = loader(25), DataLoader(dataset(10), batch_size=10)
+
+    class Data(DataModule):
+        def val_dataloader(self) -> Any:
+            return [one, other]
+
+        test_dataloader = val_dataloader
+
+    given: Any = {
+        "list": [one, other],
+        "dict": {"one": one, "other": other},
+        "combined": CombinedLoader([one, other], "sequential"),
+        "datamodule": Data(),
+    }[kind]
+    module, trainer = Several(), quiet()
+    found = getattr(trainer, stage)(module, given)
+    if stage == "validate":
+        places = [(0, 0), (1, 0), (0, 1)]
+        assert module.calls == [(name, *place) for place in places for name in ("step", "hook")]
+    more = {"overall": 1.0} if stage == "validate" else {}
+    errors = [quiet().validate(module, part)[0]["error"] for part in (one, other)]
+    assert found == [
+        {f"error/dataloader_idx_{number}": pytest.approx(error), **more} for number, error in enumerate(errors)
+    ]
+    assert set(trainer.callback_metrics) == {"error/dataloader_idx_0", "error/dataloader_idx_1", *more}
+
+
+def test_limits_are_those_of_each_loader() -> None:
+    """And so are the numbers of batches that a hook sees."""
+    seen: list[Any] = []
+
+    class Looks(Callback):
+        def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+            seen.append((trainer.num_val_batches, trainer.num_sanity_val_batches, len(trainer.val_dataloaders)))
+
+    module = Several()
+    trainer = quiet(max_epochs=1, limit_val_batches=2, num_sanity_val_steps=1, callbacks=Looks())
+    trainer.fit(module, loader(), [loader(), DataLoader(dataset(5), batch_size=5)])
+    assert seen == [([1, 1], [1, 1], 2), ([2, 1], [], 2)]
+    steps = [call[1:] for call in module.calls if call[0] == "step"]
+    assert steps == [(0, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
+
+
+def test_evaluating_batches_of_several_loaders_together() -> None:
+    """With another mode than sequential, a batch has one of each and there is one dict of metrics."""
+
+    class Together(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("items", float(sum(len(part[0]) for part in batch)), reduce_fx="sum")
+
+    found = quiet().validate(Together(), CombinedLoader([loader(), short()], "min_size"))
+    assert found == [{"items": 48.0}]
+
+
+def test_predictions_of_several_loaders() -> None:
+    """A list for each; nothing is kept if they are not asked for."""
+    module, loaders = Several(), [loader(25), DataLoader(dataset(10), batch_size=10)]
+    assert quiet().predict(module, loaders) == [[(25, 0), (25, 0)], [(10, 1)]]
+    assert quiet().predict(module, loaders[0]) == [(25, 0), (25, 0)]
+    assert quiet().predict(module, loaders, return_predictions=False) == []
+
+
+def test_a_step_that_does_not_take_the_loaders_number() -> None:
+    """An error that says how to define it."""
+    with pytest.raises(ConfigurationError, match=r"validation_step\(self, batch, batch_idx, dataloader_idx=0\)"):
+        quiet().validate(Regression(), [loader(), loader()])
+
+
+def test_one_empty_loader_of_several() -> None:
+    """The error says which."""
+    empty = DataLoader(TensorDataset(torch.ones(2, 6)), batch_size=8, drop_last=True)
+    with pytest.raises(ConfigurationError, match="the validation loader 1 is empty"):
+        quiet().validate(Several(), [loader(), empty])
+
+
+def test_names_of_steps_and_epochs() -> None:
+    """The loader's number comes last, unless the name is to have none."""
+
+    class Names(Several):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            self.log("both", float(dataloader_idx), on_step=True, on_epoch=True)
+            self.log(f"own{dataloader_idx}", 1.0, add_dataloader_idx=False)
+
+    first, second = quiet().validate(Names(), [loader(), loader()])
+    for number, found in enumerate((first, second)):
+        names = {f"both{suffix}/dataloader_idx_{number}" for suffix in ("", "_step", "_epoch")}
+        assert names <= set(found)
+        assert found[f"both_epoch/dataloader_idx_{number}"] == number
+        assert not any(name.endswith(str(1 - number)) for name in found if "dataloader" in name)
+        assert {"own0", "own1"} <= set(found)
