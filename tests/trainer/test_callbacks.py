@@ -241,7 +241,7 @@ def test_an_exponential_average_is_torchs(tmp_path: Path) -> None:
         def on_validation_end(self, trainer: Trainer, module: Any) -> None:
             evaluated.append(float(trainer.callback_metrics["error"]))
             inner: Any = average.module
-            mine = quiet().validate(inner, loader())
+            (mine,) = quiet().validate(inner, loader())
             evaluated.append(mine["error"])
 
     ema, saving = EMAWeightAveraging(decay=0.8), ModelCheckpoint(tmp_path)
