@@ -62,7 +62,7 @@ def exists(section: str, path: str) -> bool:
     module, _, name = (f"{HOMES[section]}.{path}" if section in HOMES else path).rpartition(".")
     try:
         return bool(module) and hasattr(importlib.import_module(module), name)
-    except ModuleNotFoundError:
+    except ImportError:
         return False
 
 
