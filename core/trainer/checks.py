@@ -18,7 +18,7 @@ from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 
-__all__ = ["all_callbacks", "check_loader", "check_module", "check_optimization", "check_predicts"]
+__all__ = ["all_callbacks", "attach_callbacks", "check_loader", "check_module", "check_optimization", "check_predicts"]
 
 
 def check_module(module: Any, *steps: str) -> None:
@@ -130,6 +130,28 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
         if there is None and (ProgressBar.is_available() if wanted is None else wanted):
             callbacks.append(ModelCheckpoint() if kind is Checkpoint else kind())
     return sorted(callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+
+
+def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
+    """Add what the module's ``configure_callbacks`` returns to the Trainer's ``callbacks``, in place.
+
+    Raises:
+        WrongTypeError: It is not a Callback, or a list of them.
+        ConfigurationError: One defines an unknown hook.
+    """
+    if type(module).configure_callbacks is Module.configure_callbacks:
+        return
+    own = _as_list(module.configure_callbacks())
+    for callback in own:
+        if not isinstance(callback, Callback):
+            raise WrongTypeError(
+                f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
+                "list of them."
+            )
+        _check_hooks("configure_callbacks", callback, Callback)
+    kinds = {type(callback) for callback in own}
+    joined = [callback for callback in callbacks if type(callback) not in kinds] + own
+    callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))
 
 
 def _check_hooks(

@@ -61,6 +61,14 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         del batch_idx
         return self(batch)
 
+    def configure_callbacks(self) -> Any:
+        """Create callbacks of this module's, which join the Trainer's before each stage.
+
+        Returns:
+            A :class:`core.Callback`, or a list of them. One replaces those of the Trainer of exactly its class.
+        """
+        return []
+
     def configure_optimizers(self) -> Any:
         """Create optimizers, and optionally learning rate schedulers.
 

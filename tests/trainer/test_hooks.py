@@ -13,7 +13,7 @@ import torch
 
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint, ProgressBar
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.hooks import Hooks, ModuleHooks
 from core.trainer.unsupported import OF_MODULES
 
@@ -370,3 +370,24 @@ def test_the_order_on_the_page() -> None:
     page = Path(__file__).parents[2] / "docs" / "trainer.md"
     (block,) = re.findall(r"```text\n(prepare_data.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert [line.split()[0] for line in block.splitlines()] == found
+
+
+class Brings(Regression):
+    """Brings its callbacks along."""
+
+    def configure_callbacks(self) -> Any:
+        return [ProgressBar(refresh_seconds=5), ModelCheckpoint(filename="own")]
+
+
+def test_a_modules_own_callbacks(tmp_path: Path) -> None:
+    """Join the Trainer's, and replace those of their class, also in a second run; checkpoints come last."""
+    other = Callback()
+    mine = ModelCheckpoint(filename="given")
+    trainer = Trainer(accelerator="cpu", max_epochs=1, callbacks=[mine, other], default_root_dir=tmp_path)
+    for _ in range(2):
+        trainer.fit(Brings(), loader())
+    assert [type(callback) for callback in trainer.callbacks] == [Callback, ProgressBar, ModelCheckpoint]
+    assert mine not in trainer.callbacks
+    wrong = type("Wrong", (Regression,), {"configure_callbacks": lambda self: ["bar"]})()
+    with pytest.raises(WrongTypeError, match="configure_callbacks: returned 'bar'"):
+        quiet().fit(wrong, loader())
