@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from core.errors import ConfigurationError
+
 __all__ = ["Callback"]
 
 
@@ -25,6 +27,19 @@ class Callback:
     def state_key(self) -> str:
         """The name of this callback's state in checkpoints. Override it where objects differ by their arguments."""
         return type(self).__qualname__
+
+    def log(self, name: str, value: Any, **options: Any) -> None:
+        """As :meth:`core.Module.log`, while a Trainer is running this callback; in the hooks of the same names.
+
+        Raises:
+            ConfigurationError: No Trainer is running.
+        """
+        raise ConfigurationError(f"{type(self).__name__}.log({name!r}): no Trainer is running this callback.")
+
+    def log_dict(self, dictionary: Any, **options: Any) -> None:
+        """As :meth:`core.Module.log_dict`; see :meth:`log`."""
+        for name, value in dictionary.items():
+            self.log(name, value, **options)
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Called in every process before anything is prepared, after the DataModule's ``setup``, before the module's.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -83,6 +84,11 @@ class FolderLogger(Logger):
         """The folder of all versions: ``save_dir/name``."""
         return os.path.join(self._save_dir, self.project).rstrip(os.sep)
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether the version was given, or taken by an earlier run of this object."""
+        return self._is_fixed or self._reserved is not None
+
     def reserve(self, makes_files: bool = True) -> int | str:
         """Decide the version in process 0, and make its folder, so that no other run takes the same one."""
         while makes_files:
@@ -126,8 +132,9 @@ class FolderLogger(Logger):
             folder = f"version_{state['version']}" if isinstance(state["version"], int) else state["version"]
             if self._is_fixed or not os.path.isdir(os.path.join(self.root_dir, folder)):
                 return
-            if self.process_index == 0 and self._reserved is not None and not os.listdir(self._reserved):
-                os.rmdir(self._reserved)
+            if self.process_index == 0 and self._reserved is not None:
+                with suppress(OSError):  # it holds files, or is gone: loggers may share it
+                    os.rmdir(self._reserved)
             self._version = state["version"]
             self._reserved = self.log_dir
         self._is_fixed = True

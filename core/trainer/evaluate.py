@@ -106,12 +106,14 @@ class EvaluationLoop:
         batches: Iterator[tuple[int, Any]] = enumerate(islice(loader, stop))
         if strategy.inference_is_collective:
             batches = self._in_step(batches)
+        batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
+        call = run.timed(self.stage.step, model)
         with torch.inference_mode():
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
                 for hook in batch_start:
                     hook(batch, batch_idx)
-                output = model(batch, batch_idx)
+                output = call(batch, batch_idx)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
                 run.metric_log.send_evaluated(metrics, self.stage.name)

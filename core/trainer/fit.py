@@ -71,7 +71,7 @@ class FitLoop:
         self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
         module = run.runtime.strategy_module(self.model)
         self.controls = Controls(run, optimizers, module)
-        self._step = self._make_step(module)
+        self._step = run.timed("run_training_batch", self._make_step(module))
         self.state = FitState(
             run=run,
             optimization=self.optimization,
@@ -211,7 +211,7 @@ class FitLoop:
         batches = self.batches.iterate()
         while True:
             first, wanted = progress.batch, times.batches_left
-            ended = self._train(islice(batches, wanted))
+            ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)))
             if ended == "stopped":
                 return progress.batch == num
             if ended == "skipped":

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
+from core.profilers.base import Profiler
 
 __all__ = ["Hooks", "ModuleHooks"]
 
@@ -140,6 +141,8 @@ class Hooks:
     def __init__(self, trainer: Any, module: ModuleHooks, callbacks: Sequence[Callback]) -> None:
         self.callbacks = callbacks
         self._trainer, self._module = trainer, module
+        self.profiler: Profiler | None = None
+        """Measures each hook; ``None`` if nothing is measured."""
 
     def bind(self, name: str) -> BoundHooks:
         """The overridden hooks called ``name``, the module's first; call each with the remaining arguments."""
@@ -148,7 +151,9 @@ class Hooks:
     def bind_module(self, name: str) -> BoundHooks:
         """The module's hook called ``name``, if the module overrides it."""
         module = self._module
-        return () if getattr(type(module), name) is getattr(ModuleHooks, name) else (getattr(module, name),)
+        if getattr(type(module), name) is getattr(ModuleHooks, name):
+            return ()
+        return (self._timed(name, module, getattr(module, name)),)
 
     def bind_callbacks(
         self, name: str, only: type[Any] = Callback, other_than: type[Any] | tuple[()] = ()
@@ -163,7 +168,13 @@ class Hooks:
             and getattr(type(callback), name) is not default
             and name not in callback.idle_hooks
         )
-        return tuple(partial(getattr(callback, name), self._trainer, self._module) for callback in overriding)
+        return tuple(
+            self._timed(name, callback, partial(getattr(callback, name), self._trainer, self._module))
+            for callback in overriding
+        )
+
+    def _timed(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
+        return hook if self.profiler is None else self.profiler.wrap(f"[{type(owner).__name__}]{name}", hook)
 
     def call(self, name: str, *args: Any) -> None:
         """Call the overridden hooks called ``name``, the module's first."""

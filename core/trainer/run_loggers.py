@@ -88,12 +88,25 @@ def begin_loggers(
             logger.continue_at(ckpt_path)
     if not loggers:
         return
-    reserved = [logger.reserve(makes_files) for logger in loggers] if strategy.is_global_zero else []
+    reserved = _reserve(loggers, makes_files) if strategy.is_global_zero else []
     if strategy.world_size > 1:
         versions = strategy.broadcast(reserved)
         for logger, version in zip(loggers, versions, strict=True):
             if not strategy.is_global_zero:
                 logger.adopt(version)
+
+
+def _reserve(loggers: Sequence[Logger], makes_files: bool) -> list[Any]:
+    """The versions of the loggers; those of different kinds with the same folder of runs share one."""
+    versions: list[Any] = []
+    for position, logger in enumerate(loggers):
+        if isinstance(logger, FolderLogger):
+            for other, version in zip(loggers[:position], versions, strict=True):
+                is_next_to = isinstance(other, FolderLogger) and other.root_dir == logger.root_dir
+                if is_next_to and type(other) is not type(logger) and not logger.is_decided:
+                    logger.adopt(version)
+        versions.append(logger.reserve(makes_files))
+    return versions
 
 
 def log_start(loggers: Sequence[Logger], module: Any, datamodule: Any) -> None:

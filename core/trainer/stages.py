@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from core.callbacks.base import Callback
 from core.callbacks.folders import run_folder
+from core.profilers import PassThroughProfiler
 from core.runtime import Runtime
 from core.trainer.checks import check_module
 from core.trainer.evaluate import EvaluationLoop
@@ -46,10 +48,15 @@ def run_stage(
         module=module,
         stage="train" if source.stage == "fit" else source.stage,
         datamodule=source.datamodule,
+        profiler=None if isinstance(trainer.profiler, PassThroughProfiler) else trainer.profiler,
     )
+    run.hooks.profiler = run.profiler
     datamodule = trainer.datamodule = source.datamodule
     if datamodule is not None:
         datamodule.trainer = trainer
+    logging_callbacks = [callback for callback in trainer.callbacks if type(callback).log is Callback.log]
+    for callback in logging_callbacks:
+        callback.__dict__["log"] = module.log
     trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
     try:
         found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer)
@@ -57,6 +64,8 @@ def run_stage(
         begin_loggers(trainer.loggers, runtime.strategy, found, makes_files=source.stage != "predict")
         if source.stage == "fit":
             trainer._run_folder = run_folder(trainer)
+        if run.profiler is not None:
+            run.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
         source.prepare(runtime.strategy)
         source.setup("datamodule")
         for hook in run.hooks.bind_callbacks("setup"):
@@ -81,6 +90,11 @@ def run_stage(
         raise
     finally:
         module._trainer = outer
+        if run.profiler is not None:
+            run.profiler.describe()
+            run.profiler.teardown()
+        for callback in logging_callbacks:
+            callback.__dict__.pop("log", None)
         if datamodule is not None:
             datamodule.trainer = None
         trainer.metric_log.stage = trainer._run = trainer._fit_loop = trainer._evaluation = None

@@ -17,6 +17,7 @@ from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
 from core.plan import Request, resolve
 from core.precisions.base import Precision
+from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
@@ -98,6 +99,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
         enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
             one if tqdm is installed.
+        profiler: What measures the run: ``"simple"``, ``"advanced"``, ``"pytorch"``, or an object of a class in
+            :mod:`core.profilers`; ``None`` for nothing.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:
@@ -137,6 +140,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         callbacks: Callback | Sequence[Callback] | None = None,
         enable_checkpointing: bool = True,
         enable_progress_bar: bool | None = None,
+        profiler: str | Profiler | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.settings = Settings(
@@ -175,6 +179,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         self._check_clipping(self.settings)
         self.progress = Progress()
         """The position of the running or the last ``fit``."""
+        self.profiler = find_profiler(profiler)
+        """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
         self.metric_log = MetricLog(read_loggers(False if fast_dev_run else logger, self.settings.default_root_dir))
         """Everything that the module logs goes through this object."""
         self.callbacks = all_callbacks(callbacks, self.settings)

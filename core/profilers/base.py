@@ -1,0 +1,111 @@
+"""The Profiler: measures named actions, and describes them at the end of a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from core.checking import check_path
+
+__all__ = ["Profiler"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Profiler(ABC):
+    """Measures actions by name. A subclass defines :meth:`start`, :meth:`stop` and :meth:`summary`.
+
+    Args:
+        dirpath: The folder for the report; the Trainer's ``log_dir`` if only ``filename`` is given.
+        filename: The start of the report's name; ``<filename>-<stage>-<rank>.txt``. Without both, the report is logged
+            by Python's ``logging`` at level INFO, in process 0.
+    """
+
+    def __init__(self, dirpath: str | os.PathLike[str] | None = None, filename: str | None = None) -> None:
+        check_path("dirpath", dirpath)
+        self.dirpath = None if dirpath is None else os.path.expanduser(os.fspath(dirpath))
+        self.filename = filename
+        self._stage, self._rank = "run", 0
+        self._log_dir: str | None = None
+
+    @abstractmethod
+    def start(self, action_name: str) -> None:
+        """Begin to measure an action; actions may be nested."""
+
+    @abstractmethod
+    def stop(self, action_name: str) -> None:
+        """End the action that :meth:`start` began."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """What was measured, as text."""
+
+    def setup(self, stage: str, rank: int = 0, log_dir: str | None = None) -> None:
+        """Called at the start of each run of a Trainer."""
+        self._stage, self._rank, self._log_dir = stage, rank, log_dir
+
+    def teardown(self) -> None:  # noqa: B027 - only some hold something
+        """Called at the end of each run of a Trainer, after :meth:`describe`."""
+
+    @contextmanager
+    def profile(self, action_name: str) -> Iterator[str]:
+        """A context that is measured as ``action_name``: ``with self.trainer.profiler.profile("augment"):``."""
+        self.start(action_name)
+        try:
+            yield action_name
+        finally:
+            self.stop(action_name)
+
+    def wrap(self, action_name: str, function: Callable[..., T]) -> Callable[..., T]:
+        """``function``, measured."""
+
+        def measured(*args: Any, **kwargs: Any) -> T:
+            self.start(action_name)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.stop(action_name)
+
+        return measured
+
+    def wrap_iterable(self, action_name: str, items: Iterable[T]) -> Iterator[T]:
+        """``items``; the wait for each is measured."""
+        iterator = iter(items)
+        while True:
+            self.start(action_name)
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.stop(action_name)
+            yield item
+
+    def describe(self) -> None:
+        """Write the report, or log it."""
+        text = self.summary()
+        if not text:
+            return
+        path = self.path(".txt")
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        elif self._rank == 0:
+            logger.info("%s", text)
+
+    def path(self, suffix: str) -> Path | None:
+        """The file for this run and process; ``None`` if no file was asked for."""
+        folder = self.dirpath if self.dirpath is not None else self._log_dir if self.filename is not None else None
+        if folder is None:
+            return None
+        return Path(folder) / f"{self.filename or 'profile'}-{self._stage}-{self._rank}{suffix}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(self.__dict__)

@@ -1,0 +1,84 @@
+"""PyTorchProfiler: operators and kernels, by torch.profiler."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch.profiler import profile, record_function, supported_activities
+
+from core.profilers.base import Profiler
+
+__all__ = ["PyTorchProfiler"]
+
+STEPS = ("run_training_batch", "validation_step", "test_step", "predict_step")
+"""The actions after which the schedule of torch's profiler goes on."""
+
+
+class PyTorchProfiler(Profiler):
+    """Measures operators and kernels with :class:`torch.profiler.profile`; actions are ranges in its trace.
+
+    Args:
+        dirpath: See :class:`Profiler`.
+        filename: Likewise.
+        export_to_chrome: Whether to write a trace for Chrome or Perfetto, ``<filename>-<stage>-<rank>.json``, if a
+            file was asked for.
+        row_limit: How many operators the report has; -1 for all.
+        sort_by_key: The column that the report is sorted by.
+        **profiler_kwargs: Arguments of :class:`torch.profiler.profile`, such as ``schedule`` and ``record_shapes``.
+    """
+
+    def __init__(
+        self,
+        dirpath: str | os.PathLike[str] | None = None,
+        filename: str | None = None,
+        export_to_chrome: bool = True,
+        row_limit: int = 20,
+        sort_by_key: str = "cpu_time_total",
+        **profiler_kwargs: Any,
+    ) -> None:
+        super().__init__(dirpath, filename)
+        self.export_to_chrome, self.row_limit, self.sort_by_key = export_to_chrome, row_limit, sort_by_key
+        self._options = profiler_kwargs
+        self.profiler: profile | None = None
+        """The profiler of the running or the last run."""
+        self._ranges: dict[str, Any] = {}
+
+    def setup(self, stage: str, rank: int = 0, log_dir: str | None = None) -> None:
+        """Start torch's profiler."""
+        super().setup(stage, rank, log_dir)
+        activities = list(supported_activities())  # type: ignore[no-untyped-call]
+        self.profiler = profile(**{"activities": activities, **self._options})
+        self.profiler.start()
+
+    def start(self, action_name: str) -> None:
+        """See :meth:`Profiler.start`."""
+        if self.profiler is not None:
+            self._ranges[action_name] = record_function(action_name)
+            self._ranges[action_name].__enter__()
+
+    def stop(self, action_name: str) -> None:
+        """See :meth:`Profiler.stop`."""
+        if action_name in self._ranges:
+            self._ranges.pop(action_name).__exit__(None, None, None)
+        if action_name in STEPS and self.profiler is not None and "schedule" in self._options:
+            self.profiler.step()
+
+    def summary(self) -> str:
+        """The table of ``key_averages``; this ends the measurement."""
+        if self.profiler is None:
+            return ""
+        self.profiler.stop()
+        path = self.path(".json") if self.export_to_chrome else None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.profiler.export_chrome_trace(str(path))
+        table: str = self.profiler.key_averages().table(sort_by=self.sort_by_key, row_limit=self.row_limit)
+        return table
+
+    def teardown(self) -> None:
+        """Forget torch's profiler."""
+        self.profiler, self._ranges = None, {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "profiler": None, "_ranges": {}}

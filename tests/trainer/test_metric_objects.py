@@ -1,0 +1,171 @@
+"""Objects that compute metrics: torchmetrics' and others, in ``log`` and ``log_dict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback
+from core.errors import ConfigurationError
+
+from .regression import Regression, loader, quiet
+
+
+class Largest:
+    """Any object with these methods will do."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def update(self, value: float) -> None:
+        self.seen.append(value)
+
+    def compute(self) -> float:
+        return max(self.seen)
+
+    def reset(self) -> None:
+        self.seen = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = list(state["seen"])
+
+
+class Logs(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = Largest()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.largest.update(float(100 * self.current_epoch - batch_idx))
+        self.log("largest", self.largest, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+
+def test_the_value_of_the_epoch_is_computed_and_the_object_reset() -> None:
+    module = Logs()
+    trainer = quiet(max_epochs=2)
+    trainer.fit(module, loader())
+    assert float(trainer.callback_metrics["largest"]) == 100
+    assert module.largest.seen == []
+
+
+def test_its_state_is_in_a_checkpoint(tmp_path: Path) -> None:
+    """Saved in mid-epoch, after the largest value was seen."""
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+    quiet(max_epochs=1, callbacks=Save()).fit(Logs(), loader())
+    trainer = quiet(max_epochs=1)
+    trainer.fit(Logs(), loader(), ckpt_path=tmp_path / "saved")
+    assert float(trainer.callback_metrics["largest"]) == 0
+
+
+def test_what_is_refused() -> None:
+    class ByStep(Logs):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("largest", self.largest)
+
+    with pytest.raises(ConfigurationError, match=r"no value of this step.*on_step=False"):
+        quiet(max_epochs=1).fit(ByStep(), loader())
+
+    class NoAttribute(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("largest", Largest(), on_step=False, on_epoch=True)
+
+    with pytest.raises(ConfigurationError, match=r"Largest is not an attribute of the module"):
+        quiet(max_epochs=1).fit(NoAttribute(), loader())
+
+
+def test_torchmetrics() -> None:
+    """The value of a step is its forward value; a collection's items share state."""
+    torchmetrics = pytest.importorskip("torchmetrics")
+    seen: list[float] = []
+
+    class Measured(Regression):
+        def __init__(self) -> None:
+            super().__init__()
+            self.error = torchmetrics.MeanAbsoluteError()
+            self.both = torchmetrics.MetricCollection(
+                [torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()], prefix="val_"
+            )
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.error(batch[0][:, :1], torch.zeros(len(batch[0]), 1))
+            self.log("error", self.error, on_epoch=True)
+            seen.append(float(self.trainer.callback_metrics["error_step"]) - float(batch[0][:, :1].abs().mean()))
+            return super().training_step(batch, batch_idx)
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.both.update(batch[0], torch.zeros_like(batch[0]))
+            self.log_dict(self.both)
+
+    trainer = quiet(max_epochs=2)
+    trainer.fit(Measured(), loader(), loader())
+    inputs = loader().dataset.tensors[0]  # type: ignore[attr-defined]
+    metrics = trainer.callback_metrics
+    assert float(metrics["error_epoch"]) == pytest.approx(float(inputs[:, :1].abs().mean()), rel=1e-6)
+    assert float(metrics["val_MeanSquaredError"]) == pytest.approx(float((inputs**2).mean()), rel=1e-6)
+    assert float(metrics["val_MeanAbsoluteError"]) == pytest.approx(float(inputs.abs().mean()), rel=1e-6)
+    assert seen == pytest.approx([0.0] * len(seen), abs=1e-6)
+
+
+def test_options_of_a_name_do_not_change() -> None:
+    class Changes(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("value", 1.0, prog_bar=batch_idx > 0)
+
+    with pytest.raises(ConfigurationError, match=r"log\('value'\): called with prog_bar=True \(before: False\)"):
+        quiet(max_epochs=1).fit(Changes(), loader())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"enable_graph": True}, "enable_graph=True"),
+        ({"sync_dist_group": object()}, "sync_dist_group"),
+        ({"rank_zero_only": True, "sync_dist": True}, "rank_zero_only=True, sync_dist=True"),
+        ({"metric_attribute": "x"}, "is not a metric object"),
+        ({"reduce_fx": torch.median}, "unknown reduce_fx"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
+    class Wrong(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("value", 1.0, **options)
+
+    with pytest.raises(ConfigurationError, match=message):
+        quiet(max_epochs=1).fit(Wrong(), loader())
+
+
+def test_torch_functions_reduce() -> None:
+    class Reduced(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("max", float(batch_idx), reduce_fx=torch.max)
+            self.log("min", float(batch_idx), reduce_fx=min)
+            self.log("sum", float(batch_idx), reduce_fx=torch.sum)
+
+    assert quiet().validate(Reduced(), [torch.ones(1)] * 4) == {"max": 3.0, "min": 0.0, "sum": 6.0}
+
+
+def test_a_callback_logs() -> None:
+    """With self.log, as a module does, while a Trainer runs it."""
+
+    class Own(Callback):
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            self.log("mine", 5.0)
+
+    callback = Own()
+    trainer = quiet(max_epochs=1, callbacks=callback)
+    trainer.fit(Regression(), loader())
+    assert float(trainer.callback_metrics["mine"]) == 5
+    with pytest.raises(ConfigurationError, match="no Trainer is running this callback"):
+        callback.log("mine", 1.0)
