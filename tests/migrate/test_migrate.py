@@ -82,7 +82,6 @@ def examined(tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str) ->
         ("LightningModule", [7]),
         ("LightningModule.training_step", [8]),
         ("self.log(prog_bar=)", [9]),
-        ("self.log(metric_attribute=)", [9]),
         ("LightningModule.log", [9]),
         ("LightningModule.trainer", [11]),
         ("LightningModule.device", [18]),

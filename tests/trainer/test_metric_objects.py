@@ -153,7 +153,7 @@ def test_torch_functions_reduce() -> None:
             self.log("min", float(batch_idx), reduce_fx=min)
             self.log("sum", float(batch_idx), reduce_fx=torch.sum)
 
-    assert quiet().validate(Reduced(), [torch.ones(1)] * 4) == {"max": 3.0, "min": 0.0, "sum": 6.0}
+    assert quiet().validate(Reduced(), [torch.ones(1)] * 4) == [{"max": 3.0, "min": 0.0, "sum": 6.0}]
 
 
 def test_a_callback_logs() -> None:
