@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from core.callbacks.device_stats_monitor import DeviceStatsMonitor
     from core.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
     from core.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
+    from core.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
     from core.callbacks.lambda_callback import LambdaCallback
     from core.callbacks.lr_monitor import LearningRateMonitor
     from core.callbacks.model_checkpoint import ModelCheckpoint
@@ -30,6 +31,7 @@ __all__ = [
     "EMAWeightAveraging",
     "EarlyStopping",
     "EarlyStoppingReason",
+    "GradientAccumulationScheduler",
     "LambdaCallback",
     "LearningRateMonitor",
     "ModelCheckpoint",
@@ -62,6 +64,7 @@ _find, __dir__ = lazy_names(
         "EMAWeightAveraging": "core.callbacks.weight_averaging",
         "EarlyStopping": "core.callbacks.early_stopping",
         "EarlyStoppingReason": "core.callbacks.early_stopping",
+        "GradientAccumulationScheduler": "core.callbacks.gradient_accumulation_scheduler",
         "LambdaCallback": "core.callbacks.lambda_callback",
         "LearningRateMonitor": "core.callbacks.lr_monitor",
         "ModelCheckpoint": "core.callbacks.model_checkpoint",

@@ -276,10 +276,7 @@ class ModelCheckpoint(Checkpoint):
         return True
 
     def _decide_after_step(self, trainer: Any) -> None:
-        if self.monitor is not None and validates_next(trainer):
-            self._is_deferred = True  # the metric of this step is that of the validation that follows
-        else:
-            self._make_decision(trainer, may_defer=True)
+        self._make_decision(trainer, may_defer=True)
 
     def _decide_after_validation(self, trainer: Any) -> None:
         if self._is_deferred or (not self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
@@ -335,6 +332,10 @@ class ModelCheckpoint(Checkpoint):
     def _decide(self, trainer: Any, top_k: bool, may_defer: bool) -> Decision:
         """In process 0: what is to be written, and what removed."""
         metrics = self._candidates(trainer)
+        if may_defer and self.monitor in trainer.callback_metrics and validates_next(trainer):
+            running = {} if trainer.metric_log.stage is None else trainer.metric_log.stage.latest_values()
+            if self.monitor not in running:
+                return Decision()  # the metric of this step is that of the validation that follows
         if self.monitor is not None and self.monitor not in metrics and self.save_top_k != 0 and top_k:
             if may_defer or not has_validated_in_epoch(trainer, default=True):
                 return Decision()

@@ -53,8 +53,11 @@ class WeightAveraging(Callback):
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Begin a new average."""
         if stage == "fit":
-            self._average = AveragedModel(module, use_buffers=self._use_buffers, **self._kwargs)
+            self._average = AveragedModel(module, use_buffers=self._use_buffers, **self._arguments())
             self._is_swapped, self._step, self._epoch = False, 0, -1
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._kwargs
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
         """Move the average to its device, in the precision of the module.
@@ -182,12 +185,16 @@ class EMAWeightAveraging(WeightAveraging):
         check_count("update_starting_at_epoch", update_starting_at_epoch, 0, optional=True)
         if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 <= decay <= 1:
             raise ConfigurationError(f"decay={decay!r}: must be a number from 0 to 1.")
-        average: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-        super().__init__(device, use_buffers, multi_avg_fn=average, **kwargs)
+        super().__init__(device, use_buffers, **kwargs)
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
         self.update_starting_at_epoch = update_starting_at_epoch
+
+    def _arguments(self) -> dict[str, Any]:
+        # Not before: the function cannot be sent to processes that are spawned.
+        average: Any = get_ema_multi_avg_fn(self.decay)  # type: ignore[no-untyped-call]
+        return {"multi_avg_fn": average, **self._kwargs}
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """As the arguments say."""

@@ -97,6 +97,13 @@ class FitLoop:
         )
         return compose_step(self._run, self.controls, self._forward(), options)
 
+    def accumulate(self, count: int) -> None:
+        """Accumulate ``count`` batches for each optimizer step, from the next epoch's batches on."""
+        run = self._run
+        if count != run.settings.accumulate_grad_batches:
+            run.settings = attrs.evolve(run.settings, accumulate_grad_batches=count)
+            self._step = self._make_step(run.runtime.strategy_module(self.model))
+
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model, module = self.model, self._run.module
         ends_step = type(module).training_step_end is not Module.training_step_end

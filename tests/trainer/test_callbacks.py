@@ -23,6 +23,7 @@ from core.callbacks import (
     DeviceStatsMonitor,
     EarlyStopping,
     EMAWeightAveraging,
+    GradientAccumulationScheduler,
     LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
@@ -323,6 +324,48 @@ def test_freezing_parts() -> None:
     assert len(list(BaseFinetuning.filter_params(module.backbone, requires_grad=False))) == 4
     BaseFinetuning.make_trainable([module.backbone])
     assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+def test_accumulation_from_an_epoch_on(tmp_path: Path) -> None:
+    """Seven batches are 7, then 4, then 3 steps; the weights are those of fits with that number, one after another."""
+    schedule = GradientAccumulationScheduler({1: 2, 2: 3})
+    steps: list[int] = []
+
+    class Count(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+            steps.append(trainer.global_step)
+
+    torch.manual_seed(0)
+    module = Regression()
+    expected, resumed = copy.deepcopy(module), copy.deepcopy(module)
+    torch.manual_seed(1)
+    quiet(max_epochs=3, callbacks=[schedule, Count(), Keeps(tmp_path)]).fit(module, loader())
+    assert steps == [7, 11, 14]
+    torch.manual_seed(1)
+    for epoch in range(3):
+        trainer = quiet(max_epochs=epoch + 1, accumulate_grad_batches=epoch + 1)
+        trainer.fit(expected, loader(), ckpt_path=tmp_path / "by hand" if epoch else None)
+        trainer.save_checkpoint(tmp_path / "by hand")
+    assert_same(module, expected)
+    within = quiet(max_epochs=3, callbacks=GradientAccumulationScheduler({1: 2, 2: 3}))
+    within.fit(resumed, loader(), ckpt_path=tmp_path / "within")
+    assert_same(resumed, expected)
+    for wrong in ({}, {-1: 2}, {1: 0}, {1: 1.5}, 3):
+        with pytest.raises(ConfigurationError, match="scheduling="):
+            GradientAccumulationScheduler(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="accumulate_grad_batches=5, and there is a Gradient"):
+        quiet(max_epochs=1, accumulate_grad_batches=5, callbacks=schedule).fit(Regression(), loader())
+
+
+class Keeps(Callback):
+    """Saves in the middle of epoch 2."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.current_epoch == 2 and batch_idx == 3:
+            trainer.save_checkpoint(self.path / "within")
 
 
 # -- resuming ------------------------------------------------------------------------------------------------------

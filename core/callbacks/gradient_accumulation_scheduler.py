@@ -1,0 +1,77 @@
+"""Another number of accumulated batches from given epochs on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.errors import ConfigurationError
+
+__all__ = ["GradientAccumulationScheduler"]
+
+
+class GradientAccumulationScheduler(Callback):
+    """Changes ``accumulate_grad_batches`` at given epochs.
+
+    ::
+
+        GradientAccumulationScheduler({4: 2, 8: 4})  # 1 in epochs 0 to 3, 2 in 4 to 7, 4 from 8 on
+
+    Args:
+        scheduling: By epoch, from 0, the number of batches for each optimizer step.
+
+    Raises:
+        ConfigurationError: ``scheduling`` is something else; or, when ``fit`` starts, the trainer has
+            ``accumulate_grad_batches`` too, or the strategy steps the optimizer itself.
+    """
+
+    def __init__(self, scheduling: dict[int, int]) -> None:
+        is_valid = isinstance(scheduling, dict) and scheduling
+        if not is_valid or not all(
+            type(epoch) is int and type(count) is int and epoch >= 0 and count >= 1
+            for epoch, count in scheduling.items()
+        ):
+            raise ConfigurationError(
+                f"scheduling={scheduling!r}: must be a dict with epochs ≥ 0 and, for each, a number of batches ≥ 1, "
+                "such as {4: 2}."
+            )
+        self.scheduling = {0: 1, **dict(sorted(scheduling.items()))}
+
+    def get_accumulate_grad_batches(self, epoch: int) -> int:
+        """The number of batches for each optimizer step of ``epoch``."""
+        return self.scheduling[max(start for start in self.scheduling if start <= epoch)]
+
+    def going_to_accumulate_grad_batches(self) -> bool:
+        """Whether any epoch accumulates."""
+        return any(count > 1 for count in self.scheduling.values())
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Check that nothing else decides the number, and begin with that of epoch 0.
+
+        Raises:
+            ConfigurationError: Something does.
+        """
+        if stage != "fit":
+            return
+        given = trainer.accumulate_grad_batches
+        if given not in self.scheduling.values():
+            raise ConfigurationError(
+                f"accumulate_grad_batches={given}, and there is a GradientAccumulationScheduler. Remove one of the two."
+            )
+        if not trainer.strategy.supports_custom_loop:
+            raise ConfigurationError(
+                f"GradientAccumulationScheduler: strategy {trainer.strategy.name!r} cannot change the number of "
+                "batches within a fit. Set accumulate_grad_batches in Trainer."
+            )
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Take the number of the running epoch, in which a resumed run may be."""
+        self._set(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Take the number of the epoch."""
+        self._set(trainer)
+
+    def _set(self, trainer: Any) -> None:
+        trainer._fit_loop.accumulate(self.get_accumulate_grad_batches(trainer.current_epoch))
+        trainer.settings = trainer._run.settings
