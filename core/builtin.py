@@ -104,7 +104,7 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
 
 @hookimpl
 def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
-    """This machine alone, and processes started by torchrun."""
+    """This machine alone, and processes started by torchrun, MPI or SLURM."""
     return [
         ClusterEnvironmentSpec(
             name="local",
@@ -118,5 +118,26 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             target="core.environments.torchelastic:TorchElasticEnvironment",
             description="processes started by torchrun, or by a launcher that sets the same variables",
             detect="core.environments.detect:torchelastic",
+        ),
+        ClusterEnvironmentSpec(
+            name="openmpi",
+            target="core.environments.mpi:OpenMPIEnvironment",
+            description="processes started by Open MPI's mpirun",
+            priority=40,
+            detect="core.environments.detect:openmpi",
+        ),
+        ClusterEnvironmentSpec(
+            name="slurm",
+            target="core.environments.slurm:SlurmEnvironment",
+            description="processes started by SLURM's srun",
+            priority=30,
+            detect="core.environments.detect:slurm",
+        ),
+        ClusterEnvironmentSpec(
+            name="mpich",
+            target="core.environments.mpi:MPICHEnvironment",
+            description="processes started by mpiexec of MPICH, Intel MPI and others with its launcher",
+            priority=20,
+            detect="core.environments.detect:mpich",
         ),
     ]

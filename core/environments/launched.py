@@ -54,7 +54,13 @@ class LaunchedEnvironment(ClusterEnvironment):
     @property
     def main_address(self) -> str:
         """``MASTER_ADDR``."""
-        return self.environ["MASTER_ADDR"]
+        address = self.environ.get("MASTER_ADDR", "")
+        if not address:
+            raise ConfigurationError(
+                f"environment variable MASTER_ADDR is {self.environ.get('MASTER_ADDR')!r}. It must be the host name or "
+                "IP address of rank 0's machine."
+            )
+        return address
 
     @property
     def main_port(self) -> int:
@@ -129,6 +135,6 @@ class LaunchedEnvironment(ClusterEnvironment):
             raise ConfigurationError(
                 f"the environment variables contradict each other: {fault}, but {names.rank}={rank}, "
                 f"{names.size}={size}, {names.local_rank}={local_rank}, {names.local_size}={local_size}, "
-                f" {names.node_rank or 'node rank'}={node_rank}. "
+                f"{names.node_rank or 'node rank'}={node_rank}. "
                 f"Start the script with '{self.command(local_size, self.num_nodes)}'{advice}."
             )

@@ -35,7 +35,7 @@ class LocalEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Always true: any process can run on its own."""
+        """True, unless a launcher has started this process as one of several."""
         return detect.local(os.environ if environ is None else environ)
 
     @property
@@ -52,7 +52,13 @@ class LocalEnvironment(ClusterEnvironment):
     def main_address(self) -> str:
         """``MASTER_ADDR`` on several machines and in started processes, otherwise the loopback address."""
         if self.is_launched or self._num_nodes > 1:
-            return self.environ["MASTER_ADDR"]
+            address = self.environ.get("MASTER_ADDR", "")
+            if not address:
+                raise ConfigurationError(
+                    "environment variable MASTER_ADDR is not set. It must be the host name or IP address of rank 0's "
+                    "machine."
+                )
+            return address
         return "127.0.0.1"
 
     @property
@@ -79,7 +85,7 @@ class LocalEnvironment(ClusterEnvironment):
     @property
     def local_world_size(self) -> int:
         """Number of processes on this machine, as requested for the run."""
-        return whole_number(self.environ, "LOCAL_WORLD_SIZE") if self.is_launched else self._processes_per_node
+        return whole_number(self.environ, "LOCAL_WORLD_SIZE", low=1) if self.is_launched else self._processes_per_node
 
     @property
     def global_rank(self) -> int:

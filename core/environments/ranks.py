@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
-from core.environments.detect import LAUNCHED, torchelastic
+from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES, mpich, openmpi, slurm, slurm_tasks
+from core.environments.inherited import ranks_environ
 from core.environments.variables import whole_number
 
 __all__ = ["launched_ranks"]
 
 
 def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
-    """Rank and world size that a strategy's launcher or torchrun has given to this process; ``(0, 1)`` without one.
+    """Rank and world size that a launcher has given to this process; ``(0, 1)`` without one.
 
     Args:
         environ: The environment variables; by default this process's.
     """
-    environ = os.environ if environ is None else environ
-    if LAUNCHED not in environ and not torchelastic(environ):
-        return 0, 1
-    return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE", low=1)
+    environ = ranks_environ() if environ is None else environ
+    if LAUNCHED in environ or all(name in environ for name in TORCHRUN_VARIABLES):
+        return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE", low=1)
+    if openmpi(environ):
+        return whole_number(environ, "OMPI_COMM_WORLD_RANK"), whole_number(environ, "OMPI_COMM_WORLD_SIZE")
+    if slurm(environ):
+        return whole_number(environ, "SLURM_PROCID"), slurm_tasks(environ)
+    if mpich(environ):
+        return whole_number(environ, "PMI_RANK"), whole_number(environ, "PMI_SIZE")
+    return 0, 1

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from core.environments import detect
 from core.environments.launched import LaunchedEnvironment, RankVariables
 from core.environments.variables import whole_number
-from core.errors import ConfigurationError
 
 __all__ = ["TorchElasticEnvironment"]
 
@@ -50,10 +49,5 @@ class TorchElasticEnvironment(LaunchedEnvironment):
             ConfigurationError: The numbers differ, the variables contradict each other, or ``MASTER_ADDR`` or
                 ``MASTER_PORT`` is invalid.
         """
-        address, port = self.main_address, self.main_port
-        if not address:
-            raise ConfigurationError(
-                f"environment variable MASTER_ADDR is {address!r} (MASTER_PORT={port}). It must be the host name or IP "
-                "address of rank 0's machine."
-            )
+        _ = self.main_address, self.main_port  # they raise
         super().validate_settings(processes_per_node, num_nodes)

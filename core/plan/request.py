@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 from collections.abc import Mapping
 from numbers import Integral
@@ -11,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from core.environments.inherited import own_environ
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.kinds import KINDS
 
@@ -81,7 +81,7 @@ class Request:
         """Read the user's arguments, and the environment variables for those that are ``"auto"``.
 
         Args:
-            environ: The environment variables; by default a copy of this process's.
+            environ: The environment variables; by default this process's, without inherited ranks.
             **arguments: Some of :data:`ARGUMENTS`.
 
         Raises:
@@ -93,7 +93,7 @@ class Request:
             raise ConfigurationError(
                 f"unknown argument {quoted(unknown)}.{nearest(unknown[0], ARGUMENTS)} Valid: {quoted(ARGUMENTS)}."
             )
-        environ = dict(os.environ if environ is None else environ)
+        environ = own_environ() if environ is None else dict(environ)
         read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
         return cls(
             environ=environ,

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from core.accelerators.base import Accelerator
 from core.checkpoints.agreement import run_on_each_rank
 from core.environments.base import ClusterEnvironment
+from core.environments.inherited import own_environ
 from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.nested import map_tensors
@@ -307,8 +308,8 @@ class ProcessGroupStrategy(ParallelStrategy):
         Those processes serve this run too, and this process is local rank 0 among them.
         """
         is_local = isinstance(self.cluster_environment, LocalEnvironment)
-        if self.launcher == "script" and is_local and LAUNCHED in os.environ:
-            self.cluster_environment = LocalEnvironment(os.environ)
+        if self.launcher == "script" and is_local and LAUNCHED in (environ := own_environ()):
+            self.cluster_environment = LocalEnvironment(environ)
             self.cluster_environment.connect(self.plan.processes_per_node, self.plan.num_nodes)
         return self.cluster_environment
 
@@ -321,6 +322,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         launcher.start()
         # From here on this process is local rank 0 of those processes, in later runs of this script too.
         os.environ.update(variables(0))
+        own_environ()
         return launcher
 
     def _run_function(self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:

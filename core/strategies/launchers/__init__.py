@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from core.environments.inherited import own_environ
 from core.strategies.launchers.base import Launcher
 from core.strategies.launchers.function import FunctionLauncher
 from core.strategies.launchers.lifeline import attach_lifeline, watch_parent
@@ -21,4 +22,5 @@ __all__ = [
 ]
 
 # At import and not when a run begins: a script may run for long before that, and its parent may end meanwhile.
-attach_lifeline(os.environ)
+if attach_lifeline(os.environ):
+    own_environ()  # the ranks are this process's, also if it starts others before its run

@@ -1,0 +1,138 @@
+"""Processes that SLURM's ``srun`` started."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from core.environments import detect
+from core.environments.detect import slurm_tasks
+from core.environments.launched import LaunchedEnvironment, RankVariables
+from core.environments.variables import LARGEST_PORT, whole_number
+from core.errors import ConfigurationError
+
+__all__ = ["SlurmEnvironment", "first_host"]
+
+_COUNTS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
+_FIRST_PORT, _PORTS = 20000, 12000
+"""Below the ports that Linux gives to outgoing connections."""
+
+
+class SlurmEnvironment(LaunchedEnvironment):
+    """Ranks from ``SLURM_PROCID``, ``SLURM_LOCALID``, ``SLURM_NODEID`` and the number of tasks of the step.
+
+    The processes meet at ``MASTER_ADDR``, by default the first host of ``SLURM_STEP_NODELIST``, and ``MASTER_PORT``,
+    by default a port that follows from the numbers of job and step.
+    """
+
+    name = "slurm"
+    advice = "ranks are consecutive with --distribution=block"
+    variables = RankVariables(
+        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"
+    )
+
+    @staticmethod
+    def detect(environ: Mapping[str, str] | None = None) -> bool:
+        """Whether SLURM has several tasks for this program."""
+        return detect.slurm(os.environ if environ is None else environ)
+
+    @property
+    def world_size(self) -> int:
+        """Number of tasks of the step."""
+        return slurm_tasks(self.environ)
+
+    @property
+    def local_world_size(self) -> int:
+        """Number of tasks of the step on this machine."""
+        variable = next(
+            (name for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if name in self.environ), ""
+        )
+        if not variable:
+            return self.world_size
+        counts: list[int] = []
+        for part in self.environ[variable].split(","):
+            match = _COUNTS.fullmatch(part)
+            if match is None:
+                raise ConfigurationError(
+                    f"environment variable {variable} is {self.environ[variable][:100]!r}. It must be numbers of "
+                    "tasks, such as '2(x3),1'."
+                )
+            counts += [int(match[1])] * min(int(match[2] or 1), 1_000_000 - len(counts))
+        node = self.node_rank
+        if node >= len(counts) or not counts[node]:
+            raise ConfigurationError(
+                f"the environment variables contradict each other: SLURM_NODEID={node}, and "
+                f"{variable}={self.environ[variable][:100]} has no tasks for it."
+            )
+        return counts[node]
+
+    @property
+    def node_rank(self) -> int:
+        """``SLURM_NODEID``."""
+        return whole_number(self.environ, "SLURM_NODEID", 0)
+
+    @property
+    def main_address(self) -> str:
+        """``MASTER_ADDR``; otherwise the first host of the step."""
+        if self.environ.get("MASTER_ADDR"):
+            return self.environ["MASTER_ADDR"]
+        names = ("SLURM_STEP_NODELIST", "SLURM_NODELIST", "SLURM_JOB_NODELIST")
+        hosts = next((self.environ[name] for name in names if self.environ.get(name)), "")
+        if self.num_nodes == 1:
+            return "127.0.0.1"
+        if not hosts:
+            raise ConfigurationError(
+                "environment variable SLURM_STEP_NODELIST is not set. Set MASTER_ADDR to the host name of rank 0."
+            )
+        return first_host(hosts)
+
+    @property
+    def main_port(self) -> int:
+        """``MASTER_PORT``; otherwise a number from 20000 to 31999 that follows from those of job and step."""
+        job, step = (whole_number(self.environ, name, 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        default = _FIRST_PORT + (job * 17 + step) % _PORTS
+        return whole_number(self.environ, "MASTER_PORT", default, low=1, high=LARGEST_PORT)
+
+    def command(self, processes_per_node: int, num_nodes: int) -> str:
+        """See :meth:`LaunchedEnvironment.command`."""
+        return f"srun --nodes={num_nodes} --ntasks-per-node={processes_per_node}"
+
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        """Reject numbers other than the step's, and a batch script that was not started by ``srun``.
+
+        Raises:
+            ConfigurationError: The numbers differ, or this process is alone although the job has several tasks.
+        """
+        if "SLURM_STEP_NUM_TASKS" not in self.environ and "SLURM_STEP_ID" not in self.environ and not self.global_rank:
+            raise ConfigurationError(
+                f"the job has {self.world_size} tasks (SLURM_NTASKS), but this process was started without srun, so "
+                "the others do not exist. Start the script with 'srun python ...', or set cluster_environment='local' for "
+                "a run of this process alone."
+            )
+        super().validate_settings(processes_per_node, num_nodes)
+
+
+def first_host(hosts: str) -> str:
+    """The first host of a list in SLURM's notation: ``node[07-12,20],login`` means ``node07``.
+
+    Raises:
+        ConfigurationError: The list is in another notation.
+    """
+    first = re.match(r"([^\[\],\s]*)(?:\[([^\]]*)\]([^\[\],\s]*))?(?:,|$|\[)", hosts, re.ASCII)
+    host = ""
+    if first is not None:
+        prefix, numbers, suffix = first[1], first[2], first[3] or ""
+        if numbers is None:
+            host = prefix if not first[0].endswith("[") else ""
+        elif number := re.match(r"\d+", numbers, re.ASCII):
+            host = f"{prefix}{number[0]}{suffix}"
+            rest = hosts[first.end() - 1 :]
+            if rest.startswith("["):  # several brackets, as in rack[1-2]node[1-4]
+                host += first_host("x" + rest).removeprefix("x")
+    if not host:
+        raise ConfigurationError(
+            f"the list of hosts {hosts[:100]!r} (SLURM_STEP_NODELIST) is not in SLURM's notation, such as "
+            "'node[07-12]'. Set MASTER_ADDR to the host name of rank 0."
+        )
+    return host
