@@ -136,7 +136,7 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
         ClusterEnvironmentSpec(
             name="mpich",
             target="core.environments.mpi:MPICHEnvironment",
-            description="processes started by mpiexec of MPICH, Intel MPI and others with its launcher",
+            description="processes started by mpiexec of MPICH, and of others with its launcher",
             priority=20,
             detect="core.environments.detect:mpich",
         ),

@@ -1,4 +1,4 @@
-"""Processes that Open MPI's ``mpirun`` started, or ``mpiexec`` of MPICH, Intel MPI and others with its launcher."""
+"""Processes that Open MPI's ``mpirun`` started, or ``mpiexec`` of MPICH and others with its launcher."""
 
 from __future__ import annotations
 

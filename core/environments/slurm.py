@@ -107,8 +107,8 @@ class SlurmEnvironment(LaunchedEnvironment):
         if "SLURM_STEP_NUM_TASKS" not in self.environ and "SLURM_STEP_ID" not in self.environ and not self.global_rank:
             raise ConfigurationError(
                 f"the job has {self.world_size} tasks (SLURM_NTASKS), but this process was started without srun, so "
-                "the others do not exist. Start the script with 'srun python ...', or set cluster_environment='local' for "
-                "a run of this process alone."
+                "the others do not exist. Start the script with 'srun python ...', or set cluster_environment='local' "
+                "for a run of this process alone."
             )
         super().validate_settings(processes_per_node, num_nodes)
 

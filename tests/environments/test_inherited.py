@@ -13,18 +13,18 @@ from core.environments.inherited import OWNER, own_environ
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
 
 CHILD = """
-import sys
+import os, sys
 from core import Runtime
 runtime = Runtime(accelerator="cpu", devices=int(sys.argv[1]))
 runtime.launch()
 runtime.wait_for_everyone()
 if runtime.is_main_process:
-    print("child", runtime.process_index, runtime.num_processes, flush=True)
+    os.write(1, f"child {runtime.process_index} {runtime.num_processes}\\n".encode())
 runtime.teardown()
 """
 
 PARENT = """
-import subprocess, sys
+import os, subprocess, sys
 if BEFORE:
     import core.strategies.launchers
     from core.environments.inherited import own_environ
@@ -38,7 +38,7 @@ for devices in ("1", "2"):
 runtime.wait_for_everyone()
 again = Runtime(accelerator="cpu", devices=DEVICES)
 again.launch()
-print("parent", again.process_index, again.num_processes, flush=True)
+os.write(1, f"parent {again.process_index} {again.num_processes}\\n".encode())
 """
 
 
@@ -58,7 +58,7 @@ def test_ranks_are_used_by_the_first_process_that_asks() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["own", "torchrun"])
 def test_a_script_that_a_rank_starts_is_a_run_of_its_own(launcher: str, tmp_path: Path) -> None:
-    """Of one process, or of as many as it asks for; from any rank, while the run goes on; and the run is not disturbed."""
+    """Of one process, or of as many as it asks for; from any rank, while the run goes on."""
     own = launcher == "own"
     parent = PARENT.replace("DEVICES", "2" if own else "'auto'").replace("BEFORE", str(not own))
     (tmp_path / "child.py").write_text(CHILD)
