@@ -46,6 +46,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """Fail a test that leaves settings, ranks or processes to those after it, and remove the settings."""
     before = children()
     yield
+    os.environ.pop("CORE_RANKS_OF", None)  # the note of a process that used the ranks that a test gave it
     variables = settings_and_ranks()
     for variable in variables:
         del os.environ[variable]

@@ -89,7 +89,7 @@ def test_every_choice_and_every_candidate_is_explained(capsys: pytest.CaptureFix
         f"cluster_environment  local  [torch-hal {_version()}]",
         "has the highest priority of those that detect how this",
         "process was started",
-        "not torchelastic: did not start this process",
+        *(f"not {name}: did not start this process" for name in ("torchelastic", "openmpi", "slurm", "mpich")),
         "devices              cpu, cpu",
         "requested by devices='2'",
         "num_nodes            1",

@@ -22,7 +22,9 @@ def test_a_process_without_a_launcher() -> None:
     """With no launcher's variables the processes are the strategy's own to start."""
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
-    assert rejected(plan.cluster_environment) == {"torchelastic": "did not start this process"}
+    assert rejected(plan.cluster_environment) == dict.fromkeys(
+        ("torchelastic", "openmpi", "slurm", "mpich"), "did not start this process"
+    )
 
 
 @pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, [0, 1]])
@@ -35,7 +37,10 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
     plan = given.plan
     assert (plan.cluster_environment.name, plan.strategy.name, plan.world_size) == ("torchelastic", "ddp", 2)
     assert plan.launcher is None
-    assert rejected(plan.cluster_environment) == {"local": "its priority (0) is lower than that of torchelastic (50)"}
+    assert rejected(plan.cluster_environment) == {
+        name: f"its priority ({priority}) is lower than that of torchelastic (50)"
+        for name, priority in (("openmpi", 40), ("slurm", 30), ("mpich", 20), ("local", 0))
+    }
     runtime = given if isinstance(given, Runtime) else given.runtime
     assert (runtime.process_index, runtime.num_processes) == (1, 2)
     if devices in ("auto", -1, "-1"):
