@@ -51,8 +51,12 @@ def find_loggers(log_with: Any) -> list[type[Logger] | Logger]:
     return list(found.values())
 
 
-def logger_class(name: str) -> type[Logger]:
+def logger_class(name: str, argument: str = "log_with") -> type[Logger]:
     """The class of the logger ``name``.
+
+    Args:
+        name: Its name.
+        argument: The argument that the user gave it in, for errors.
 
     Raises:
         BackendError: See :func:`find_loggers`.
@@ -63,32 +67,32 @@ def logger_class(name: str) -> type[Logger]:
     if name not in BUILT_IN and not claiming:
         valid = sorted({*BUILT_IN, *(row.name for row in rows), "all"})
         raise UnknownNameError(
-            f"log_with={name!r}: there is no such logger.{nearest(name, valid)} Installed: {quoted(valid, name)}. "
+            f"{argument}={name!r}: there is no such logger.{nearest(name, valid)} Installed: {quoted(valid, name)}. "
             f"Others are packages with an entry point in the group {LOGGERS!r}."
         )
     unusable = [row for row in claiming if row.state != "installed"]
     if claiming and len(unusable) == len(claiming):
-        raise BackendError(f"log_with={name!r}: {unusable[0].origin} is {unusable[0].state}: {unusable[0].reason}.")
+        raise BackendError(f"{argument}={name!r}: {unusable[0].origin} is {unusable[0].state}: {unusable[0].reason}.")
     usable = next((row for row in claiming if row.state == "installed"), None)
-    return _load(name, BUILT_IN[name] if usable is None else usable.module, usable)
+    return _load(argument, name, BUILT_IN[name] if usable is None else usable.module, usable)
 
 
-def _load(name: str, target: str, row: Row | None) -> type[Logger]:
+def _load(argument: str, name: str, target: str, row: Row | None) -> type[Logger]:
     origin = "" if row is None else f" of {row.origin}"
     try:
         loaded = import_target(target)
     except BackendError as error:
-        raise BackendError(f"log_with={name!r}{origin}: {error}") from error.__cause__
+        raise BackendError(f"{argument}={name!r}{origin}: {error}") from error.__cause__
     if not isinstance(loaded, type) or not issubclass(loaded, Logger):
-        raise BackendError(f"log_with={name!r}{origin}: {target!r} is not a subclass of core.loggers.Logger.")
+        raise BackendError(f"{argument}={name!r}{origin}: {target!r} is not a subclass of core.loggers.Logger.")
     if loaded.name != name:
         raise BackendError(
-            f"log_with={name!r}{origin}: {target!r} has name={loaded.name!r}. Set name={name!r} in the class."
+            f"{argument}={name!r}{origin}: {target!r} has name={loaded.name!r}. Set name={name!r} in the class."
         )
     if loaded.package and importlib.util.find_spec(loaded.package) is None:
         package = loaded.package.replace("_", "-")
         raise BackendError(
-            f"log_with={name!r}: the package {loaded.package!r} is not installed. Run: pip install {package}"
+            f"{argument}={name!r}: the package {loaded.package!r} is not installed. Run: pip install {package}"
         )
     return loaded
 

@@ -55,7 +55,7 @@ def _default(root: str) -> Logger:
 
 def _logger(item: Any, root: str, argument: str) -> Logger:
     if isinstance(item, str):
-        kind = logger_class(item)
+        kind = logger_class(item, "logger")
         if issubclass(kind, FolderLogger):
             return kind(root, name=PROJECT)
         return kind.for_project(PROJECT, root)

@@ -392,7 +392,7 @@ def test_signatures_show_all_arguments() -> None:
 
 
 ARGUMENTS: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
-    ({"max_epochs": -1}, ConfigurationError, ("max_epochs=-1", "must be an integer ≥ 0")),
+    ({"max_epochs": -2}, ConfigurationError, ("max_epochs=-2", "must be an integer ≥ 0")),
     ({"max_epochs": 1.5}, ConfigurationError, ("max_epochs=1.5", "must be an integer ≥ 0")),
     ({"max_epochs": True}, ConfigurationError, ("max_epochs=True", "must be an integer ≥ 0")),
     ({"max_steps": -2}, ConfigurationError, ("max_steps=-2", "must be an integer ≥ 0")),
@@ -407,7 +407,11 @@ ARGUMENTS: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
         ConfigurationError,
         ("check_val_every_n_epoch=0", "must be an integer ≥ 1"),
     ),
-    ({"limit_train_batches": 0}, ConfigurationError, ("limit_train_batches=0", "must be an integer ≥ 1")),
+    (
+        {"limit_train_batches": -1},
+        ConfigurationError,
+        ("limit_train_batches=-1", "must be an integer ≥ 0 (batches) or a float"),
+    ),
     ({"log_every_n_steps": 0}, ConfigurationError, ("log_every_n_steps=0", "must be an integer ≥ 1")),
     (
         {"gradient_clip_algorithm": "x"},
@@ -416,8 +420,12 @@ ARGUMENTS: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
     ),
     ({"callbacks": [3]}, WrongTypeError, ("callbacks: 3 is not a Callback", "Pass objects")),
     ({"callbacks": nn.Module()}, WrongTypeError, ("callbacks: Module() is not a Callback", "Pass objects")),
-    ({"logger": "tensorboard"}, WrongTypeError, ("logger: 'tensorboard' is not a logger", "Pass an object")),
-    ({"logger": timedelta}, WrongTypeError, ("logger: <class 'datetime.timedelta'> is not a logger", "Pass an object")),
+    ({"logger": "tensorbord"}, UnknownNameError, ("logger='tensorbord'", "'tensorboard'")),
+    (
+        {"logger": timedelta},
+        WrongTypeError,
+        ("logger: <class 'datetime.timedelta'> is not a logger", "create an object"),
+    ),
 ]
 
 

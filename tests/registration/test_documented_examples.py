@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_a_registered_strategy_with_its_own_checkpoint_io(tmp_path: Path) -> Non
 
 
 def test_a_configure_ddp_that_sets_the_model() -> None:
-    """What it sets as ``self.model`` wraps the module, and can be read from then on, while it is in use."""
+    """What it sets as ``self.model`` wraps the module, and can be read while the Trainer keeps the run."""
     found = []
 
     class Look(Callback):
@@ -84,5 +85,8 @@ def test_a_configure_ddp_that_sets_the_model() -> None:
     )
     trainer.fit(Small(), DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=4))
     assert found == [Wrapped]
+    assert type(strategy.model) is Wrapped
+    del trainer
+    gc.collect()
     with pytest.raises(ConfigurationError, match=r"strategy\.model: there is none\. Read it"):
         _ = strategy.model
