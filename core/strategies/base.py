@@ -70,6 +70,8 @@ class Strategy(StepMethods, ABC):
     :meth:`manual_gradients`."""
     supports_custom_loop: ClassVar[bool] = True
     """Whether :class:`core.Runtime` can use it; if not, it runs only whole training steps of the Trainer."""
+    moves_batches: ClassVar[bool] = False
+    """Whether it brings batches, or parts of them, to devices itself, so that a Module cannot override how."""
     inference_is_collective: ClassVar[bool] = False
     """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
     keeps_replicas_equal: bool = True

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
+
+from core.nested import map_tensors
 from core.trainer.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from core.trainer.hparams import HyperParameters
 
@@ -41,6 +44,49 @@ class DataHooks:
 
     def predict_dataloader(self) -> Any:
         """The loader of batches to predict."""
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Override it to change each batch, in every stage, before it is moved to the device.
+
+        Of this hook and the two below, an override in the DataModule replaces that in the Module.
+
+        Args:
+            batch: As the loader yields it.
+            dataloader_idx: The number of the loader, if an evaluation reads several one after another; otherwise 0.
+
+        Returns:
+            The batch to move.
+        """
+        del dataloader_idx
+        return batch
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Override it to move batches of your own classes; by default, every tensor in ``batch`` is moved.
+
+        Args:
+            batch: What :meth:`on_before_batch_transfer` returned. By default tensors are found in mappings, lists,
+                tuples and dataclass instances.
+            device: This process's device.
+            dataloader_idx: As in :meth:`on_before_batch_transfer`.
+
+        Returns:
+            The batch on ``device``.
+        """
+        del dataloader_idx
+        return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Override it to change each batch on the device, such as to augment it.
+
+        Args:
+            batch: The batch on the device.
+            dataloader_idx: As in :meth:`on_before_batch_transfer`.
+
+        Returns:
+            The batch for the step.
+        """
+        del dataloader_idx
+        return batch
 
 
 class DataModule(DataHooks, HyperParameters):

@@ -103,9 +103,9 @@ class EvaluationLoop:
         batch_idx = -1
         loader.set_epoch(run.progress.epoch)
         stop = None if math.isinf(num_batches) else int(num_batches)
-        batches: Iterator[tuple[int, Any]] = enumerate(islice(loader, stop))
+        batches: Iterator[tuple[int, Any]] = enumerate(run.batch_hooks.applied(islice(loader, stop), number))
         if strategy.inference_is_collective:
-            batches = self._in_step(batches)
+            batches = self._in_step(batches, number)
         batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
         call = run.timed(self.stage.step, model)
         with torch.inference_mode():
@@ -128,7 +128,7 @@ class EvaluationLoop:
             )
         return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs
 
-    def _in_step(self, batches: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    def _in_step(self, batches: Iterator[tuple[int, Any]], number: int) -> Iterator[tuple[int, Any]]:
         """``batches``; while other processes still have some, this one joins in their forward passes."""
         strategy, metric_log = self.strategy, self._run.metric_log
         spare: Any = None
@@ -140,7 +140,7 @@ class EvaluationLoop:
                 return
             if spare is None and not all(have):
                 received = strategy.broadcast(None if current is None else current[1], have.index(True))
-                spare = map_tensors(lambda tensor: tensor.to(strategy.root_device), received)
+                spare = self._run.batch_hooks.move(received, number)
             if current is not None:
                 yield current
                 continue

@@ -20,6 +20,7 @@ def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
         run.runtime.strategy,
         evaluation=evaluation,
         settings=DataSettings(even_batches=not evaluation),
+        device_placement=not run.batch_hooks.moves,
     )
 
 

@@ -10,6 +10,7 @@ import attrs
 from core.callbacks.checkpoint import Checkpoint
 from core.profilers.base import Profiler
 from core.runtime import Runtime
+from core.trainer.batch_hooks import BatchHooks
 from core.trainer.datamodule import DataModule
 from core.trainer.hooks import Hooks
 from core.trainer.metric_log import MetricLog
@@ -36,6 +37,8 @@ class Run:
     module: Module
     stage: str
     """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
+    batch_hooks: BatchHooks
+    """What the user overrides of the batches' way to the device."""
     datamodule: DataModule | None = None
     num_eval_batches: Sequence[float] = ()
     """The number of batches of each loader of the newest evaluation."""

@@ -11,6 +11,7 @@ from core.callbacks.base import Callback
 from core.callbacks.folders import run_folder
 from core.profilers import PassThroughProfiler
 from core.runtime import Runtime
+from core.trainer.batch_hooks import BatchHooks
 from core.trainer.checks import check_module
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.finished import FinishedFit
@@ -49,6 +50,7 @@ def run_stage(
         stage="train" if source.stage == "fit" else source.stage,
         datamodule=source.datamodule,
         profiler=None if isinstance(trainer.profiler, PassThroughProfiler) else trainer.profiler,
+        batch_hooks=BatchHooks(runtime.strategy, source.datamodule, module),
     )
     run.hooks.profiler = run.profiler
     datamodule = trainer.datamodule = source.datamodule

@@ -21,6 +21,7 @@ from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
+from core.trainer.batch_hooks import check_batch_hooks
 from core.trainer.checks import all_callbacks, attach_callbacks, check_module, check_optimization, check_predicts
 from core.trainer.datamodule import DataModule
 from core.trainer.evaluate import EvaluationLoop
@@ -349,6 +350,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
             # Raises here what would otherwise be raised in started processes.
             self._ckpt_path = find_checkpoint(ckpt_path, self)
+        check_batch_hooks(self.strategy, module, source.datamodule)
         attach_callbacks(self.callbacks, module)
         outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
         if not isinstance(outcome, Results):

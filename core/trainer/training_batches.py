@@ -69,7 +69,7 @@ class TrainingBatches:
         loader, first, num = self.loader, self._run.progress.batch, self.num_batches
         size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
         stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
-        batches = enumerate(islice(loader, stop), first)
+        batches = enumerate(self._run.batch_hooks.applied(islice(loader, stop)), first)
         if is_known or size == 1:
             return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
         return (

@@ -11,7 +11,6 @@ OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
         "configure_model": "Create the layers in __init__.",
         "configure_sharded_model": "Create the layers in __init__.",
-        "transfer_batch_to_device": "Convert the batch in the DataLoader's collate_fn, or in the step.",
         "training_epoch_end": "Use on_train_epoch_end.",
         "validation_epoch_end": "Use on_validation_epoch_end.",
         "test_epoch_end": "Use on_test_epoch_end.",

@@ -51,6 +51,7 @@ class IPUStrategy(SingleDeviceStrategy):
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
     one_process_per_node: ClassVar[bool] = True
     supports_custom_loop: ClassVar[bool] = False
+    moves_batches: ClassVar[bool] = True
 
     def __init__(
         self,
