@@ -108,7 +108,7 @@ class EvaluationLoop:
             batches = self._in_step(batches, number)
         batches = run.timed_iterator(f"[{self.stage.name}]next", batches)
         call = run.timed(self.stage.step, model)
-        with torch.inference_mode():
+        with torch.inference_mode() if run.settings.inference_mode else torch.no_grad():
             for batch_idx, batch in batches:
                 metrics.batch = () if batch is None else batch
                 for hook in batch_start:

@@ -75,6 +75,11 @@ def _flag(optional: bool = False) -> Validator:
     return check
 
 
+def _deterministic(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not isinstance(value, bool) and value != "warn":
+        raise ConfigurationError(f"{attribute.name}={value!r}: must be True, False, 'warn' or None.")
+
+
 def _clip_value(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
         raise ConfigurationError(f"{attribute.name}={value!r}: must be a number > 0, or None for no clipping.")
@@ -128,6 +133,10 @@ class Settings:
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
     enable_checkpointing: bool = attrs.field(default=True, validator=_flag())
     enable_progress_bar: bool | None = attrs.field(default=None, validator=_flag(optional=True))
+    deterministic: bool | str | None = attrs.field(default=None, validator=_deterministic)
+    benchmark: bool | None = attrs.field(default=None, validator=_flag(optional=True))
+    inference_mode: bool = attrs.field(default=True, validator=_flag())
+    detect_anomaly: bool = attrs.field(default=False, validator=_flag())
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
 
     def __attrs_post_init__(self) -> None:

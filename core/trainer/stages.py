@@ -25,6 +25,7 @@ from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.state import find_for_all, load_module
 from core.trainer.steps import StepModule
+from core.trainer.torch_settings import torch_settings
 
 __all__ = ["evaluate", "fit", "run_stage"]
 
@@ -38,6 +39,18 @@ def run_stage(
     source: DataSource,
 ) -> Any:
     """Run in each process: the stage, and the end of the run, also after an error."""
+    with torch_settings(trainer.settings):
+        return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
+
+
+def _run_stage(
+    runtime: Runtime,
+    trainer: Any,
+    stage: Callable[..., Any],
+    module: Module,
+    ckpt_path: str | os.PathLike[str] | None,
+    source: DataSource,
+) -> Any:
     trainer.runtime = runtime
     outer, module._trainer = module._trainer, trainer
     run = trainer._run = Run(

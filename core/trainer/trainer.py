@@ -100,8 +100,16 @@ class Trainer(TrainerSettings, TrainerFacts):
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
         enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
             one if tqdm is installed.
+        deterministic: Whether torch uses deterministic algorithms during the run; an operation without one raises an
+            error, or with ``"warn"`` a warning. ``None`` leaves torch's setting as it is.
+        benchmark: Whether backends of torch that have the setting ``benchmark`` try several algorithms during the run
+            and keep the fastest. ``None`` leaves the setting as it is, or means ``False`` with ``deterministic``.
+        inference_mode: Whether evaluation runs in :class:`torch.inference_mode`; otherwise under
+            :class:`torch.no_grad`, in which a step may enable gradients.
         profiler: What measures the run: ``"simple"``, ``"advanced"``, ``"pytorch"``, or an object of a class in
             :mod:`core.profilers`; ``None`` for nothing.
+        detect_anomaly: Whether backward raises an error that names the forward operation where a gradient is NaN; it
+            makes training slower.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:
@@ -141,7 +149,11 @@ class Trainer(TrainerSettings, TrainerFacts):
         callbacks: Callback | Sequence[Callback] | None = None,
         enable_checkpointing: bool = True,
         enable_progress_bar: bool | None = None,
+        deterministic: bool | str | None = None,
+        benchmark: bool | None = None,
+        inference_mode: bool = True,
         profiler: str | Profiler | None = None,
+        detect_anomaly: bool = False,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.settings = Settings(
@@ -164,6 +176,10 @@ class Trainer(TrainerSettings, TrainerFacts):
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
+            deterministic=deterministic,
+            benchmark=benchmark,
+            inference_mode=inference_mode,
+            detect_anomaly=detect_anomaly,
             default_root_dir=default_root_dir,
         ).reduced()
         """What the user asked for. Assign to the attributes of the same names to change it."""
