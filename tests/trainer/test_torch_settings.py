@@ -116,7 +116,7 @@ def test_an_operation_without_a_deterministic_algorithm() -> None:
 def test_detect_anomaly_names_the_operation() -> None:
     """Backward raises where a gradient is NaN; without it nothing is raised."""
     quiet(max_steps=1).fit(NotANumber(), loader())
-    with pytest.raises(RuntimeError, match="SqrtBackward0.* returned nan values"):
+    with pytest.raises(RuntimeError, match=r"SqrtBackward0.* returned nan values"):
         quiet(max_steps=1, detect_anomaly=True).fit(NotANumber(), loader())
     assert not torch.is_anomaly_enabled()
 
