@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from core.callbacks.lambda_callback import LambdaCallback
     from core.callbacks.lr_monitor import LearningRateMonitor
     from core.callbacks.model_checkpoint import ModelCheckpoint
+    from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
     from core.callbacks.progress_bar import ProgressBar
     from core.callbacks.timer import Timer
@@ -35,6 +36,7 @@ __all__ = [
     "LambdaCallback",
     "LearningRateMonitor",
     "ModelCheckpoint",
+    "ModelSummary",
     "OnExceptionCheckpoint",
     "ProgressBar",
     "Timer",
@@ -46,7 +48,7 @@ ELSEWHERE = {
     "BatchSizeFinder": "Use core.find_executable_batch_size around Trainer.fit.",
     "LearningRateFinder": "Run short fits with several learning rates, with Trainer(max_steps=...).",
     "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
-    "RichModelSummary": "Print the module in on_fit_start of a Callback.",
+    "RichModelSummary": "Use ModelSummary.",
     "RichProgressBar": "Use ProgressBar.",
     "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
     "StochasticWeightAveraging": "Use WeightAveraging, with torch.optim.swa_utils.SWALR as the scheduler.",
@@ -68,6 +70,7 @@ _find, __dir__ = lazy_names(
         "LambdaCallback": "core.callbacks.lambda_callback",
         "LearningRateMonitor": "core.callbacks.lr_monitor",
         "ModelCheckpoint": "core.callbacks.model_checkpoint",
+        "ModelSummary": "core.callbacks.model_summary",
         "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
         "Timer": "core.callbacks.timer",

@@ -32,6 +32,7 @@ EPOCHS = 2
 OPTIONS: dict[str, Any] = {
     "max_epochs": EPOCHS,
     "enable_progress_bar": False,
+    "enable_model_summary": False,
     "enable_checkpointing": False,
     "logger": False,
 }

@@ -9,6 +9,7 @@ from typing import Any
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.callbacks.model_summary import ModelSummary
 from core.callbacks.progress_bar import ProgressBar
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
@@ -119,6 +120,7 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
         _check_hooks("callbacks", callback, Callback)
     added: tuple[tuple[type[Callback], str, bool | None], ...] = (
         (ProgressBar, "enable_progress_bar", settings.enable_progress_bar),
+        (ModelSummary, "enable_model_summary", settings.enable_model_summary),
         (Checkpoint, "enable_checkpointing", settings.enable_checkpointing),
     )
     for kind, name, wanted in added:
@@ -127,7 +129,8 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
             raise ConfigurationError(
                 f"{name}=False, but there is a {type(there).__name__} among the callbacks. Remove one of the two."
             )
-        if there is None and (ProgressBar.is_available() if wanted is None else wanted):
+        by_default = kind is not ProgressBar or ProgressBar.is_available()
+        if there is None and (by_default if wanted is None else wanted):
             callbacks.append(ModelCheckpoint() if kind is Checkpoint else kind())
     return sorted(callbacks, key=lambda callback: isinstance(callback, Checkpoint))
 

@@ -133,6 +133,7 @@ class Settings:
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
     enable_checkpointing: bool = attrs.field(default=True, validator=_flag())
     enable_progress_bar: bool | None = attrs.field(default=None, validator=_flag(optional=True))
+    enable_model_summary: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     deterministic: bool | str | None = attrs.field(default=None, validator=_deterministic)
     benchmark: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     inference_mode: bool = attrs.field(default=True, validator=_flag())

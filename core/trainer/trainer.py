@@ -100,6 +100,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
         enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
             one if tqdm is installed.
+        enable_model_summary: Whether to add a :class:`ModelSummary` if there is none among the callbacks; ``None``
+            for ``True``.
         deterministic: Whether torch uses deterministic algorithms during the run; an operation without one raises an
             error, or with ``"warn"`` a warning. ``None`` leaves torch's setting as it is.
         benchmark: Whether backends of torch that have the setting ``benchmark`` try several algorithms during the run
@@ -149,6 +151,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         callbacks: Callback | Sequence[Callback] | None = None,
         enable_checkpointing: bool = True,
         enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
         deterministic: bool | str | None = None,
         benchmark: bool | None = None,
         inference_mode: bool = True,
@@ -173,6 +176,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             log_every_n_steps=log_every_n_steps,
             enable_checkpointing=enable_checkpointing,
             enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,

@@ -18,7 +18,12 @@ from core.loggers import CSVLogger
 
 from .train import Bent, Line, Ones, WithoutOptimizer
 
-QUIET = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1")
+QUIET = (
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+    "--trainer.accelerator=cpu",
+    "--trainer.devices=1",
+)
 SHORT = (*QUIET, "--trainer.max_epochs=1")
 
 

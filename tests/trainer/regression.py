@@ -60,9 +60,10 @@ class Regression(Module):
 
 
 def quiet(**settings: Any) -> Trainer:
-    """A Trainer on one process without bar, checkpoints, loggers or sanity check; ``settings`` change that."""
+    """A Trainer on one process without bar, summary, checkpoints, loggers or sanity check; ``settings`` change that."""
     defaults: dict[str, Any] = {
         "enable_progress_bar": False,
+        "enable_model_summary": False,
         "enable_checkpointing": False,
         "logger": False,
         "num_sanity_val_steps": 0,

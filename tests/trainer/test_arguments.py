@@ -10,7 +10,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from core import Callback, Module, Runtime, Trainer
-from core.callbacks import ModelCheckpoint, ProgressBar
+from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
 
 from .regression import Regression, dataset, loader, quiet
@@ -112,7 +112,11 @@ def test_settings_that_change_during_a_fit() -> None:
 
 @pytest.mark.parametrize(
     ("given", "ruled_out"),
-    [(ModelCheckpoint, {"enable_checkpointing": False}), (ProgressBar, {"enable_progress_bar": False})],
+    [
+        (ModelCheckpoint, {"enable_checkpointing": False}),
+        (ProgressBar, {"enable_progress_bar": False}),
+        (ModelSummary, {"enable_model_summary": False}),
+    ],
 )
 def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dict[str, bool]) -> None:
     """Arguments that contradict each other are refused; neither wins in silence."""

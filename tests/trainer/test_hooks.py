@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from core import Callback, Trainer
-from core.callbacks import ModelCheckpoint, ProgressBar
+from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.hooks import Hooks, ModuleHooks
 from core.trainer.unsupported import OF_MODULES
@@ -386,7 +386,7 @@ def test_a_modules_own_callbacks(tmp_path: Path) -> None:
     trainer = Trainer(accelerator="cpu", max_epochs=1, callbacks=[mine, other], default_root_dir=tmp_path)
     for _ in range(2):
         trainer.fit(Brings(), loader())
-    assert [type(callback) for callback in trainer.callbacks] == [Callback, ProgressBar, ModelCheckpoint]
+    assert [type(callback) for callback in trainer.callbacks] == [Callback, ModelSummary, ProgressBar, ModelCheckpoint]
     assert mine not in trainer.callbacks
     wrong = type("Wrong", (Regression,), {"configure_callbacks": lambda self: ["bar"]})()
     with pytest.raises(WrongTypeError, match="configure_callbacks: returned 'bar'"):
