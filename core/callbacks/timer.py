@@ -12,7 +12,7 @@ from core.callbacks.base import Callback
 from core.callbacks.clock import SharedClock
 from core.errors import ConfigurationError
 
-__all__ = ["Timer"]
+__all__ = ["Timer", "read_duration"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Timer(Callback):
     ) -> None:
         if interval not in ("step", "epoch"):
             raise ConfigurationError(f"interval={interval!r}: must be 'step' or 'epoch'.")
-        self._duration = _seconds(duration)
+        self._duration = read_duration("duration", duration)
         self.interval = interval
         self.verbose = verbose
         if self._duration is None or interval == "epoch":
@@ -143,7 +143,16 @@ class Timer(Callback):
             logger.info("Timer: the run has taken %s and ends", timedelta(seconds=int(self.time_elapsed())))
 
 
-def _seconds(duration: Any) -> float | None:
+def read_duration(name: str, duration: Any) -> float | None:
+    """The seconds of ``duration``; see :class:`Timer`.
+
+    Args:
+        name: The name of the argument.
+        duration: Its value.
+
+    Raises:
+        ConfigurationError: It is not a duration.
+    """
     if duration is None:
         return None
     if isinstance(duration, timedelta):
@@ -157,8 +166,8 @@ def _seconds(duration: Any) -> float | None:
         try:
             return timedelta(**duration).total_seconds()
         except TypeError as error:
-            raise ConfigurationError(f"duration={duration!r}: {error}.") from error
+            raise ConfigurationError(f"{name}={duration!r}: {error}.") from error
     raise ConfigurationError(
-        f"duration={duration!r}: must be a datetime.timedelta, a text DD:HH:MM:SS such as '00:12:00:00', a dict with "
+        f"{name}={duration!r}: must be a datetime.timedelta, a text DD:HH:MM:SS such as '00:12:00:00', a dict with "
         "arguments of timedelta, or None."
     )

@@ -11,6 +11,7 @@ from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.model_summary import ModelSummary
 from core.callbacks.progress_bar import ProgressBar
+from core.callbacks.timer import Timer
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.strategies.base import Strategy
@@ -118,6 +119,12 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
         _check_hooks("callbacks", callback, Callback)
+    if settings.max_time is not None:
+        if any(isinstance(callback, Timer) for callback in callbacks):
+            raise ConfigurationError(
+                f"max_time={settings.max_time!r}, but there is a Timer among the callbacks. Remove one of the two."
+            )
+        callbacks.append(Timer(settings.max_time))
     added: tuple[tuple[type[Callback], str, bool | None], ...] = (
         (ProgressBar, "enable_progress_bar", settings.enable_progress_bar),
         (ModelSummary, "enable_model_summary", settings.enable_model_summary),

@@ -43,9 +43,13 @@ class EvaluationLoop:
         self.model = strategy.inference_module(run.runtime.strategy_module(model))
         if needs_forward_context(strategy.precision):
             self.model = PreparedModule(self.model, step_module, strategy.precision)
-        self.dataloaders, self.loaders = prepared_loaders(run, loader, evaluation=True)
-        """The prepared loaders: in the user's structure, and as those that are read one after another."""
+        self.reload(loader)
         self.metrics = StageMetrics(strategy, by_step=False)
+
+    def reload(self, loader: Any) -> None:
+        """Evaluate the batches of another loader of the user's; every process calls it."""
+        self.dataloaders, self.loaders = prepared_loaders(self._run, loader, evaluation=True)
+        """The prepared loaders: in the user's structure, and as those that are read one after another."""
 
     def num_batches(self) -> list[float]:
         """The number of batches of each loader in this process; infinite if it is not known. Every process calls it."""

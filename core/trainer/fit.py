@@ -21,6 +21,7 @@ from core.trainer.manual import manual_step, step_without_optimizer
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization, read_optimizers
+from core.trainer.reloading import KINDS, Reloading
 from core.trainer.run import Run
 from core.trainer.sanity import sanity_check
 from core.trainer.schedules import Schedules
@@ -40,15 +41,17 @@ class FitLoop:
         run: The run that this loop is part of.
         train_loader: The user's own loader of training batches; ``None`` if there is nothing to train on.
         val_loader: The user's own loader of validation batches, or ``None``.
+        reloading: Creates both again where that is due.
     """
 
-    def __init__(self, run: Run, train_loader: Any, val_loader: Any) -> None:
+    def __init__(self, run: Run, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
         runtime, module = run.runtime, run.module
         strategy = runtime.strategy
         self._run, self.strategy = run, strategy
         self.step_module = StepModule.of(module)
         self.model = runtime.prepare(self.step_module)
         self.batches = TrainingBatches(run, train_loader)
+        self._reloading = reloading
         self.validation = None
         if val_loader is not None:
             self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
@@ -75,12 +78,36 @@ class FitLoop:
         self.state = FitState(
             run=run,
             optimization=self.optimization,
-            loaders=[self.batches.loader] + ([] if self.validation is None else self.validation.loaders),
+            loaders=self._loaders(),
             model=module,
             metrics=self.metrics,
             controls=self.controls,
         )
-        self._process_state = None if ckpt_path is None else self.state.load(ckpt_path)
+        self._process_state = None
+        if ckpt_path is not None:
+            self._process_state = states = self.state.load(ckpt_path)
+            if self._reload_after_resume():
+                states.restore_loaders(self.state.loaders, ckpt_path)
+
+    def _loaders(self) -> list[Any]:
+        return [self.batches.loader] + ([] if self.validation is None else self.validation.loaders)
+
+    def _reload(self, kind: str) -> bool:
+        """Create the loader of ``kind`` again if that is due; returns whether it was."""
+        reads = self.batches if kind == "train" else self.validation
+        if reads is None or not self._reloading.is_due(kind):
+            return False
+        reads.reload(self._reloading.load(kind))
+        self.state = attrs.evolve(self.state, loaders=self._loaders())
+        return True
+
+    def _reload_after_resume(self) -> bool:
+        """Create the loaders that an earlier epoch of the resumed run has created again."""
+        progress = self._run.progress
+        if not progress.is_in_epoch and self._reloading.begins_with(progress.epoch):
+            return False  # the epoch itself does so
+        reloaded = [self._reload(kind) for kind in KINDS]
+        return any(reloaded)
 
     def _make_step(self, module: nn.Module) -> TrainingStep:
         if self.is_manual:
@@ -170,6 +197,8 @@ class FitLoop:
         run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
         metric_log.stage = self.metrics
         self.step_module.use("training_step")
+        if not resumes:
+            self._reload("train")
         self.batches.begin_epoch()
         if not resumes:
             run.hooks.call("on_train_epoch_start")
@@ -189,6 +218,7 @@ class FitLoop:
         assert self.validation is not None
         if progress.validated == progress.batch:
             return
+        self._reload("val")
         run.stage = "validate"
         self.validation.run(finished=progress.note_validation)
         run.stage, run.metric_log.stage = "train", self.metrics

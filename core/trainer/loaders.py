@@ -19,6 +19,7 @@ def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
         in_order(loader) if in_fit and run.settings.overfit_batches else loader,
         run.runtime.strategy,
         evaluation=evaluation,
+        sharded=not run.settings.use_distributed_sampler,
         settings=DataSettings(even_batches=not evaluation),
         device_placement=not run.batch_hooks.moves,
     )

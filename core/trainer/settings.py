@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import attrs
 
+from core.callbacks.timer import read_duration
 from core.checking import check_count, check_path
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.precisions.clipping import ALGORITHMS
@@ -90,6 +92,10 @@ def _clip_algorithm(settings: Any, attribute: attrs.Attribute[Any], value: Any) 
         raise ConfigurationError(f"{attribute.name}={value!r}: unknown. Valid: {quoted(ALGORITHMS)}.")
 
 
+def _duration(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    read_duration(attribute.name, value)
+
+
 def _path(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     check_path(attribute.name, value)
 
@@ -119,6 +125,7 @@ class Settings:
     min_epochs: int | None = attrs.field(default=None, validator=_count(0, optional=True))
     max_steps: int = attrs.field(default=None, converter=_unlimited, validator=_maximum)
     min_steps: int | None = attrs.field(default=None, validator=_count(0, optional=True))
+    max_time: str | timedelta | dict[str, int] | None = attrs.field(default=None, validator=_duration)
     limit_train_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
     limit_val_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
     limit_test_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
@@ -137,7 +144,9 @@ class Settings:
     deterministic: bool | str | None = attrs.field(default=None, validator=_deterministic)
     benchmark: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     inference_mode: bool = attrs.field(default=True, validator=_flag())
+    use_distributed_sampler: bool = attrs.field(default=True, validator=_flag())
     detect_anomaly: bool = attrs.field(default=False, validator=_flag())
+    reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)
 
     def __attrs_post_init__(self) -> None:

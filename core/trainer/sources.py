@@ -100,6 +100,10 @@ class DataSource:
         for owner in self._owners():
             owner.teardown(self.stage)
 
+    def creates(self, kind: str) -> bool:
+        """Whether a method creates the loader of ``kind``, so that it can be called again."""
+        return kind not in self.given and self._owner(kind) is not None
+
     def loader(self, kind: str) -> Any:
         """The user's loader of ``kind``; ``None`` if there is none.
 

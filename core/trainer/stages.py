@@ -19,6 +19,7 @@ from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
 from core.trainer.hooks import Hooks
 from core.trainer.module import Module
+from core.trainer.reloading import Reloading
 from core.trainer.run import Run
 from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
 from core.trainer.sources import DataSource
@@ -129,7 +130,7 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     val_loader = None if run.settings.limit_val_batches == 0 else source.loader("val")
     if val_loader is not None:
         check_module(run.module, "validation_step")
-    trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader)
+    trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))
     loop.configure(ckpt_path)
     log_start(trainer.loggers, run.module, run.datamodule)
     loop.run()

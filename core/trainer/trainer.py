@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from core.trainer.handover import Results
 from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
+from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
 from core.trainer.run_loggers import read_loggers
 from core.trainer.settings import Limit, Settings
@@ -44,7 +46,7 @@ from core.trainer.state import find_checkpoint
 __all__ = ["Trainer"]
 
 DEFAULT_EPOCHS = 1000
-"""Epochs to train if neither ``max_epochs`` nor ``max_steps`` is given."""
+"""Epochs to train if none of ``max_epochs``, ``max_steps`` and ``max_time`` is given."""
 
 
 class Trainer(TrainerSettings, TrainerFacts):
@@ -68,12 +70,14 @@ class Trainer(TrainerSettings, TrainerFacts):
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without loggers, checkpoints,
             early stopping and sanity check.
-        max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` is
-            given.
+        max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` or
+            ``max_time`` is given.
         min_epochs: The number of epochs to train before ``should_stop`` takes effect; ``None`` for 0, or for 1 if
             ``min_steps`` is given.
         max_steps: The number of optimizer steps to train; -1 or ``None`` for no limit.
         min_steps: The number of optimizer steps to train before ``should_stop`` takes effect.
+        max_time: The time to train, as ``"DD:HH:MM:SS"``, a ``timedelta``, or its arguments in a dict; adds a
+            :class:`core.callbacks.Timer`. The running optimizer step is finished.
         limit_train_batches: The largest number of batches of an epoch, in each process, as an integer; or a fraction of
             all batches as a float from 0.0 to 1.0. 0 trains on none, ``None`` on all.
         limit_val_batches: The same for validation.
@@ -108,10 +112,14 @@ class Trainer(TrainerSettings, TrainerFacts):
             and keep the fastest. ``None`` leaves the setting as it is, or means ``False`` with ``deterministic``.
         inference_mode: Whether evaluation runs in :class:`torch.inference_mode`; otherwise under
             :class:`torch.no_grad`, in which a step may enable gradients.
+        use_distributed_sampler: Whether the processes divide the batches of each loader. ``False`` takes loaders as
+            they are: you have given each process its part.
         profiler: What measures the run: ``"simple"``, ``"advanced"``, ``"pytorch"``, or an object of a class in
             :mod:`core.profilers`; ``None`` for nothing.
         detect_anomaly: Whether backward raises an error that names the forward operation where a gradient is NaN; it
             makes training slower.
+        reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
+            0 calls them once.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:
@@ -135,6 +143,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         min_epochs: int | None = None,
         max_steps: int | None = -1,
         min_steps: int | None = None,
+        max_time: str | timedelta | dict[str, int] | None = None,
         limit_train_batches: Limit | None = None,
         limit_val_batches: Limit | None = None,
         limit_test_batches: Limit | None = None,
@@ -155,16 +164,20 @@ class Trainer(TrainerSettings, TrainerFacts):
         deterministic: bool | str | None = None,
         benchmark: bool | None = None,
         inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
         profiler: str | Profiler | None = None,
         detect_anomaly: bool = False,
+        reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        has_limit = max_epochs is not None or max_steps not in (None, -1) or max_time is not None
         self.settings = Settings(
             fast_dev_run=fast_dev_run,
-            max_epochs=DEFAULT_EPOCHS if max_epochs is None and max_steps in (None, -1) else max_epochs,
+            max_epochs=max_epochs if has_limit else DEFAULT_EPOCHS,
             min_epochs=min_epochs,
             max_steps=max_steps,
             min_steps=min_steps,
+            max_time=max_time,
             limit_train_batches=limit_train_batches,
             limit_val_batches=limit_val_batches,
             limit_test_batches=limit_test_batches,
@@ -183,7 +196,9 @@ class Trainer(TrainerSettings, TrainerFacts):
             deterministic=deterministic,
             benchmark=benchmark,
             inference_mode=inference_mode,
+            use_distributed_sampler=use_distributed_sampler,
             detect_anomaly=detect_anomaly,
+            reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
             default_root_dir=default_root_dir,
         ).reduced()
         """What the user asked for. Assign to the attributes of the same names to change it."""
@@ -253,7 +268,9 @@ class Trainer(TrainerSettings, TrainerFacts):
         check_module(module, *steps)
         check_optimization(module, self.settings, self.strategy)
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
-        self._launch(fit, module, ckpt_path, DataSource.read("fit", module, datamodule, **loaders))
+        source = DataSource.read("fit", module, datamodule, **loaders)
+        check_reloading(self.settings.reload_dataloaders_every_n_epochs, source)
+        self._launch(fit, module, ckpt_path, source)
 
     def validate(
         self,

@@ -45,6 +45,10 @@ class TrainingBatches:
         if isinstance(loader, PreparedCombined):
             loader.limits = [limited(length_of(part), limit, "limit_train_batches") for part in loader.flattened]
 
+    def reload(self, loader: Any) -> None:
+        """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""
+        self.loader = training_loader(self._run, loader)
+
     def begin_epoch(self) -> None:
         """Go to the running epoch; every process calls it."""
         progress, loader = self._run.progress, self.loader

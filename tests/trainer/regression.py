@@ -62,13 +62,14 @@ class Regression(Module):
 def quiet(**settings: Any) -> Trainer:
     """A Trainer on one process without bar, summary, checkpoints, loggers or sanity check; ``settings`` change that."""
     defaults: dict[str, Any] = {
+        "devices": 1,
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "enable_checkpointing": False,
         "logger": False,
         "num_sanity_val_steps": 0,
     }
-    return Trainer(accelerator="cpu", devices=1, **{**defaults, **settings})
+    return Trainer(accelerator="cpu", **{**defaults, **settings})
 
 
 def assert_same(one: nn.Module, other: nn.Module) -> None:
