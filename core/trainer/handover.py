@@ -47,6 +47,7 @@ class Results:
 
     def restore(self, module: Module, metric_log: MetricLog, callbacks: Sequence[Callback]) -> None:
         """In the process that started the run: put everything in the state that it has in process 0."""
+        module.configure_model()
         module.load_state_dict(self.module_state)
         for part, training in zip(module.modules(), self.training_modes, strict=True):
             part.training = training

@@ -61,6 +61,18 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         del batch_idx
         return self(batch)
 
+    def configure_model(self) -> None:
+        """Create layers that ``__init__`` leaves out, such as large ones, in each process of the run.
+
+        It is called once in each ``fit``, ``validate``, ``test`` and ``predict``, after ``setup`` and before the
+        strategy sets the module up; before :meth:`load_from_checkpoint` loads parameters; and, where ``fit`` has started
+        the processes, in the process that called it. So create only what is not there yet::
+
+            def configure_model(self):
+                if self.network is None:
+                    self.network = build()
+        """
+
     def configure_callbacks(self) -> Any:
         """Create callbacks of this module's, which join the Trainer's before each stage.
 

@@ -126,6 +126,7 @@ class ModuleMembers(nn.Module):
         checkpoint = read_checkpoint(checkpoint_path, map_location)
         saved, name = checkpoint.get("hyper_parameters", {}), checkpoint.get("hparams_name")
         module: Any = create_from_checkpoint(cls, saved, name, overrides)
+        module.configure_model()
         path = os.fspath(checkpoint_path)
         with load_errors("state_dict", path):
             state = checkpoint["state_dict"]

@@ -87,6 +87,7 @@ def _run_stage(
         for hook in run.hooks.bind_callbacks("setup"):
             hook(source.stage)
         source.setup("module")
+        module.configure_model()
         outcome = stage(trainer, run, found, source)
         if trainer._fit_loop is not None:
             trainer._finished = FinishedFit.of(trainer._fit_loop.state)

@@ -393,7 +393,11 @@ class Trainer(TrainerSettings, TrainerFacts):
         if not isinstance(outcome, Results):
             return outcome
         self.progress = outcome.progress
-        outcome.restore(module, self.metric_log, self.callbacks)
+        outer, module._trainer = module._trainer, self
+        try:
+            outcome.restore(module, self.metric_log, self.callbacks)
+        finally:
+            module._trainer = outer
         if outcome.finished is not None:
             self._finished = attrs.evolve(outcome.finished, module=module)
         self.metric_log.adopt_versions(outcome.logger_versions)

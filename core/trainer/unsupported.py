@@ -9,8 +9,7 @@ __all__ = ["OF_MODULES"]
 
 OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
-        "configure_model": "Create the layers in __init__.",
-        "configure_sharded_model": "Create the layers in __init__.",
+        "configure_sharded_model": "Use configure_model.",
         "training_epoch_end": "Use on_train_epoch_end.",
         "validation_epoch_end": "Use on_validation_epoch_end.",
         "test_epoch_end": "Use on_test_epoch_end.",
