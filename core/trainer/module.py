@@ -65,8 +65,8 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         """Create layers that ``__init__`` leaves out, such as large ones, in each process of the run.
 
         It is called once in each ``fit``, ``validate``, ``test`` and ``predict``, after ``setup`` and before the
-        strategy sets the module up; before :meth:`load_from_checkpoint` loads parameters; and, where ``fit`` has started
-        the processes, in the process that called it. So create only what is not there yet::
+        strategy sets the module up; before :meth:`load_from_checkpoint` loads parameters; and, where ``fit`` has
+        started the processes, in the process that called it. So create only what is not there yet::
 
             def configure_model(self):
                 if self.network is None:
