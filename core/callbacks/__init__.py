@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from core.callbacks.model_checkpoint import ModelCheckpoint
     from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
-    from core.callbacks.progress_bar import ProgressBar
+    from core.callbacks.progress_bar import ProgressBar, TQDMProgressBar
     from core.callbacks.timer import Timer
     from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
 
@@ -39,6 +39,7 @@ __all__ = [
     "ModelSummary",
     "OnExceptionCheckpoint",
     "ProgressBar",
+    "TQDMProgressBar",
     "Timer",
     "WeightAveraging",
 ]
@@ -73,6 +74,7 @@ _find, __dir__ = lazy_names(
         "ModelSummary": "core.callbacks.model_summary",
         "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
+        "TQDMProgressBar": "core.callbacks.progress_bar",
         "Timer": "core.callbacks.timer",
         "WeightAveraging": "core.callbacks.weight_averaging",
     },

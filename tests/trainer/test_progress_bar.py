@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from core import Trainer
-from core.callbacks import ProgressBar
+from core.callbacks import ProgressBar, TQDMProgressBar, progress_bar
+from core.callbacks.progress_display import draws_bars
 from core.errors import ConfigurationError
 
 from .regression import ITEMS, Regression, dataset, loader, quiet
@@ -25,8 +28,14 @@ class Shown(Regression):
         self.log("hidden", 7.0)
         return super().training_step(batch, batch_idx)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         self.log("error", 0.123456, prog_bar=True)
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The captured stream is taken for one."""
+    monkeypatch.setattr(progress_bar, "draws_bars", lambda: True)
 
 
 def with_bar(refresh_seconds: float = 0.0, **settings: Any) -> Trainer:
@@ -35,10 +44,19 @@ def with_bar(refresh_seconds: float = 0.0, **settings: Any) -> Trainer:
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines that are left standing."""
+    """The lines that are left standing on a terminal."""
     out, err = capsys.readouterr()
     assert out == ""
-    return [line.rpartition("\r")[2] for line in err.split("\n")[:-1]]
+    screen, row = [""], 0
+    for part in re.split("(\r|\n|\x1b\\[A)", err):
+        if part == "\n":
+            row += 1
+            screen += [""] * (row == len(screen))
+        elif part == "\x1b[A":
+            row -= 1
+        elif part not in ("", "\r"):
+            screen[row] = part
+    return [line.rstrip() for line in screen if line.strip()]
 
 
 def test_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,3 +150,79 @@ def test_without_tqdm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
             match=r"tqdm is not installed.*pip install .torch-hal\[progress\].*enable_progress_bar=False",
         ):
             ask()
+
+
+def test_evaluation_has_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each stage leaves its own; those of a fit are drawn, and gone at its end."""
+    module, trainer = Shown(), with_bar(max_epochs=1, num_sanity_val_steps=2)
+    trainer.fit(module, loader(), [loader(), loader()])
+    drawn = capsys.readouterr().err
+    assert "sanity check: 100%" in drawn
+    assert " 4/4 [" in drawn  # two batches of each loader
+    assert "validation:  93%" in drawn
+    trainer.fit(module, loader(), loader())
+    assert [line.partition(":")[0] for line in lines(capsys)] == ["epoch 1/1"]
+    trainer.validate(module, [loader(), loader()])
+    trainer.test(module, loader())
+    trainer.predict(module, DataLoader(Stream(), batch_size=8))
+    validated, tested, predicted = lines(capsys)
+    assert validated.startswith("validation: 100%|")
+    assert " 14/14 [" in validated
+    assert "error/dataloader_idx_0=0.1235, error/dataloader_idx_1=0.1235" in validated
+    assert tested.startswith("test: 100%|")
+    assert predicted.startswith("prediction: 7it [")
+
+
+def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One for each epoch and stage, and one after each minute; no control characters."""
+    monkeypatch.setattr(progress_bar, "draws_bars", draws_bars)
+    trainer = with_bar(max_epochs=2, num_sanity_val_steps=2)
+    trainer.fit(Shown(), loader(), loader())
+    trainer.test(Shown(), loader())
+    shown = ", error=0.1235, loss={}, rate_epoch=0.5, rate_step=0.5"
+    assert capsys.readouterr().err.split("\n") == [
+        "epoch 1/2: 7/7 batches in 0:00:00" + shown.format(1006),
+        "epoch 2/2: 7/7 batches in 0:00:00" + shown.format(1013),
+        "test: 7/7 batches in 0:00:00",
+        "",
+    ]
+    monkeypatch.setattr(progress_bar, "LINE_SECONDS", 0.0)
+    with_bar(max_epochs=1).fit(Regression(), loader())
+    counts = [line.partition(" batches")[0] for line in capsys.readouterr().err.split("\n")]
+    assert counts == [*(f"epoch 1/1: {number}/7" for number in range(1, 8)), "epoch 1/1: 7/7", ""]
+
+
+def test_a_resumed_epoch_begins_where_it_was_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its bar shows the batches that were done before."""
+    first = quiet(max_epochs=1, max_steps=3)
+    first.fit(Regression(), loader())
+    first.save_checkpoint(tmp_path / "x.ckpt")
+    with_bar(max_epochs=1).fit(Regression(), loader(), ckpt_path=tmp_path / "x.ckpt")
+    err = capsys.readouterr().err
+    assert "| 3/7 [" in err
+    assert "| 2/7 [" not in err
+    assert "| 7/7 [" in err
+
+
+def test_tqdm_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lightning's arguments: refreshes by batches, one bar for all epochs unless ``leave``."""
+
+    def fit(bar: TQDMProgressBar) -> None:
+        quiet(max_epochs=2, callbacks=bar, enable_progress_bar=True).fit(Shown(), loader())
+
+    fit(TQDMProgressBar(refresh_rate=3))
+    assert {int(number) for number in re.findall(r" (\d)/7 \[", capsys.readouterr().err)} == {0, 3, 6, 7}
+    fit(TQDMProgressBar())
+    (last,) = lines(capsys)
+    assert last.startswith("epoch 2/2: 100%|")
+    assert "loss=1013" in last
+    fit(TQDMProgressBar(leave=True))
+    assert len(lines(capsys)) == 2
+    fit(TQDMProgressBar(process_position=1))
+    assert "\n\r" in capsys.readouterr().err
+    fit(TQDMProgressBar(refresh_rate=0))
+    assert lines(capsys) == []
+    with pytest.raises(ConfigurationError, match="refresh_rate=-1: must be an integer"):
+        TQDMProgressBar(refresh_rate=-1)
+    with pytest.raises(ConfigurationError, match="process_position=-1: must be an integer"):
+        TQDMProgressBar(process_position=-1)
