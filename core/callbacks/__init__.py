@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
     from core.callbacks.progress_bar import ProgressBar, TQDMProgressBar
+    from core.callbacks.throughput_monitor import ThroughputMonitor
     from core.callbacks.timer import Timer
     from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
 
@@ -40,6 +41,7 @@ __all__ = [
     "OnExceptionCheckpoint",
     "ProgressBar",
     "TQDMProgressBar",
+    "ThroughputMonitor",
     "Timer",
     "WeightAveraging",
 ]
@@ -75,6 +77,7 @@ _find, __dir__ = lazy_names(
         "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
         "TQDMProgressBar": "core.callbacks.progress_bar",
+        "ThroughputMonitor": "core.callbacks.throughput_monitor",
         "Timer": "core.callbacks.timer",
         "WeightAveraging": "core.callbacks.weight_averaging",
     },

@@ -1,0 +1,166 @@
+"""Logs how many batches and samples a run gets through in a second."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.callbacks.moments import send_to_loggers
+from core.checking import check_count
+from core.errors import ConfigurationError, WrongTypeError
+
+__all__ = ["ThroughputMonitor"]
+
+
+class ThroughputMonitor(Callback):
+    """Sends process 0's throughput in training, validation and test to the loggers, under Lightning's names.
+
+    For training, they are ``train/device/batches_per_sec``, ``train/device/samples_per_sec``,
+    ``train/device/items_per_sec`` with ``length_fn``, ``train/device/flops_per_sec`` if the module has the number of a
+    batch's operations as ``flops_per_batch``, and the totals ``train/time``, ``train/batches``, ``train/samples`` and
+    ``train/lengths``. Where several processes divide the data, ``train/samples_per_sec`` and its like multiply the
+    rates by their number. Validation within ``fit`` does not count as time of training.
+
+    The first batch, in which much is prepared, belongs to the totals alone. To read the clock, process 0 waits for its
+    device, as often as metrics are logged.
+
+    Args:
+        batch_size_fn: Returns the number of samples of a batch.
+        length_fn: Returns the number of items of a batch, such as tokens.
+        window_size: The smallest number of batches that a rate is measured over, once there are so many.
+
+    Raises:
+        ConfigurationError: When a stage starts, the trainer has no logger; or ``window_size`` is not positive.
+        WrongTypeError: A function cannot be called.
+    """
+
+    def __init__(
+        self,
+        batch_size_fn: Callable[[Any], int],
+        length_fn: Callable[[Any], int] | None = None,
+        window_size: int = 100,
+    ) -> None:
+        for name, function in (("batch_size_fn", batch_size_fn), ("length_fn", length_fn)):
+            if not callable(function) and (function is not None or name == "batch_size_fn"):
+                raise WrongTypeError(f"{name}={function!r}: must be a function of a batch that returns a number.")
+        check_count("window_size", window_size, 1)
+        self.batch_size_fn, self.length_fn, self.window_size = batch_size_fn, length_fn, window_size
+        self._meters: dict[str, _Meter] = {}
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Forget the run before, and check that there is a logger.
+
+        Raises:
+            ConfigurationError: There is none.
+        """
+        self._meters = {}
+        if not trainer.loggers and not trainer.fast_dev_run:
+            raise ConfigurationError(
+                "ThroughputMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
+            )
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._meters["train"] = _Meter(self.window_size)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; log after a step whose metrics are logged."""
+        step = trainer.global_step
+        is_due = step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating
+        self._count("train", trainer, module, batch, is_due, step - 1)
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure, unless it is the sanity check."""
+        if not trainer.sanity_checking:
+            self._begin("validate", trainer)
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; log now and then."""
+        self._count_evaluated("validate", trainer, module, batch)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """The time that validation took is not of training."""
+        if "validate" in self._meters and "train" in self._meters:
+            self._meters["train"].skip(time.perf_counter() - self._meters["validate"].began)
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """Begin to measure."""
+        self._begin("test", trainer)
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; log now and then."""
+        self._count_evaluated("test", trainer, module, batch)
+
+    def _begin(self, stage: str, trainer: Any) -> None:
+        if trainer.is_global_zero:  # what training has queued on the device is not of this stage
+            trainer.strategy.accelerator.synchronize(trainer.strategy.root_device)
+        self._meters[stage] = _Meter(self.window_size)
+
+    def _count_evaluated(self, stage: str, trainer: Any, module: Any, batch: Any) -> None:
+        if stage in self._meters:
+            count = self._meters[stage].batches + 1
+            self._count(stage, trainer, module, batch, count % trainer.log_every_n_steps == 0, count - 1)
+
+    def _count(self, stage: str, trainer: Any, module: Any, batch: Any, is_due: bool, step: int) -> None:
+        if not trainer.is_global_zero or not trainer.loggers:
+            return
+        meter, strategy = self._meters[stage], trainer.strategy
+        meter.batches += 1
+        meter.samples += self.batch_size_fn(batch)
+        meter.lengths += 0 if self.length_fn is None else self.length_fn(batch)
+        if not is_due and meter.batches > 1:
+            return
+        strategy.accelerator.synchronize(strategy.root_device)
+        meter.read_clock()
+        if not is_due:
+            return
+        rates = meter.rates(getattr(module, "flops_per_batch", None))
+        values = {f"device/{name}_per_sec": rate for name, rate in rates.items()}
+        if strategy.data_shards > 1:
+            values |= {f"{name}_per_sec": strategy.data_shards * rate for name, rate in rates.items()}
+        values |= {"time": meter.time, "batches": meter.batches, "samples": meter.samples}
+        if self.length_fn is not None:
+            values["lengths"] = meter.lengths
+        send_to_loggers(trainer, {f"{stage}/{name}": float(value) for name, value in values.items()}, step)
+
+
+class _Meter:
+    """What one stage has got through."""
+
+    def __init__(self, window_size: int) -> None:
+        self._window_size = window_size
+        self.batches = self.samples = self.lengths = 0
+        self.began = time.perf_counter()
+        self._points: deque[tuple[float, int, int, int]] = deque()
+
+    @property
+    def time(self) -> float:
+        """The seconds until the clock was read last."""
+        return self._points[-1][0] - self.began
+
+    def read_clock(self) -> None:
+        """Note the time, and forget what is older than the window."""
+        self._points.append((time.perf_counter(), self.batches, self.samples, self.lengths))
+        while len(self._points) > 2 and self.batches - self._points[1][1] >= self._window_size:
+            self._points.popleft()
+
+    def skip(self, seconds: float) -> None:
+        """Count ``seconds`` that have passed as none."""
+        self.began += seconds
+        self._points = deque((then + seconds, *counts) for then, *counts in self._points)  # type: ignore[misc]
+
+    def rates(self, flops_per_batch: float | None) -> dict[str, float]:
+        """Per second, by what is counted; empty before the second reading of the clock."""
+        (first, *before), (last, *now) = self._points[0], self._points[-1]
+        if last <= first:
+            return {}
+        batches, samples, lengths = ((new - old) / (last - first) for new, old in zip(now, before, strict=True))
+        rates = {"batches": batches, "samples": samples}
+        if lengths:
+            rates["items"] = lengths
+        if flops_per_batch is not None:
+            rates["flops"] = batches * flops_per_batch
+        return rates
