@@ -69,7 +69,7 @@ def compose_step(
         return step
 
     step = strategy.training_step(forward, attrs.evolve(options, customize=customize))
-    if not taken:
+    if not taken and (parts or needs_closure(own)):
         what = quoted(parts) if parts else f"the closure of {type(own).__name__}"
         raise ConfigurationError(
             f"strategy={strategy.name!r} runs the whole training step by itself, so {what} would not be used. Remove "

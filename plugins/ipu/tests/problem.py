@@ -12,8 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Module
 from core.callbacks import Callback
 
-OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "num_sanity_val_steps": 0}
-OPTIONS: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False}
+OPTIONS: dict[str, Any] = {
+    "enable_progress_bar": False,
+    "enable_checkpointing": False,
+    "logger": False,
+    "num_sanity_val_steps": 0,
+}
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -227,8 +227,9 @@ def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: 
     """Keeps its checkpoints under ``name``."""
     core.seed_everything(3)
     options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
-    saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
-    options["callbacks"] = [*options.get("callbacks", ()), saving]
+    if options.get("enable_checkpointing", True):
+        saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
+        options["callbacks"] = [*options.get("callbacks", ()), saving]
     return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
 
 

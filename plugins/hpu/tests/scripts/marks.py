@@ -25,13 +25,11 @@ def noted(what: str) -> None:
     stand_ins.calls.append(what)
 
 
-class NotingSGD(torch.optim.SGD):
-    """Notes each step."""
-
-    def step(self, closure: Any = None) -> Any:
-        """Step, and note it."""
-        noted("step")
-        return super().step(closure)
+def noting_sgd(parameters: Any) -> torch.optim.Optimizer:
+    """An optimizer whose steps are noted."""
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: noted("step"))
+    return optimizer
 
 
 class Noting(Classifier):
@@ -51,7 +49,7 @@ class Noting(Classifier):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer that notes its steps."""
-        return NotingSGD(self.parameters(), lr=0.1)
+        return noting_sgd(self.parameters())
 
 
 def trained_by_trainer(accumulate: int) -> None:
@@ -65,7 +63,7 @@ def trained_by_runtime(accumulate: int) -> None:
     """Four batches."""
     with Runtime(accelerator="hpu", devices=1) as runtime:
         module = net()
-        module, optimizer, batches = runtime.prepare(module, NotingSGD(module.parameters(), lr=0.1), loader())
+        module, optimizer, batches = runtime.prepare(module, noting_sgd(module.parameters()), loader())
         for number, (inputs, labels) in enumerate(batches):
             if number == 4:
                 break
