@@ -17,6 +17,7 @@ from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.strategies.base import Strategy
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
+from core.trainer.plain import PlainModule
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 
@@ -31,8 +32,8 @@ def check_module(module: Any, *steps: str) -> None:
         ConfigurationError: It lacks a step, or defines an unknown hook.
     """
     if not isinstance(module, Module):
-        raise WrongTypeError(f"module: must be a core.Module, not {_described(module)}.")
-    _check_hooks("module", module, Module, OF_MODULES)
+        raise WrongTypeError(f"module: must be a core.Module or a torch.nn.Module, not {_described(module)}.")
+    _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
         raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+from torch import nn
 
 from core.accelerators.base import Accelerator
 from core.callbacks.base import Callback
@@ -32,6 +33,7 @@ from core.trainer.fit import FitLoop
 from core.trainer.handover import Results
 from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
+from core.trainer.plain import as_module
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
@@ -234,7 +236,7 @@ class Trainer(TrainerSettings, TrainerFacts):
 
     def fit(
         self,
-        module: Module,
+        module: nn.Module,
         train_dataloaders: Any = None,
         val_dataloaders: Any = None,
         datamodule: DataModule | None = None,
@@ -247,7 +249,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         ``ckpt_path`` resumes an earlier run.
 
         Args:
-            module: The module to train.
+            module: The module to train: a :class:`core.Module`, or a plain ``torch.nn.Module`` with the methods of one
+                that it needs, at least ``training_step`` and ``configure_optimizers``.
             train_dataloaders: A DataLoader, or any iterable that yields the batches of an epoch when it is iterated; a
                 dict or list of such, whose batches have one of each, the shorter ones being repeated; a
                 :class:`core.data.CombinedLoader`; or a :class:`core.DataModule`. By default the module's own
@@ -259,22 +262,23 @@ class Trainer(TrainerSettings, TrainerFacts):
                 trainer's checkpoints, as process 0 sees it.
 
         Raises:
-            WrongTypeError: The module is not a :class:`core.Module`, or a loader is not iterable.
+            WrongTypeError: The module is not a ``torch.nn.Module``, or a loader is not iterable.
             ConfigurationError: The module lacks a step, a loader is empty or missing, loaders and a DataModule were
                 given, or this trainer is already running.
             CheckpointError: The checkpoint cannot be loaded, or there is none.
         """
+        adapted: Any = as_module(module)
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
-        check_module(module, *steps)
-        check_optimization(module, self.settings, self.strategy)
+        check_module(adapted, *steps)
+        check_optimization(adapted, self.settings, self.strategy)
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
-        source = DataSource.read("fit", module, datamodule, **loaders)
+        source = DataSource.read("fit", adapted, datamodule, **loaders)
         check_reloading(self.settings.reload_dataloaders_every_n_epochs, source)
-        self._launch(fit, module, ckpt_path, source)
+        self._launch(fit, adapted, ckpt_path, source)
 
     def validate(
         self,
-        module: Module,
+        module: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -289,7 +293,7 @@ class Trainer(TrainerSettings, TrainerFacts):
 
     def test(
         self,
-        module: Module,
+        module: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -304,7 +308,7 @@ class Trainer(TrainerSettings, TrainerFacts):
 
     def predict(
         self,
-        module: Module,
+        module: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         return_predictions: bool = True,
@@ -358,19 +362,20 @@ class Trainer(TrainerSettings, TrainerFacts):
     def _evaluate(
         self,
         stage: str,
-        module: Module,
+        module: nn.Module,
         loader: Any,
         datamodule: DataModule | None,
         ckpt_path: str | os.PathLike[str] | None,
         keeps_outputs: bool = False,
     ) -> tuple[list[dict[str, float]], list[list[Any]]]:
+        adapted: Any = as_module(module)
         if stage == "predict":
-            check_predicts(module)
+            check_predicts(adapted)
         else:
-            check_module(module, STAGES[stage].step)
-        source = DataSource.read(stage, module, datamodule, dataloaders=(STAGES[stage].kind, loader))
+            check_module(adapted, STAGES[stage].step)
+        source = DataSource.read(stage, adapted, datamodule, dataloaders=(STAGES[stage].kind, loader))
         stage_of = partial(evaluate, keeps_outputs=keeps_outputs)
-        result: tuple[list[dict[str, float]], list[list[Any]]] = self._launch(stage_of, module, ckpt_path, source)
+        result: tuple[list[dict[str, float]], list[list[Any]]] = self._launch(stage_of, adapted, ckpt_path, source)
         return result
 
     def _launch(

@@ -11,7 +11,7 @@ from .conftest import State, assert_same, run_script, states
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_sharded"])
-@pytest.mark.parametrize("form", ["late"])
+@pytest.mark.parametrize("form", ["late", "plain"])
 def test_each_form_equals_hand_written_ddp(form: str, strategy: str, hand_written: State, tmp_path: Path) -> None:
     """Bit for bit: on both ranks, in the process that asked, and resumed from a checkpoint by new objects."""
     folders = tmp_path / "whole", tmp_path / "resumed"

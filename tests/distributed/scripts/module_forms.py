@@ -7,6 +7,7 @@ from typing import Any
 
 from problem import EPOCHS, leave, model, optimizer, shuffled
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from core import Module, Trainer, seed_everything
 from core.callbacks import ModelCheckpoint
@@ -34,7 +35,25 @@ class Late(Module):
         leave(self.model, self.trainer.runtime.process_index)
 
 
-FORMS = {"late": Late}
+class Plain(nn.Module):
+    """No ``core.Module``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = model()
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        inputs, targets = batch
+        return nn.functional.mse_loss(self.model(inputs), targets)
+
+    def configure_optimizers(self) -> Any:
+        return optimizer(self)
+
+    def on_fit_end(self) -> None:
+        leave(self.model, dist.get_rank())
+
+
+FORMS = {"late": Late, "plain": Plain}
 
 
 def main() -> None:
