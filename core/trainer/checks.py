@@ -21,7 +21,15 @@ from core.trainer.plain import PlainModule
 from core.trainer.settings import Settings
 from core.trainer.unsupported import OF_MODULES
 
-__all__ = ["all_callbacks", "attach_callbacks", "check_loader", "check_module", "check_optimization", "check_predicts"]
+__all__ = [
+    "all_callbacks",
+    "attach_callbacks",
+    "check_loader",
+    "check_module",
+    "check_optimization",
+    "check_predicts",
+    "check_weights_only",
+]
 
 
 def check_module(module: Any, *steps: str) -> None:
@@ -87,6 +95,22 @@ def check_predicts(module: Any) -> None:
     forward = getattr(module.forward, "__func__", module.forward)
     if type(module).predict_step is Module.predict_step and forward is Module.forward:
         raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
+
+
+def check_weights_only(weights_only: Any) -> None:
+    """Refuse what would let a checkpoint run code.
+
+    Raises:
+        ConfigurationError: It is ``False``.
+        WrongTypeError: It is neither true, false nor ``None``.
+    """
+    if weights_only is not None and not isinstance(weights_only, bool):
+        raise WrongTypeError(f"weights_only={weights_only!r}: must be True or None.")
+    if weights_only is False:
+        raise ConfigurationError(
+            "weights_only=False: a checkpoint that is read so can run any code, so it is always read with "
+            "weights_only=True. Remove the argument; keep only tensors, numbers, text and containers in checkpoints."
+        )
 
 
 def check_loader(name: str, loader: Any) -> None:

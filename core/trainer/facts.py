@@ -12,11 +12,9 @@ from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.early_stopping import EarlyStopping
 from core.data import PreparedCombined
 from core.errors import ConfigurationError
-from core.plan import Plan
-from core.runtime import Runtime
-from core.strategies.base import Strategy
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.fit import FitLoop
+from core.trainer.hardware_facts import HardwareFacts
 from core.trainer.logged_facts import LoggedFacts
 from core.trainer.optimization import Schedule
 from core.trainer.progress import Progress
@@ -26,10 +24,9 @@ from core.trainer.settings import Settings
 __all__ = ["TrainerFacts"]
 
 
-class TrainerFacts(LoggedFacts):
+class TrainerFacts(HardwareFacts, LoggedFacts):
     """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
 
-    runtime: Runtime
     settings: Settings
     progress: Progress
     """The position of the running or the last ``fit``."""
@@ -38,21 +35,6 @@ class TrainerFacts(LoggedFacts):
     _fit_loop: FitLoop | None
     _ckpt_path: str | None
     _evaluation: EvaluationLoop | None
-
-    @property
-    def plan(self) -> Plan:
-        """What runs, on which devices, and why."""
-        return self.runtime.plan
-
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy. Outside a run, its methods that need the processes cannot be used."""
-        return self.runtime.strategy
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this is process 0 among all processes."""
-        return self.runtime.is_main_process
 
     @property
     def current_epoch(self) -> int:
@@ -129,6 +111,11 @@ class TrainerFacts(LoggedFacts):
 
     def _num_batches(self, stage: str) -> list[float]:
         return [] if self._run is None or self._evaluation_of(stage) is None else list(self._run.num_eval_batches)
+
+    @property
+    def enable_validation(self) -> bool:
+        """Whether the running ``fit`` validates."""
+        return self._fit_loop is not None and self._fit_loop.validation is not None
 
     @property
     def is_last_batch(self) -> bool:

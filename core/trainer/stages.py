@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,7 @@ def _run_stage(
 ) -> Any:
     trainer.runtime = runtime
     outer, module._trainer = module._trainer, trainer
+    trainer._module = weakref.ref(module)
     run = trainer._run = Run(
         settings=trainer.settings,
         progress=trainer.progress,
@@ -97,6 +99,7 @@ def _run_stage(
         if runtime.plan.runs_function:  # this process ends with the run
             outcome = Results.of(run, outcome, trainer._finished)
     except BaseException as error:
+        trainer._interrupted = True
         status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
             for hook in run.hooks.bind_callbacks("on_exception"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -23,8 +24,16 @@ from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
 from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
+from core.trainer.barebones import without_extras
 from core.trainer.batch_hooks import check_batch_hooks
-from core.trainer.checks import all_callbacks, attach_callbacks, check_module, check_optimization, check_predicts
+from core.trainer.checks import (
+    all_callbacks,
+    attach_callbacks,
+    check_module,
+    check_optimization,
+    check_predicts,
+    check_weights_only,
+)
 from core.trainer.datamodule import DataModule
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.facts import TrainerFacts
@@ -34,6 +43,7 @@ from core.trainer.handover import Results
 from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.plain import as_module
+from core.trainer.plugins import with_plugins
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
@@ -49,6 +59,11 @@ __all__ = ["Trainer"]
 
 DEFAULT_EPOCHS = 1000
 """Epochs to train if none of ``max_epochs``, ``max_steps`` and ``max_time`` is given."""
+
+REMEDIES = {
+    "auto_select_gpus": 'Remove it: devices="auto" uses all devices, and devices=2 two that the accelerator picks.',
+}
+"""Arguments that Lightning had, and what to do instead."""
 
 
 class Trainer(TrainerSettings, TrainerFacts):
@@ -97,13 +112,14 @@ class Trainer(TrainerSettings, TrainerFacts):
             epoch, where fewer batches may be left.
         gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` for no clipping.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
-        log_every_n_steps: The number of optimizer steps between two calls of the loggers.
+        log_every_n_steps: The number of optimizer steps between two calls of the loggers; ``None`` for 50.
         logger: Where metrics go: a name such as ``"csv"``, an object of a class in :mod:`core.loggers` or with a method
             ``log_metrics(metrics, step)``, or a list of both; ``False`` for nowhere. By default, TensorBoard's files if
             tensorboard is installed, otherwise a CSV file, in ``core_logs/version_<n>`` in ``default_root_dir``.
         callbacks: A :class:`core.Callback`, or a list of them, called in this order. Each :class:`ModelCheckpoint` is
             called after all others, so its checkpoints contain what they did.
-        enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks.
+        enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks; ``None``
+            adds one.
         enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
             one if tqdm is installed.
         enable_model_summary: Whether to add a :class:`ModelSummary` if there is none among the callbacks; ``None``
@@ -120,6 +136,10 @@ class Trainer(TrainerSettings, TrainerFacts):
             :mod:`core.profilers`; ``None`` for nothing.
         detect_anomaly: Whether backward raises an error that names the forward operation where a gradient is NaN; it
             makes training slower.
+        barebones: Leave out checkpoints, logger, progress bar, model summary and sanity check. An argument that asks
+            for one of them is an error, as are ``fast_dev_run``, ``detect_anomaly`` and ``profiler``.
+        plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
+            the argument of its kind.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
             0 calls them once.
         default_root_dir: The directory for files; by default the working directory.
@@ -129,7 +149,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             cannot be used here.
     """
 
-    @suggest_arguments
+    @partial(suggest_arguments, remedies=REMEDIES)
     def __init__(
         self,
         *,
@@ -157,10 +177,10 @@ class Trainer(TrainerSettings, TrainerFacts):
         accumulate_grad_batches: int = 1,
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str = "norm",
-        log_every_n_steps: int = 50,
+        log_every_n_steps: int | None = None,
         logger: Any = None,
         callbacks: Callback | Sequence[Callback] | None = None,
-        enable_checkpointing: bool = True,
+        enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
         enable_model_summary: bool | None = None,
         deterministic: bool | str | None = None,
@@ -169,9 +189,25 @@ class Trainer(TrainerSettings, TrainerFacts):
         use_distributed_sampler: bool = True,
         profiler: str | Profiler | None = None,
         detect_anomaly: bool = False,
+        barebones: bool = False,
+        plugins: Any = None,
         reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
+        extras = without_extras(
+            barebones,
+            enable_checkpointing=enable_checkpointing,
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            logger=logger,
+            num_sanity_val_steps=num_sanity_val_steps,
+            log_every_n_steps=log_every_n_steps,
+            fast_dev_run=fast_dev_run,
+            detect_anomaly=detect_anomaly,
+            profiler=profiler,
+        )
+        logger, num_sanity_val_steps = extras["logger"], extras["num_sanity_val_steps"]
+        enable_checkpointing = extras["enable_checkpointing"]
         has_limit = max_epochs is not None or max_steps not in (None, -1) or max_time is not None
         self.settings = Settings(
             fast_dev_run=fast_dev_run,
@@ -188,10 +224,10 @@ class Trainer(TrainerSettings, TrainerFacts):
             val_check_interval=1.0 if val_check_interval is None else val_check_interval,
             check_val_every_n_epoch=check_val_every_n_epoch,
             num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
-            log_every_n_steps=log_every_n_steps,
-            enable_checkpointing=enable_checkpointing,
-            enable_progress_bar=enable_progress_bar,
-            enable_model_summary=enable_model_summary,
+            log_every_n_steps=50 if log_every_n_steps is None else log_every_n_steps,
+            enable_checkpointing=True if enable_checkpointing is None else enable_checkpointing,
+            enable_progress_bar=extras["enable_progress_bar"],
+            enable_model_summary=extras["enable_model_summary"],
             accumulate_grad_batches=accumulate_grad_batches,
             gradient_clip_val=gradient_clip_val,
             gradient_clip_algorithm=gradient_clip_algorithm,
@@ -204,15 +240,16 @@ class Trainer(TrainerSettings, TrainerFacts):
             default_root_dir=default_root_dir,
         ).reduced()
         """What the user asked for. Assign to the attributes of the same names to change it."""
-        request = Request.read(
-            accelerator=accelerator,
-            strategy=strategy,
-            devices=devices,
-            num_nodes=num_nodes,
-            precision=precision,
-            checkpoint_io=checkpoint_io,
-            cluster_environment=cluster_environment,
-        )
+        backends = {
+            "accelerator": accelerator,
+            "strategy": strategy,
+            "devices": devices,
+            "num_nodes": num_nodes,
+            "precision": precision,
+            "checkpoint_io": checkpoint_io,
+            "cluster_environment": cluster_environment,
+        }
+        request = Request.read(**with_plugins(plugins, backends))
         self.runtime = Runtime.from_plan(resolve(request))
         self._check_clipping(self.settings)
         self.progress = Progress()
@@ -224,6 +261,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         self.callbacks = all_callbacks(callbacks, self.settings)
         self.datamodule: DataModule | None = None
         """What creates the loaders of the running or the last run; ``None`` if loaders were passed."""
+        self._module: weakref.ref[Module] | None = None
+        self._interrupted = False
         self._run: Run | None = None
         self._fit_loop: FitLoop | None = None
         self._finished: FinishedFit | None = None
@@ -242,6 +281,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
     ) -> None:
         """Train the module, in place.
 
@@ -260,6 +300,8 @@ class Trainer(TrainerSettings, TrainerFacts):
             datamodule: What creates the loaders, in place of the two arguments before.
             ckpt_path: A checkpoint to resume from, or ``"last"`` for the newest committed one in the directory of this
                 trainer's checkpoints, as process 0 sees it.
+            weights_only: ``True`` or ``None``: a checkpoint is always read with ``weights_only=True``, so that it runs
+                no code.
 
         Raises:
             WrongTypeError: The module is not a ``torch.nn.Module``, or a loader is not iterable.
@@ -268,6 +310,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             CheckpointError: The checkpoint cannot be loaded, or there is none.
         """
         adapted: Any = as_module(module)
+        check_weights_only(weights_only)
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
         check_module(adapted, *steps)
         check_optimization(adapted, self.settings, self.strategy)
@@ -283,12 +326,14 @@ class Trainer(TrainerSettings, TrainerFacts):
         datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
             For each loader, the logged values, over all processes.
         """
+        check_weights_only(weights_only)
         return self._evaluate("validate", module, dataloaders, datamodule, ckpt_path)[0]
 
     def test(
@@ -298,12 +343,14 @@ class Trainer(TrainerSettings, TrainerFacts):
         datamodule: DataModule | None = None,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
     ) -> list[dict[str, float]]:
         """Run ``test_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
             For each loader, the logged values, over all processes.
         """
+        check_weights_only(weights_only)
         return self._evaluate("test", module, dataloaders, datamodule, ckpt_path)[0]
 
     def predict(
@@ -314,6 +361,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         return_predictions: bool = True,
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
+        weights_only: bool | None = None,
     ) -> list[Any]:
         """Run ``predict_step`` on every batch. Raises the same errors as :meth:`fit`.
 
@@ -322,6 +370,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             of the loader unless its data set is iterable-style. With several loaders, such a list for each.
             An empty list with ``return_predictions=False``, which keeps no outputs.
         """
+        check_weights_only(weights_only)
         outputs = self._evaluate("predict", module, dataloaders, datamodule, ckpt_path, return_predictions)[1]
         if not return_predictions:
             return []
@@ -394,7 +443,12 @@ class Trainer(TrainerSettings, TrainerFacts):
             self._ckpt_path = find_checkpoint(ckpt_path, self)
         check_batch_hooks(self.strategy, module, source.datamodule)
         attach_callbacks(self.callbacks, module)
-        outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
+        self._module, self._interrupted = weakref.ref(module), False
+        try:
+            outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
+        except BaseException:
+            self._interrupted = True
+            raise
         if not isinstance(outcome, Results):
             return outcome
         self.progress = outcome.progress
@@ -423,4 +477,5 @@ class Trainer(TrainerSettings, TrainerFacts):
             self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None, "_fit_loop": None, "_finished": None, "_evaluation": None}
+        left_out = ("_run", "_fit_loop", "_finished", "_evaluation", "_module")
+        return {**self.__dict__, **dict.fromkeys(left_out)}

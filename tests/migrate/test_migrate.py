@@ -49,7 +49,7 @@ class Alone:
         self.fabric
 
 def make(trainer: L.Trainer):
-    trainer.enable_validation
+    trainer.received_sigterm
 
 net = Net()
 runner = L.Trainer(
@@ -109,7 +109,7 @@ def test_what_works_is_found(use: str, lines: list[int], tmp_path: Path, capsys:
         ("LightningModule.fabric", [15]),
         ("LightningModule.device_mesh", [24]),
         ("LightningModule.to_tensorrt", [41]),
-        ("trainer.enable_validation", [31]),
+        ("trainer.received_sigterm", [31]),
         ("Trainer(model_registry=)", [36]),
         ("Trainer(gpus=)", [37]),
     ],

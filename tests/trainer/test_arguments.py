@@ -54,7 +54,7 @@ class HalfLogger:
         ("callbacks", [object()], WrongTypeError, "classes derived from core.Callback"),
         ("callbacks", ProgressBar, WrongTypeError, "classes derived from core.Callback"),
         ("enable_progress_bar", "no", WrongTypeError, "must be True, False or None"),
-        ("enable_checkpointing", None, WrongTypeError, r"must be True or False\."),
+        ("enable_checkpointing", "no", WrongTypeError, r"must be True or False\."),
         ("default_root_dir", 3, WrongTypeError, "must be a path .* or None"),
         ("precision", "8-mixed", UnknownNameError, "'bf16-mixed'"),
         ("strategy", "dpp", UnknownNameError, "'ddp'"),

@@ -1,0 +1,175 @@
+"""plugins and barebones, which stand for other arguments; arguments that are refused; what the Trainer says runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from core import Callback, Module, Trainer
+from core.callbacks import Checkpoint
+from core.checkpoints.torch_io import TorchCheckpointIO
+from core.environments import LocalEnvironment
+from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
+from core.precisions import Precision
+
+from .regression import Regression, loader, quiet
+
+
+def cpu(**arguments: Any) -> Trainer:
+    return Trainer(accelerator="cpu", devices=1, **arguments)
+
+
+def test_plugins_are_sorted_by_kind() -> None:
+    """Objects and names become what the argument of their kind would have."""
+    io, environment = TorchCheckpointIO(), LocalEnvironment()
+    trainer = quiet(plugins=[io, "bf16-mixed", environment])
+    assert trainer.strategy.checkpoint_io is io
+    assert trainer.strategy.cluster_environment is environment
+    assert trainer.precision == "bf16-mixed"
+    assert quiet(plugins="sharded").plan.checkpoint_io.name == "sharded"
+    assert quiet(plugins=trainer.precision_plugin).precision_plugin is trainer.precision_plugin
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"plugins": "bf16-mixed", "precision": "16-mixed"}, ConfigurationError, "precision='16-mixed'"),
+        ({"plugins": ["bf16-mixed", "64-true"]}, ConfigurationError, "'64-true' is a precision, and plugins has"),
+        ({"plugins": ["sharded", "sharded"]}, ConfigurationError, "'sharded' is a checkpoint_io"),
+        ({"plugins": "shraded"}, UnknownNameError, "Did you mean 'sharded'"),
+        ({"plugins": [object()]}, WrongTypeError, "is not a plugin. Pass a Precision, a CheckpointIO"),
+        ({"plugins": TorchCheckpointIO}, WrongTypeError, "is a class: create an object"),
+        ({"barebones": 1}, WrongTypeError, "barebones=1: must be True or False"),
+        ({"auto_select_gpus": True}, WrongTypeError, 'devices="auto"'),
+    ],
+)
+def test_what_is_refused(arguments: dict[str, Any], error: type[CoreError], said: str) -> None:
+    """Each names the argument and what to do."""
+    with pytest.raises(error, match=said):
+        quiet(**arguments)
+
+
+def test_barebones_leaves_out_everything_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No callbacks, no files, no sanity check; the same parameters as with them."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+
+    class Sees(Callback):
+        def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+            seen.append("sanity")
+
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            seen.append("validation")
+
+    trainer = cpu(barebones=True, max_epochs=1, callbacks=[Sees()])
+    assert [type(callback) for callback in trainer.callbacks] == [Sees]
+    trainer.fit(Regression(), loader(), loader())
+    assert seen == ["validation"]
+    assert trainer.loggers == []
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable_checkpointing", True),
+        ("enable_progress_bar", True),
+        ("enable_model_summary", True),
+        ("logger", "csv"),
+        ("num_sanity_val_steps", 2),
+        ("log_every_n_steps", 50),
+        ("fast_dev_run", True),
+        ("detect_anomaly", True),
+        ("profiler", "simple"),
+        ("callbacks", Checkpoint()),
+    ],
+)
+def test_barebones_contradicts_what_it_leaves_out(name: str, value: Any) -> None:
+    """Also with a value that is the default elsewhere."""
+    said = "enable_checkpointing=False, but" if name == "callbacks" else f"barebones=True and {name}="
+    with pytest.raises(ConfigurationError, match=said):
+        cpu(barebones=True, **{name: value})
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_checkpoints_are_read_with_weights_only(stage: str) -> None:
+    """True and None are what happens; False is refused before anything runs."""
+    run = getattr(quiet(max_epochs=1), stage)
+    run(Regression(), loader(), weights_only=True)
+    run(Regression(), loader(), weights_only=None)
+    with pytest.raises(ConfigurationError, match="weights_only=False: a checkpoint that is read so can run any code"):
+        run(Regression(), loader(), weights_only=False)
+    with pytest.raises(WrongTypeError, match="weights_only='no': must be True or None"):
+        run(Regression(), loader(), weights_only="no")
+
+
+def test_what_runs_before_during_and_after_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    """One process is rank 0 of one; the module is known from the start of its run."""
+    trainer = cpu(max_epochs=1, barebones=True, limit_val_batches=1)
+    facts = (trainer.world_size, trainer.global_rank, trainer.local_rank, trainer.node_rank, trainer.num_nodes)
+    assert facts == (1, 0, 0, 0, 1)
+    assert (trainer.num_devices, trainer.device_ids, trainer.precision) == (1, [0], "32-true")
+    assert isinstance(trainer.precision_plugin, Precision)
+    assert trainer.accelerator is trainer.strategy.accelerator
+    assert (trainer.lightning_module, trainer.model, trainer.enable_validation) == (None, None, False)
+    during: list[Any] = []
+
+    class Sees(Regression):
+        def on_train_start(self) -> None:
+            found: Any = self.trainer
+            during.append((found.lightning_module is self, found.model is self, found.enable_validation))
+            found.print("training", end="!")
+
+    module = Sees()
+    trainer.fit(module, loader(), loader())
+    trainer.fit(module, loader())
+    assert during == [(True, True, True), (True, True, False)]
+    assert capsys.readouterr().out == "training!" * 2
+    assert trainer.lightning_module is module
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_interrupted(error: type[BaseException]) -> None:
+    """It is true from on_exception on, until the next run."""
+    during: list[bool] = []
+
+    class Sees(Callback):
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            during.append(trainer.interrupted)
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            during.append(trainer.interrupted)
+
+    class Fails(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            raise error
+
+    trainer = quiet(max_epochs=1, callbacks=[Sees()])
+    with pytest.raises(error):
+        trainer.fit(Fails(), loader())
+    during.append(trainer.interrupted)
+    trainer.fit(Regression(), loader())
+    assert [*during, trainer.interrupted] == [False, True, True, False, False]
+
+
+class Ranks(Module):
+    """Predicts what its process says about itself."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        trainer: Any = self.trainer
+        assert trainer.lightning_module is self
+        return torch.tensor([trainer.global_rank, trainer.local_rank, trainer.node_rank, trainer.world_size])
+
+
+@pytest.mark.slow
+def test_ranks_of_three_processes() -> None:
+    """Each of them has its own."""
+    trainer = quiet(devices=3, strategy="ddp_fork")
+    assert (trainer.num_devices, trainer.device_ids, trainer.world_size) == (3, [0, 1, 2], 3)
+    module = Ranks()
+    got = trainer.predict(module, loader(20))
+    assert [row.tolist() for row in got] == [[rank, rank, 0, 3] for rank in range(3)]
+    assert trainer.lightning_module is module
