@@ -209,7 +209,7 @@ def _passes_closure(own: Optimizer, optimizer: Optimizer, strategy: Strategy) ->
     """Whether the optimizer itself must call the closure: it needs it, or its class may use it several times."""
     if needs_closure(own):
         return True
-    is_known = type(own).__module__.startswith("torch.optim")
+    is_known = type(own).__module__.startswith(("torch.optim.", "torch.distributed."))
     is_plain = optimizer is own and not strategy.precision.scales_loss and strategy.uses_native_step()
     return not is_known and is_plain and takes_closure(own)
 

@@ -39,12 +39,17 @@ class EvaluationLoop:
 
     def __init__(self, run: Run, step_module: StepModule, model: nn.Module, stage: Stage, loader: Any) -> None:
         self._run, self.step_module, self.stage = run, step_module, stage
-        self.strategy = strategy = run.runtime.strategy
-        self.model = strategy.inference_module(run.runtime.strategy_module(model))
-        if needs_forward_context(strategy.precision):
-            self.model = PreparedModule(self.model, step_module, strategy.precision)
+        self.strategy = run.runtime.strategy
+        self.model = model
         self.reload(loader)
-        self.metrics = StageMetrics(strategy, by_step=False)
+        self.metrics = StageMetrics(self.strategy, by_step=False)
+
+    def configure(self) -> None:
+        """Get the strategy's module for inference. In a fit this comes after the optimizers are set up."""
+        strategy = self.strategy
+        self.model = strategy.inference_module(self._run.runtime.strategy_module(self.model))
+        if needs_forward_context(strategy.precision):
+            self.model = PreparedModule(self.model, self.step_module, strategy.precision)
 
     def reload(self, loader: Any) -> None:
         """Evaluate the batches of another loader of the user's; every process calls it."""

@@ -70,6 +70,8 @@ class FitLoop:
         run, strategy = self._run, self.strategy
         configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
         optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
+        if self.validation is not None:
+            self.validation.configure()
         self.optimization = attrs.evolve(configured, optimizers=optimizers)
         self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
         module = run.runtime.strategy_module(self.model)

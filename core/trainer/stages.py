@@ -153,6 +153,7 @@ def evaluate(
     if run.settings.limit_batches(stage.kind) == 0:
         return [], []
     loop = trainer._evaluation = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
+    loop.configure()
     outputs = loop.run(keeps_outputs=keeps_outputs)
     values = {name: float(value) for name, value in trainer.callback_metrics.items()}
     return [_of_loader(values, number) for number in range(len(outputs))], outputs

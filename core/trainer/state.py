@@ -201,6 +201,7 @@ class FitState:
         if states.is_accumulating:
             modules = [(self.run.module, self.model)]
             load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)
+            self.run.progress.is_accumulating = self.run.module.automatic_optimization
         states.restore_generators()
 
 

@@ -27,8 +27,9 @@ class Parts(Regression):
         self.scale = nn.Parameter(torch.ones(7))
 
 
-def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     """By default a fit writes it to the error stream: 6 * 16 + 16 + 16 + 1 = 129 parameters in the network."""
+    caplog.set_level(logging.WARNING, logger="core.callbacks.model_summary")
     Trainer(
         accelerator="cpu",
         devices=1,

@@ -311,7 +311,10 @@ _RANKS = ("world_size", "local_world_size", "num_nodes", "global_rank", "local_r
 
 def _starts(backend: BackendUnderTest, variables: Variables) -> bool:
     """Whether these are variables of its cluster, and the cluster creates processes."""
-    is_its = bool(backend.load().detect(variables))
+    try:
+        is_its = bool(backend.load().detect(variables))
+    except ConfigurationError:  # it refuses the variables of another launcher
+        return False
     return is_its and bool(_make(backend, variables).creates_processes_externally)
 
 

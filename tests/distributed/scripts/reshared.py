@@ -34,7 +34,13 @@ def main() -> None:
     seed_everything(0)
     module, directory = Regression(), os.environ["OUT"]
     trainer = Trainer(
-        accelerator="cpu", devices=processes, max_epochs=epochs, enable_progress_bar=False, default_root_dir=directory
+        accelerator="cpu",
+        devices=processes,
+        max_epochs=epochs,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=directory,
     )
     loader = DataLoader(Subset(dataset(), range(ITEMS * STEPS)), batch_size=ITEMS // processes)
     trainer.fit(module, loader, ckpt_path="last" if Path(directory, "checkpoints").exists() else None)

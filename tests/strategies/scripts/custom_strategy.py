@@ -51,7 +51,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 def trainer(strategy: Any, **options: Any) -> Trainer:
     """A Trainer for two processes."""
-    return Trainer(strategy=strategy, devices=2, enable_progress_bar=False, **options)
+    return Trainer(strategy=strategy, devices=2, logger=False, enable_progress_bar=False, **options)
 
 
 # -- strategies that override configure_ddp ------------------------------------------------------------------------
