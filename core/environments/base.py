@@ -25,7 +25,12 @@ class ClusterEnvironment(ABC):
     @staticmethod
     @abstractmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether this kind of cluster started this process."""
+        """Whether this kind of cluster started this process.
+
+        Raises:
+            ConfigurationError: Another launcher has started this process as one of several, and this environment would
+                treat it as the only one.
+        """
 
     @property
     @abstractmethod
