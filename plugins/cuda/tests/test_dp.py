@@ -38,7 +38,7 @@ class Losses:
 def _fit(module: Any, items: int = 48, **arguments: Any) -> tuple[Trainer, Losses]:
     logger = Losses()
     arguments = {"accelerator": "acme", "strategy": "dp", "devices": 2, **arguments}
-    trainer = Trainer(**arguments, **OPTIONS, logger=logger, log_every_n_steps=1)
+    trainer = Trainer(**arguments, **{**OPTIONS, "logger": logger}, log_every_n_steps=1)
     trainer.fit(module, loader(items))
     return trainer, logger
 

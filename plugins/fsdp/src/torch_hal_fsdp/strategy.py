@@ -146,6 +146,14 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     # -- who and where -------------------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A started process prepares its own modules; weak dictionaries cannot be pickled.
+        return {name: value for name, value in super().__getstate__().items() if name != "_followed"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._followed = WeakTensorKeyDictionary()
+
     def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
         """As in the base class; with ``cpu_offload`` also a backend for the CPU, where gradient norms are combined."""
         backend = super().process_group_backend_for(accelerator, device)
