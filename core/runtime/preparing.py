@@ -22,6 +22,7 @@ from core.runtime.optimizers import AccumulatingOptimizer, PreparedOptimizer
 from core.runtime.prepared import PreparedObjects
 from core.runtime.schedulers import PreparedScheduler, warn_of_long_schedule
 from core.strategies.base import Strategy
+from core.strategies.batch_norm import desynchronize
 
 __all__ = ["Preparing"]
 
@@ -38,6 +39,9 @@ class Preparing(LoaderState, DataFacts):
         self._window = Window(self._gradient_state, self._optimizers)
         self._data_settings = DataSettings()
         self._device_placement = self._step_scheduler_with_optimizer = True
+        self._sync_batchnorm = False
+        self._synced_layers: list[nn.Module] = []
+        """Batch norm layers that normalize over all processes, until the run ends."""
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_optimizers", "_window")
@@ -46,6 +50,15 @@ class Preparing(LoaderState, DataFacts):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({**state, "_optimizers": WeakKeyDictionary()})
         self._window = Window(self._gradient_state, self._optimizers)
+
+    def _synchronize_batch_norms(self) -> None:
+        """Let batch norm layers of modules that are prepared from now on normalize over the batches of all processes.
+
+        Raises:
+            ConfigurationError: The strategy cannot do so.
+        """
+        self._strategy.check_sync_batch_norm()
+        self._sync_batchnorm = True
 
     def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
         """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
@@ -149,6 +162,8 @@ class Preparing(LoaderState, DataFacts):
         strategy = self._live_strategy()
         if self.unwrap_model(module) is not module:
             return module
+        if self._sync_batchnorm:
+            self._synced_layers += strategy.sync_batch_norm(module)
         strategy.moves_modules = self._device_placement if device_placement is None else device_placement
         try:
             if evaluation_mode and not strategy.inference_is_collective:
@@ -183,6 +198,8 @@ class Preparing(LoaderState, DataFacts):
         if self._is_live and self.is_main_process and not failed:
             for scheduler in self._prepared.of("schedulers"):
                 warn_of_long_schedule(scheduler, self.num_processes)
+        layers, self._synced_layers = self._synced_layers, []
+        desynchronize(layers)
         super().teardown(failed)
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:

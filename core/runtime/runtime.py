@@ -87,6 +87,8 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
             methods of an Accelerate tracker, a list of those, or ``"all"`` for every installed one.
         project_dir: The folder for files of the project: checkpoints, and those that trackers write.
         project_config: Where the files of the project go, and how many checkpoints are kept.
+        sync_batchnorm: Whether batch norm layers of prepared modules normalize over the batches of all processes while
+            they train, until the run ends. All processes then need the same number of batches.
         debug: Whether the processes compare what they do before each collective of the Runtime: which one, from which
             line of the code, and with which shapes and dtypes. If they differ, all of them raise an error that names
             the ranks. ``None`` reads the environment variable ``CORE_DEBUG``, 0 or 1.
@@ -126,6 +128,7 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
+        sync_batchnorm: bool = False,
         debug: bool | None = None,
     ) -> None:
         request = Request.read(
@@ -154,6 +157,7 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         for name, value in (
             ("device_placement", device_placement),
             ("step_scheduler_with_optimizer", step_scheduler_with_optimizer),
+            ("sync_batchnorm", sync_batchnorm),
         ):
             if not isinstance(value, bool):
                 raise WrongTypeError(f"{name}={value!r}: must be True or False.")
@@ -168,6 +172,8 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
                 f"strategy={self.plan.strategy.name!r}: it runs whole training steps only, so it cannot be used with a "
                 "loop of your own. Use core.Trainer, or another strategy."
             )
+        if sync_batchnorm:
+            self._synchronize_batch_norms()
         self._set_project(project_dir, project_config)
         self._request_trackers(log_with, None if self.logging_dir is None else os.fspath(self.logging_dir))
 

@@ -76,6 +76,8 @@ class Strategy(StepMethods, ABC):
     """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
     keeps_replicas_equal: bool = True
     """Whether a step gives the result of one process with the joined batches, so that all modules stay equal."""
+    syncs_batch_norm: ClassVar[bool] = False
+    """Whether it can let batch norm layers normalize over all processes; with one process there is nothing to do."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes join a ``torch.distributed`` process group."""
     launcher: str | None = None
@@ -277,6 +279,34 @@ class Strategy(StepMethods, ABC):
         It must not wait for the other processes, unless :attr:`inference_is_collective`.
         """
         return module
+
+    def check_sync_batch_norm(self) -> None:
+        """Refuse ``sync_batchnorm=True`` if :meth:`sync_batch_norm` cannot do it.
+
+        Raises:
+            ConfigurationError: It cannot.
+        """
+        if self.world_size == 1 or (self.syncs_batch_norm and self.keeps_replicas_equal):
+            return
+        reason = (
+            "it cannot exchange values within a forward pass" if self.keeps_replicas_equal else "its replicas differ"
+        )
+        raise ConfigurationError(
+            f"sync_batchnorm=True: strategy {self.name!r} cannot normalize over the batches of all processes: "
+            f"{reason}. Leave it out, or use strategy='ddp'."
+        )
+
+    def sync_batch_norm(self, module: nn.Module) -> list[nn.Module]:
+        """Let the batch norm layers of ``module`` normalize over the batches of all processes, in place.
+
+        The front end calls this before :meth:`setup_module` if the user asks for it. With one process it does nothing.
+
+        Returns:
+            The layers, which :func:`core.strategies.batch_norm.desynchronize` restores.
+        """
+        del module
+        self.check_sync_batch_norm()
+        return []
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
         """The optimizers as the strategy needs them, their state on this process's device."""

@@ -28,6 +28,7 @@ from core.nested import map_tensors
 from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies import process_group
 from core.strategies.base import Strategy
+from core.strategies.batch_norm import has_torch_kernels, synchronize
 from core.strategies.board import Board
 from core.strategies.comparison import by_rank, describe_tensor
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
@@ -83,6 +84,8 @@ class ParallelStrategy(Strategy):
         **parts: As in :class:`core.strategies.StrategyParts`.
     """
 
+    syncs_batch_norm: ClassVar[bool] = True
+
     _limits_threads = False
     _compares = True
     """Whether collectives compare shapes and dtypes over processes first."""
@@ -114,6 +117,16 @@ class ParallelStrategy(Strategy):
         if self._limits_threads:
             self._limits_threads = False
             _thread_limit.leave()
+
+    # -- placement -----------------------------------------------------------------------------------------------
+
+    def sync_batch_norm(self, module: nn.Module) -> list[nn.Module]:
+        """By :meth:`all_reduce`, or by torch's own layers where they can run; see :meth:`Strategy.sync_batch_norm`."""
+        super().sync_batch_norm(module)
+        if self.world_size == 1:
+            return []
+        is_native = self.uses_process_group and has_torch_kernels(self.root_device)
+        return synchronize(module, None if is_native else partial(self.all_reduce, reduction="sum"))
 
     # -- collectives ---------------------------------------------------------------------------------------------
 

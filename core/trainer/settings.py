@@ -145,6 +145,7 @@ class Settings:
     benchmark: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     inference_mode: bool = attrs.field(default=True, validator=_flag())
     use_distributed_sampler: bool = attrs.field(default=True, validator=_flag())
+    sync_batchnorm: bool = attrs.field(default=False, validator=_flag())
     detect_anomaly: bool = attrs.field(default=False, validator=_flag())
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)

@@ -140,6 +140,8 @@ class Trainer(TrainerSettings, TrainerFacts):
             for one of them is an error, as are ``fast_dev_run``, ``detect_anomaly`` and ``profiler``.
         plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
             the argument of its kind.
+        sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train, so that
+            the result is that of one process with the joined batch. With one process it changes nothing.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
             0 calls them once.
         default_root_dir: The directory for files; by default the working directory.
@@ -191,6 +193,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         detect_anomaly: bool = False,
         barebones: bool = False,
         plugins: Any = None,
+        sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -236,6 +239,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             inference_mode=inference_mode,
             use_distributed_sampler=use_distributed_sampler,
             detect_anomaly=detect_anomaly,
+            sync_batchnorm=sync_batchnorm,
             reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
             default_root_dir=default_root_dir,
         ).reduced()
@@ -252,6 +256,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         request = Request.read(**with_plugins(plugins, backends))
         self.runtime = Runtime.from_plan(resolve(request))
         self._check_clipping(self.settings)
+        if sync_batchnorm:
+            self.runtime._synchronize_batch_norms()
         self.progress = Progress()
         """The position of the running or the last ``fit``."""
         self.profiler = find_profiler(profiler)

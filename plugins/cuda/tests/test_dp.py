@@ -153,6 +153,12 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
         _fit(Vectors())
 
 
+def test_batch_norm_over_the_parts_is_refused() -> None:
+    """Each device normalizes its part of the batch, which one device does not."""
+    with pytest.raises(ConfigurationError, match=r"sync_batchnorm=True: strategy 'dp'.*use strategy='ddp'"):
+        Trainer(accelerator="acme", strategy="dp", devices=2, sync_batchnorm=True)
+
+
 class Skipping(Classifier):
     """Skips every batch, or one part of it."""
 

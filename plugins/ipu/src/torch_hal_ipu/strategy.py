@@ -105,6 +105,18 @@ class IPUStrategy(SingleDeviceStrategy):
         """The number of replicas of the module."""
         return len(self.parallel_devices) // self.ipus_per_replica
 
+    def check_sync_batch_norm(self) -> None:
+        """As in the base class.
+
+        Raises:
+            ConfigurationError: There are several replicas, each of which normalizes its part of the batch.
+        """
+        if self.replicas > 1:
+            raise ConfigurationError(
+                "sync_batchnorm=True: poptorch normalizes each replica's part of the batch by itself. Leave it out, or "
+                f"use devices={self.ipus_per_replica}."
+            )
+
     def teardown(self, failed: bool = False) -> None:
         """Copy the weights to the host, and detach from the IPUs."""
         executables = [*self._evaluations, *([] if self._training is None else [self._training])]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from core.errors import ConfigurationError
 from core.strategies import Strategy, TrainingStep, TrainingStepOptions
 from torch_hal_cuda.parallel import DataParallel
 
@@ -44,6 +45,19 @@ class SplitsBatches(Strategy):
     def splitting(self, module: nn.Module) -> nn.Module:
         """Return the part of :meth:`setup_module`'s result that splits the batches."""
         return module
+
+    def check_sync_batch_norm(self) -> None:
+        """As in the base class; refused with several devices, where each normalizes its part of the batch.
+
+        Raises:
+            ConfigurationError: There are several devices.
+        """
+        if len(self.parallel_devices) > 1:
+            raise ConfigurationError(
+                f"sync_batchnorm=True: strategy {self.name!r} normalizes each device's part of the batch by itself. "
+                f"Leave it out, or use strategy={self.instead!r}."
+            )
+        super().check_sync_batch_norm()
 
     def inference_module(self, module: nn.Module) -> nn.Module:
         """Return the wrapped module on the first device: evaluation is not split, so its steps see whole batches."""
