@@ -114,7 +114,8 @@ def synchronize(module: nn.Module, add: Sum | None) -> list[nn.Module]:
     layers = list(_batch_norms(module))
     for layer in layers:
         if not isinstance(layer, SyncedBatchNorm):
-            layer.__class__ = _class_of(SyncedBatchNorm if add is not None else _TorchsBatchNorm, type(layer))
+            kind: Any = type(layer)
+            layer.__class__ = _class_of(SyncedBatchNorm if add is not None else _TorchsBatchNorm, kind)
         if add is not None:
             layer.__dict__["_add"] = add
     return layers

@@ -65,11 +65,11 @@ def test_three_equal_one_with_the_joined_batch(layer: Any, shape: Any, sizes: An
         inputs = torch.randn(8, *shape, dtype=torch.float64, requires_grad=True)
         outputs = expected(inputs)
         outputs.pow(3).sum().backward()
-        parts = [part.detach().requires_grad_() for part in torch.split(inputs, sizes)]
+        parts: list[Any] = [part.detach().requires_grad_() for part in torch.split(inputs, sizes)]
 
         def step(rank: int, parts: Any = parts) -> Tensor:
             result: Tensor = copies[rank](parts[rank])
-            result.pow(3).sum().backward()
+            result.pow(3).sum().backward()  # type: ignore[no-untyped-call]
             return result.detach()
 
         torch.testing.assert_close(torch.cat(each(step)), outputs.detach())
