@@ -6,11 +6,16 @@ import name of this package.
 
 from __future__ import annotations
 
+import os
+import sys
+
 from core.kinds import KINDS
 from core.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
+    from typing import Any
+
     from core.accelerators import Accelerator
     from core.callbacks import Callback
     from core.checkpoints import CheckpointIO
@@ -80,35 +85,46 @@ __all__ = [
     "skip_first_batches",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        **{kind.base_name: kind.base.partition(":")[0] for kind in KINDS.values()},
-        **{kind.registry: "core.registration" for kind in KINDS.values()},
-        "Callback": "core.callbacks",
-        "CoreError": "core.errors",
-        **dict.fromkeys(
-            ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"
-        ),
-        "DistributedDataParallelKwargs": "core.runtime.handlers",
-        "DataModule": "core.trainer",
-        "GradientAccumulationPlugin": "core.runtime",
-        "InitProcessGroupKwargs": "core.runtime.handlers",
-        "LocalSGD": "core.runtime.local_sgd",
-        "Module": "core.trainer",
-        "Plan": "core.plan",
-        "ProjectConfiguration": "core.runtime",
-        "Request": "core.plan",
-        "Runtime": "core.runtime",
-        "Trainer": "core.trainer",
-        "find_executable_batch_size": "core.runtime.batch_size",
-        "get_logger": "core.logging",
-        "is_peft_model": "core.runtime.peft_models",
-        "notebook_launcher": "core.runtime.notebook",
-        "release_memory": "core.runtime",
-        "resolve": "core.plan",
-        "seed_everything": "core.random",
-        "set_seed": "core.random",
-        "skip_first_batches": "core.data",
-    },
-)
+_HOMES = {
+    **{kind.base_name: kind.base.partition(":")[0] for kind in KINDS.values()},
+    **{kind.registry: "core.registration" for kind in KINDS.values()},
+    "Callback": "core.callbacks",
+    "CoreError": "core.errors",
+    **dict.fromkeys(
+        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"
+    ),
+    "DistributedDataParallelKwargs": "core.runtime.handlers",
+    "DataModule": "core.trainer",
+    "GradientAccumulationPlugin": "core.runtime",
+    "InitProcessGroupKwargs": "core.runtime.handlers",
+    "LocalSGD": "core.runtime.local_sgd",
+    "Module": "core.trainer",
+    "Plan": "core.plan",
+    "ProjectConfiguration": "core.runtime",
+    "Request": "core.plan",
+    "Runtime": "core.runtime",
+    "Trainer": "core.trainer",
+    "find_executable_batch_size": "core.runtime.batch_size",
+    "get_logger": "core.logging",
+    "is_peft_model": "core.runtime.peft_models",
+    "notebook_launcher": "core.runtime.notebook",
+    "release_memory": "core.runtime",
+    "resolve": "core.plan",
+    "seed_everything": "core.random",
+    "set_seed": "core.random",
+    "skip_first_batches": "core.data",
+}
+
+_TORCH_FREE = ("core.errors", "core.registration")
+"""The modules that import no torch."""
+
+_find, __dir__ = lazy_names(__name__, _HOMES)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if "torch" not in sys.modules and _HOMES.get(name, "core.errors") not in _TORCH_FREE:
+            from core.discovery.unreadable import check_before_torch
+
+            check_before_torch(os.environ)
+        return _find(name)

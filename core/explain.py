@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
+from core.discovery.unreadable import check_before_torch
 from core.errors import CoreError
 from core.kinds import KINDS
 
@@ -33,9 +35,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     parser.add_argument("--json", action="store_true", help="print the Plan as JSON")
     options = vars(parser.parse_args(arguments))
     as_json = options.pop("json")
-    from core.plan import Request, resolve
-
     try:
+        check_before_torch(os.environ)
+        from core.plan import Request, resolve
+
         plan = resolve(Request.read(**options))
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")

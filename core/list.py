@@ -85,6 +85,7 @@ def main(
             sys.stdout.write(USAGE.format(program=program, kinds=kinds))
             return 0
         found = survey(environ)
+        found.warnings += map(str, found.damaged)
         if options.switches & {"--probe", "--verbose"}:
             _probe(found, environ, options)
     except (_UsageError, CoreError) as error:

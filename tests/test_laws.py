@@ -29,6 +29,7 @@ VENDORS = frozenset(NAMES.split())
 """Names of hardware, of who makes it and of what drives it."""
 
 READS_THE_ENVIRONMENT = {
+    "__init__.py": "whether torch, which the first use of a name imports, will read the metadata of all distributions",
     "cli/parser.py": "the edge of a command",
     "discovery/activation.py": "undoes what a plugin's import changes in it",
     "discovery/worker.py": "the edge of the process that --probe starts",
@@ -38,6 +39,7 @@ READS_THE_ENVIRONMENT = {
     "environments/mpi.py": "the room that reads it",
     "environments/slurm.py": "the room that reads it",
     "environments/torchelastic.py": "the room that reads it",
+    "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
     "loggers/find.py": "CORE_PLUGINS, where a logger of an installed distribution is requested",
     "strategies/launchers/__init__.py": "the start of a process that a launcher started: takes its lifeline",

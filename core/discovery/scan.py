@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
-__all__ = ["CORE", "Row", "normalized", "scan"]
+__all__ = ["CORE", "Damage", "Row", "normalized", "scan"]
 
 CORE = "torch-hal"
 """The name of this distribution."""
@@ -118,6 +118,30 @@ class Row:
         return f"<{self.kind} {self.name!r} of {self.origin}: {self.state}>"
 
 
+class Damage:
+    """A metadata file that cannot be read."""
+
+    __slots__ = ("breaks_torch", "file", "problem")
+
+    def __init__(self, file: str, problem: str, *, breaks_torch: bool = True) -> None:
+        self.file = file
+        """Its path."""
+        self.problem = problem
+        """What is wrong with it, and where."""
+        self.breaks_torch = breaks_torch
+        """Whether ``import torch`` fails of it. torch reads the entry points of all distributions."""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        uninstall = f"Install its distribution again, or remove {os.path.dirname(self.file)}"
+        return f"{uninstall}, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0." if self.breaks_torch else f"{uninstall}."
+
+    def __str__(self) -> str:
+        effect = ", so that import torch fails" if self.breaks_torch else ""
+        return f"{self.file} cannot be read{effect}: {self.problem}. {self.remedy}"
+
+
 def normalized(distribution: str) -> str:
     """A distribution's normalized name: equal for equivalent spellings."""
     name = distribution.lower().replace("_", "-").replace(".", "-")
@@ -126,18 +150,24 @@ def normalized(distribution: str) -> str:
     return name
 
 
-def scan(path: Sequence[str] | None = None, groups: Mapping[str, str] | None = None) -> list[Row]:
+def scan(
+    path: Sequence[str] | None = None,
+    groups: Mapping[str, str] | None = None,
+    damaged: list[Damage] | None = None,
+) -> list[Row]:
     """Every backend that installed metadata declares.
 
     Args:
         path: The folders to search; by default ``sys.path``.
         groups: Further entry-point groups, with the ``kind`` of their rows. Their values may name an attribute.
+        damaged: Gets the files of all distributions, plugins or not, that ``importlib.metadata`` fails to read.
 
     Returns:
         Rows ordered by kind, name, distribution; rows with unusable metadata have the state ``failed``.
     """
     path = sys.path if path is None else path
     groups = {**_KIND_OF_GROUP, **(groups or {})}
+    damaged = [] if damaged is None else damaged
     rows: list[Row] = []
     seen: set[str] = set()
     for finder in _finders():
@@ -146,7 +176,7 @@ def scan(path: Sequence[str] | None = None, groups: Mapping[str, str] | None = N
             continue
         for root in path:
             if isinstance(root, str):  # Python's import ignores anything else, too
-                rows += _in_directory(root, seen, groups)
+                rows += _in_directory(root, seen, groups, damaged)
     if CORE not in seen:
         rows += _source_tree()
     rows.sort(
@@ -170,7 +200,7 @@ def _finders() -> list[Any]:
     return finders if None in finders else [*finders, None]
 
 
-def _in_directory(root: str, seen: set[str], groups: Mapping[str, str]) -> list[Row]:
+def _in_directory(root: str, seen: set[str], groups: Mapping[str, str], damaged: list[Damage]) -> list[Row]:
     try:
         children = os.listdir(root or ".")
     except NotADirectoryError:
@@ -193,8 +223,28 @@ def _in_directory(root: str, seen: set[str], groups: Mapping[str, str]) -> list[
         seen.add(name)
         location = here[name] = prefix + child
         if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
-            rows += _declared(name, location, _file_reader(location), groups)
+            read = _file_reader(location)
+            data = read("entry_points.txt") or b""
+            if problem := _unreadable(data):
+                damaged.append(Damage(f"{location}/entry_points.txt", problem))
+            rows += _declared(name, location, data, read, groups)
+        if not name and (problem := _decoded(_file_reader(location)("METADATA") or b"", "METADATA")[1]):
+            damaged.append(Damage(f"{location}/METADATA", problem))  # importlib looks for the name there
     return rows
+
+
+def _unreadable(data: bytes) -> str:
+    """Why ``importlib.metadata`` cannot read an entry_points.txt; empty if it can."""
+    text, problem = _decoded(data, "it")
+    if problem or "[" not in text:
+        return problem
+    section = None
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            section = line
+        elif section and line and "=" not in line and line[0] != "#":
+            return f"its line {line!r} has no '='"
+    return ""
 
 
 def _installed_twice(location: str, other: str, rows: list[Row]) -> None:
@@ -230,7 +280,8 @@ def _found_by(finder: Any, path: Sequence[str], seen: set[str], groups: Mapping[
             name = normalized(_stem(location) or distribution.metadata["Name"])
             if name not in seen:
                 seen.add(name)
-                rows += _declared(name, location, _text_reader(distribution), groups)
+                read = _text_reader(distribution)
+                rows += _declared(name, location, read("entry_points.txt") or b"", read, groups)
     except Exception:  # another tool's finder may raise anything; it is logged
         import logging
 
@@ -257,9 +308,10 @@ def _text_reader(distribution: Any) -> Callable[[str], bytes | None]:
 # -- one distribution's declarations ----------------------------------------------------------------------------------
 
 
-def _declared(name: str, location: str, read: Callable[[str], bytes | None], groups: Mapping[str, str]) -> list[Row]:
-    data = read("entry_points.txt")
-    if data is None or b"[core." not in data:
+def _declared(
+    name: str, location: str, data: bytes, read: Callable[[str], bytes | None], groups: Mapping[str, str]
+) -> list[Row]:
+    if b"[core." not in data:
         return []
     text, problem = _decoded(data, "entry_points.txt")
     entries = list(_entries(text, groups))

@@ -15,7 +15,7 @@ core's own backends are always allowed.
 
 from __future__ import annotations
 
-from core.discovery.scan import CORE, Row, normalized, scan
+from core.discovery.scan import CORE, Damage, Row, normalized, scan
 from core.discovery.versions import unmet
 from core.errors import ConfigurationError, nearest
 
@@ -34,9 +34,16 @@ LOGGER = "logger"
 class Survey:
     """The installed backends, and which of them can be used."""
 
-    __slots__ = ("loggers", "rows", "version", "warnings")
+    __slots__ = ("damaged", "loggers", "rows", "version", "warnings")
 
-    def __init__(self, rows: list[Row], version: str, warnings: list[str], loggers: Sequence[Row] = ()) -> None:
+    def __init__(
+        self,
+        rows: list[Row],
+        version: str,
+        warnings: list[str],
+        loggers: Sequence[Row] = (),
+        damaged: Sequence[Damage] = (),
+    ) -> None:
         self.rows = rows
         """All backends, ordered by kind, name, distribution."""
         self.version = version
@@ -45,6 +52,8 @@ class Survey:
         """Warnings, such as entries of ``CORE_PLUGINS`` that have no effect."""
         self.loggers = loggers
         """All loggers, which are no backends: they have no spec and no part in the Plan."""
+        self.damaged = damaged
+        """Metadata files of any distribution that ``importlib.metadata`` fails to read."""
 
 
 class _Entry:
@@ -79,7 +88,8 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
         ConfigurationError: ``CORE_PLUGINS`` is malformed.
     """
     entries = [_Entry(entry.strip()) for entry in environ.get(VARIABLE, "").split(",") if entry.strip()]
-    rows = scan(path, {LOGGERS: LOGGER})
+    damaged: list[Damage] = []
+    rows = scan(path, {LOGGERS: LOGGER}, damaged)
     version = next((row.version for row in rows if row.is_core), "")
     plugins = [row for row in rows if not row.is_core]
     _deny(plugins, entries)
@@ -88,9 +98,8 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     warnings = [text for entry in entries if (text := _without_effect(entry, rows))]
     if not version:
         warnings.append(f"{CORE} itself is not installed, so its own backends are missing. Run: pip install {CORE}")
-    return Survey(
-        [row for row in rows if row.kind != LOGGER], version, warnings, [row for row in rows if row.kind == LOGGER]
-    )
+    backends = [row for row in rows if row.kind != LOGGER]
+    return Survey(backends, version, warnings, [row for row in rows if row.kind == LOGGER], damaged)
 
 
 def _deny(rows: list[Row], entries: list[_Entry]) -> None:
