@@ -120,11 +120,10 @@ _TORCH_FREE = ("core.errors", "core.registration")
 
 _find, __dir__ = lazy_names(__name__, _HOMES)
 
-if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:
-        if "torch" not in sys.modules and _HOMES.get(name, "core.errors") not in _TORCH_FREE:
-            from core.discovery.unreadable import check_before_torch
+def __getattr__(name: str) -> Any:
+    if "torch" not in sys.modules and _HOMES.get(name, "core.errors") not in _TORCH_FREE:
+        from core.discovery.unreadable import check_before_torch
 
-            check_before_torch(os.environ)
-        return _find(name)
+        check_before_torch(os.environ)
+    return _find(name)
