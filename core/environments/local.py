@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 from core.environments import detect
@@ -12,6 +13,9 @@ from core.environments.variables import LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
 __all__ = ["LAUNCHED", "LocalEnvironment"]
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""The variable with the network interface at which gloo listens; without it, that of the machine's name."""
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 """Values that a single process may have; the variables may also be unset."""
@@ -168,7 +172,7 @@ class LocalEnvironment(ClusterEnvironment):
             local_rank: Rank of the process on this machine.
             plan: The part of the Plan that the process needs, as JSON.
         """
-        return {
+        variables = {
             LAUNCHED: plan,
             "RANK": str(self.node_rank * self.local_world_size + local_rank),
             "LOCAL_RANK": str(local_rank),
@@ -179,3 +183,15 @@ class LocalEnvironment(ClusterEnvironment):
             "MASTER_ADDR": self.main_address,
             "MASTER_PORT": str(self.main_port),
         }
+        if self.num_nodes == 1 and GLOO_INTERFACE not in self.environ and (loopback := _loopback_interface()):
+            variables[GLOO_INTERFACE] = loopback
+        return variables
+
+
+def _loopback_interface() -> str:
+    """The name of the loopback interface; empty where it has another than on Linux and BSD."""
+    try:
+        names = [name for _, name in socket.if_nameindex()]
+    except OSError:  # this process may not see the interfaces
+        return ""
+    return next((name for name in ("lo", "lo0") if name in names), "")

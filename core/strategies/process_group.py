@@ -26,6 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store, wait_for_key
 from core.strategies.launchers.base import ended_by_exception, note_failure
+from core.strategies.store_ports import listen_on_loopback
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed
@@ -49,8 +50,11 @@ _hosted: dict[int, TCPStore] = {}
 def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
     """Open the store in which processes find each other, and serve it from this process.
 
+    The store asks no one for a secret. So with a loopback address as ``host``, it can be reached from this machine only.
+
     Args:
-        host: The address by which this process reaches itself; others may use another address of this machine.
+        host: The address by which this process reaches itself; unless it is a loopback address, others may use another
+            address of this machine.
         port: A port, which stays open as long as this process lives; or 0 for a free one (``store.port``), which is
             open as long as the returned object lives.
         timeout: The time limit of operations on the store.
@@ -61,8 +65,15 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
     if port in _hosted:
         return _hosted[port]
     try:
-        store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
-    except dist.DistError as error:
+        listener = listen_on_loopback(host, port)
+        if listener is None:
+            store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
+        else:
+            own = listener.getsockname()[1]
+            store = TCPStore(
+                host, own, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach()
+            )
+    except (dist.DistError, OSError) as error:
         raise LaunchError(f"cannot open a store at {host}:{port} for the processes to meet: {error}") from error
     if port:
         _hosted[port] = store

@@ -78,6 +78,14 @@ def test_on_several_machines(node_rank: int, local_rank: int) -> None:
     assert (started.main_address, started.main_port) == ("192.0.2.7", 29500)
 
 
+def test_gloo_listens_where_only_this_machine_reaches_it() -> None:
+    """The started processes of one machine use its loopback interface, unless the user has chosen one."""
+    name = "GLOO_SOCKET_IFNAME"
+    assert connected(2).launch_variables(1, "{}")[name] in {"lo", "lo0"}
+    assert name not in connected(2, **{name: "eth7"}).launch_variables(1, "{}")
+    assert name not in connected(2, 2, NODE_RANK="0", **MEETING).launch_variables(1, "{}")
+
+
 def test_started_processes_are_seen_by_others_as_torchrun_s() -> None:
     """Libraries that look for torchrun's variables find the same ranks; we ourselves know our own processes."""
     launcher = connected(2, 2, NODE_RANK="1", **MEETING)

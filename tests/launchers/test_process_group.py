@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import time
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from core.environments.local import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from core.strategies import DDPStrategy
 from core.strategies.ddp import release_from_group
@@ -199,6 +200,55 @@ def test_a_port_in_use_is_named() -> None:
     store = host_store(LOOPBACK)
     with pytest.raises(LaunchError, match=rf"127.0.0.1:{store.port}"):
         host_store(LOOPBACK, store.port)
+
+
+def listening() -> set[str]:
+    """The addresses at which this process listens, as the system shows them: hexadecimal, with the port."""
+    inodes = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            inodes.add(os.readlink(entry).removeprefix("socket:[").removesuffix("]"))
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux shows a process's sockets as files")
+@pytest.mark.parametrize("fixed", [False, True])
+def test_only_this_machine_reaches_a_store_on_a_loopback_address(fixed: bool) -> None:
+    """The store asks for no secret: on one machine, it does not listen on any other interface."""
+    port = free_port() if fixed else 0
+    before = listening()
+    store = host_store(LOOPBACK, port)
+    assert listening() - before == {f"0100007F:{store.port:04X}"}
+    assert connect_store(LOOPBACK, store.port).add("key", 1) == 1
+
+
+def free_port() -> int:
+    free = host_store(LOOPBACK)
+    return int(free.port)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux shows a process's sockets as files")
+def test_no_process_of_a_machine_listens_on_its_network() -> None:
+    """Neither the store nor gloo's connections, with the variables that the launcher sets."""
+    store = host_store(LOOPBACK)
+    environment = LocalEnvironment({})
+    environment.connect(2, 1)
+    environment.main_port = store.port
+    launcher = FunctionLauncher(
+        2, lambda rank: environment.launch_variables(rank, "{}"), strategy="ddp", start_method="fork"
+    )
+    addresses = launcher.launch(join_and_listen)
+    assert addresses
+    assert all(address.startswith("0100007F:") for address in addresses), addresses
+
+
+def join_and_listen(environ: dict[str, str]) -> set[str]:
+    own = listening()
+    group = join_as(environ)
+    addresses = listening() - own
+    group.leave()
+    return addresses
 
 
 def test_a_given_port_stays_the_same_store() -> None:
