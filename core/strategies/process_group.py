@@ -26,6 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store, wait_for_key
 from core.strategies.launchers.base import ended_by_exception, note_failure
+from core.strategies.patience import Patience, address_of
 from core.strategies.store_ports import listen_on_loopback
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ else:
 __all__ = ["JoinedGroup", "connect_store", "host_store", "join", "while_alive"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-LEAVE_SECONDS = 30.0
+LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
+
+MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
 
 logger = logging.getLogger(__name__)
 
@@ -91,10 +94,34 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     Raises:
         LaunchError: No store answers within the time limit.
     """
-    try:
-        return TCPStore(host, port, None, False, timeout, wait_for_workers=False)
-    except dist.DistError as error:
-        raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {error}") from error
+    made: list[TCPStore] = []
+    errors: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            made.append(TCPStore(host, port, None, False, timeout, wait_for_workers=False))
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            errors.append(error)
+
+    # Torch waits forever for the answer of whatever accepts the connection. So it does in a thread of its own.
+    thread = threading.Thread(target=connect, name="core-connect", daemon=True)
+    thread.start()
+    patience = Patience(f"this process waits for rank 0, which serves the store at {host}:{port}", timeout)
+    while thread.is_alive() and not patience.is_over:
+        thread.join(patience.seconds_to_next)
+        if thread.is_alive():
+            patience.tell()
+    thread.join(1.0)  # torch's own error at the same limit says more
+    if made:
+        return made[0]
+    if not errors:
+        raise LaunchError(
+            f"what listens at {host}:{port} has accepted a connection, but is no store for the processes to meet: it "
+            f"has not answered within {timeout}. Use another port (MASTER_PORT), or end the process that holds this one."
+        )
+    if not isinstance(errors[0], dist.DistError):
+        raise errors[0]
+    raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
 
 
 def join(
@@ -139,7 +166,7 @@ def join(
     _refuse_unknown(backend)
     try:
         run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
-        met = _meet(run, "joining", world_size, rank, timeout.total_seconds(), check)
+        met = _meet(run, "joining", world_size, rank, timeout, check)
         missing = [] if met else _missing(run, "joining", world_size)
     except dist.DistError as error:
         raise lost_store(error) from error
@@ -261,7 +288,7 @@ class _Group:
 
     def _gather_to_leave(self) -> bool:
         try:
-            all_left = _meet(self._store, "leaving", self._world_size, self._rank, LEAVE_SECONDS, self._check)
+            all_left = _meet(self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._check)
             if not all_left:
                 missing = _missing(self._store, "leaving", self._world_size)
                 logger.warning("rank %s leaves the process group without rank(s) %s", self._rank, missing)
@@ -341,21 +368,36 @@ def _to_connect(device: torch.device | None) -> dict[str, Any]:
 
 
 def _meet(
-    store: Store, point: str, world_size: int, rank: int, seconds: float, check: Callable[[], None] | None
+    store: Store, point: str, world_size: int, rank: int, limit: timedelta, check: Callable[[], None] | None
 ) -> bool:
     """Wait until every rank has reached ``point``.
 
     Returns:
-        Whether all have within ``seconds``.
+        Whether all have within ``limit``.
     """
     store.set(f"{point}/{rank}", "")
     if store.add(point, 1) == world_size:
         store.set(f"{point}/all", "")
-    return wait_for_key(store, f"{point}/all", seconds, check)
+    patience = Patience(f"rank {rank} of {world_size} waits {MEETING_POINTS[point]}{address_of(store)}", limit)
+
+    def look() -> None:
+        if check is not None:
+            check()
+        patience.tell(lambda: f"for rank(s) {_missing(store, point, world_size)}")
+
+    return wait_for_key(store, f"{point}/all", limit.total_seconds(), look)
 
 
 def _missing(store: Store, point: str, world_size: int) -> list[int]:
-    return [rank for rank in range(world_size) if not store.check([f"{point}/{rank}"])]
+    """The ranks that have not reached ``point``, by few requests if they are few of many."""
+
+    def among(ranks: range) -> list[int]:
+        if store.check([f"{point}/{rank}" for rank in ranks]):
+            return []
+        half = len(ranks) // 2
+        return [*among(ranks[:half]), *among(ranks[half:])] if half else [*ranks]
+
+    return among(range(world_size))
 
 
 def _destroy() -> None:

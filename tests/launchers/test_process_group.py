@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import socket
 import sys
+import threading
 import time
-from contextlib import redirect_stderr, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from core.environments.local import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
-from core.strategies import DDPStrategy
+from core.strategies import DDPStrategy, patience
 from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
@@ -193,6 +197,53 @@ def test_a_store_that_is_not_there_is_named() -> None:
     del store
     with pytest.raises(LaunchError, match=rf"127.0.0.1:{port}"):
         connect_store(LOOPBACK, port, timeout=timedelta(seconds=0.5))
+
+
+@contextmanager
+def stranger(answer: bytes) -> Iterator[int]:
+    """A process's port that is no store: it accepts connections, sends ``answer``, and nothing else."""
+    held = []
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    held.append(server.accept()[0])
+                    held[-1].sendall(answer)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    for connection in held:
+        connection.close()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n" * 9], ids=["silent", "garbage"])
+def test_a_stranger_on_the_port_does_not_hold_a_process(answer: bytes) -> None:
+    """Connecting keeps its time limit, and names host and port."""
+    with stranger(answer) as port:
+        begin = time.monotonic()
+        with pytest.raises(LaunchError, match=rf"127.0.0.1:{port}"):
+            connect_store(LOOPBACK, port, timeout=timedelta(seconds=1))
+        assert time.monotonic() - begin < 20
+
+
+def test_a_process_that_waits_says_for_whom(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One warning each: for the store, and for the ranks that have not come; where, and until when."""
+    monkeypatch.setattr(patience, "TELL_SECONDS", 0.1)
+    with stranger(b"") as port, pytest.raises(LaunchError):
+        connect_store(LOOPBACK, port, timeout=timedelta(seconds=0.5))
+    store = host_store(LOOPBACK)
+    store.set("core/run/1/joining/1", "")
+    store.add("core/run/1/joining", 1)
+    with pytest.raises(LaunchError, match=r"rank\(s\) \[0, 3\] of 4 did not join"):
+        join(store, backend="gloo", rank=2, world_size=4, timeout=timedelta(seconds=0.5))
+    first, second = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    day = r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.search(rf"waits for rank 0, which serves the store at 127.0.0.1:{port} since 0 s, at most {day}", first)
+    assert re.search(rf"rank 2 of 4 waits to join .* at 127.0.0.1:{store.port}, for rank\(s\) \[0, 3\],.*{day}", second)
 
 
 def test_a_port_in_use_is_named() -> None:
