@@ -53,7 +53,7 @@ _hosted: dict[int, TCPStore] = {}
 def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
     """Open the store in which processes find each other, and serve it from this process.
 
-    The store asks no one for a secret. So with a loopback address as ``host``, it can be reached from this machine only.
+    The store asks no one for a secret. With a loopback address as ``host``, only this machine reaches it.
 
     Args:
         host: The address by which this process reaches itself; unless it is a loopback address, others may use another
@@ -117,7 +117,7 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     if not errors:
         raise LaunchError(
             f"what listens at {host}:{port} has accepted a connection, but is no store for the processes to meet: it "
-            f"has not answered within {timeout}. Use another port (MASTER_PORT), or end the process that holds this one."
+            f"has not answered within {timeout}. Use another port (MASTER_PORT), or end the process that holds it."
         )
     if not isinstance(errors[0], dist.DistError):
         raise errors[0]
