@@ -73,9 +73,7 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
             store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
         else:
             own = listener.getsockname()[1]
-            store = TCPStore(
-                host, own, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach()
-            )
+            store = TCPStore(host, own, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
     except (dist.DistError, OSError) as error:
         raise LaunchError(f"cannot open a store at {host}:{port} for the processes to meet: {error}") from error
     if port:
