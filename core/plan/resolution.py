@@ -146,13 +146,22 @@ class _Resolution:
                 self.arguments[kind] = requested
 
     def _same(self, one: Argument, other: Argument) -> bool:
-        if isinstance(one.value, str) or isinstance(other.value, str):
+        if isinstance(one.value, str) and isinstance(other.value, str):
             return not self._names(one).isdisjoint(self._names(other))
+        if isinstance(one.value, str) or isinstance(other.value, str):
+            name, part = (one, other) if isinstance(one.value, str) else (other, one)
+            return _name(part.value) in self._names(name) or self._is_made_by(name, part)
         return one.value is other.value
 
+    def _is_made_by(self, name: Argument, part: Argument) -> bool:
+        """Whether ``part`` is an object of exactly the class that ``name`` means."""
+        try:
+            found = self.registry.find(name.name, name.value)
+        except UnknownNameError:
+            return False
+        return any(not spec.init_args and self.registry.load(spec) is type(part.value) for spec in found)
+
     def _names(self, argument: Argument) -> set[str]:
-        if not isinstance(argument.value, str):
-            return {_name(argument.value)}
         try:
             return {argument.value} | {spec.name for spec in self.registry.find(argument.name, argument.value)}
         except UnknownNameError:  # it may be a device type that torch reports

@@ -82,7 +82,7 @@ def test_gloo_listens_where_only_this_machine_reaches_it() -> None:
     """The started processes of one machine use its loopback interface, unless the user has chosen one."""
     name = "GLOO_SOCKET_IFNAME"
     assert connected(2).launch_variables(1, "{}")[name] in {"lo", "lo0"}
-    assert name not in connected(2, **{name: "eth7"}).launch_variables(1, "{}")
+    assert name not in connected(2, 1, GLOO_SOCKET_IFNAME="eth7").launch_variables(1, "{}")
     assert name not in connected(2, 2, NODE_RANK="0", **MEETING).launch_variables(1, "{}")
 
 

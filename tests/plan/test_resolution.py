@@ -24,7 +24,7 @@ from core import (
     resolve,
 )
 from core.accelerators import CPUAccelerator
-from core.checkpoints import TorchCheckpointIO
+from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
 from core.discovery.registry import Registry
 from core.discovery.states import survey
 from core.environments import LocalEnvironment
@@ -403,6 +403,16 @@ def test_the_same_value_twice_is_not_a_contradiction() -> None:
     assert [plan.parts[kind] for kind in ("accelerator", "precision", "checkpoint_io")] == [cpu, mixed, io]
     plan = plan_of(strategy=DDPStrategy(accelerator="cpu", precision_plugin="bf16"), accelerator=cpu, precision=mixed)
     assert [plan.parts[kind] for kind in ("accelerator", "precision")] == [cpu, mixed]
+
+
+def test_a_name_agrees_with_an_object_of_its_class() -> None:
+    """Objects without a name of their own, such as CheckpointIOs; not one of a subclass, which does something else."""
+    io = ShardedCheckpointIO()
+    plan = plan_of(strategy=DDPStrategy(checkpoint_io=io), checkpoint_io="sharded")
+    assert plan.parts["checkpoint_io"] is io
+    own = type("OwnIO", (ShardedCheckpointIO,), {})()
+    with pytest.raises(ConfigurationError, match="contradicts"):
+        plan_of(strategy=DDPStrategy(checkpoint_io=own), checkpoint_io="sharded")
 
 
 def test_parts_of_a_registered_strategy() -> None:

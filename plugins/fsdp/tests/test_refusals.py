@@ -9,7 +9,7 @@ from torch import nn
 from torch_hal_fsdp import FSDPStrategy
 
 from core import Runtime
-from core.checkpoints import TorchCheckpointIO
+from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
 from core.errors import ConfigurationError, CoreError, WrongTypeError
 
 
@@ -81,6 +81,13 @@ def test_combinations(options: dict[str, Any], devices: int, more: dict[str, Any
     with pytest.raises(CoreError) as error:
         Runtime(accelerator="cpu", strategy=FSDPStrategy(**options), devices=devices, **more)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", FSDPStrategy()], ids=["name", "object"])
+def test_the_default_checkpoint_io_may_be_named(strategy: Any) -> None:
+    """``checkpoint_io="sharded"`` is what the strategy uses anyway."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy, devices=2, checkpoint_io="sharded")
+    assert type(runtime.strategy.checkpoint_io) is ShardedCheckpointIO
 
 
 @pytest.mark.parametrize("name", ["fsdp", "fsdp_cpu_offload", "fsdp_hybrid", "fsdp_tensor_parallel"])
