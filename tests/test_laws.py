@@ -42,6 +42,8 @@ READS_THE_ENVIRONMENT = {
     "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
     "loggers/find.py": "CORE_PLUGINS, where a logger of an installed distribution is requested",
+    "run/__main__.py": "the edge of a command; its variables become those of the processes that it starts",
+    "run/agent.py": "gives started processes their variables",
     "strategies/launchers/__init__.py": "the start of a process that a launcher started: takes its lifeline",
     "strategies/launchers/function.py": "gives a started process its variables",
     "strategies/launchers/script.py": "gives a started process its variables",

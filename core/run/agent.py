@@ -1,0 +1,133 @@
+"""Running the processes by torchrun's agent: one machine alone, or several that meet at an address."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from core.errors import LaunchError
+from core.run import tied
+from core.run.options import Options
+from core.run.output import Output
+from core.strategies.launchers.lifeline import LIFELINE
+
+__all__ = ["start"]
+
+
+def start(options: Options, processes: int, program: str) -> int:
+    """Run the command on this machine's processes until all have ended; returns the exit code.
+
+    Args:
+        options: The command line.
+        processes: Number of processes on this machine.
+        program: How the user called this command, for messages.
+
+    Raises:
+        LaunchError: The machines did not meet.
+    """
+    _set_variables(options, processes)
+    command = options.command()
+    if sys.platform == "linux":
+        # A worker ends with the agent, however that ends. It asks the system for that before it runs the command.
+        command = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *command]
+    level = logging.root.manager.disable
+    if not options.verbose:
+        logging.disable(logging.ERROR)  # the agent logs what the message below says, in other words
+    with tempfile.TemporaryDirectory(prefix="torch-hal-run-") as folder:
+        output = Output(folder, prefix=options.prefix, log_dir=options.log_dir)
+        try:
+            elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
+        except ChildFailedError as error:
+            output.close()
+            return _report(error, options, program)
+        except SignalException as error:
+            return 128 + int(error.sigval)
+        except KeyboardInterrupt:
+            return 128 + int(signal.SIGINT)
+        except (RendezvousError, TimeoutError) as error:
+            cause = error.__cause__ or error
+            raise LaunchError(
+                f"the machines did not meet at {options.rdzv_endpoint or 'a local file'} ({type(cause).__name__}: "
+                f"{cause}). Check --rdzv-endpoint, --nnodes and --rdzv-id on each machine, and whether the port can "
+                "be reached."
+            ) from error
+        finally:
+            output.close()
+            logging.disable(level)
+    return 0
+
+
+def _set_variables(options: Options, processes: int) -> None:
+    """What the agent itself and all its processes read."""
+    if processes > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; more threads would only wait
+    # Rank 0 serves the store of its run, not the agent: it listens on the loopback address where there is one machine,
+    # and restarts do not share keys.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    if sys.platform != "linux":
+        os.environ[LIFELINE] = str(os.getpid())
+
+
+def _config(options: Options, processes: int, folder: str, output: Output) -> LaunchConfig:
+    low, high = options.nodes
+    meeting: dict[str, Any] = {
+        "rdzv_endpoint": options.rdzv_endpoint,
+        "rdzv_configs": dict(options.rdzv_conf),
+        "local_addr": options.local_addr,
+        "run_id": options.rdzv_id,
+    }
+    if high == 1:
+        meeting = {
+            "rdzv_endpoint": str(Path(folder, "rendezvous")),  # a file: no port is opened
+            "rdzv_configs": {"store_type": "file"},
+            "local_addr": "127.0.0.1",
+            "run_id": uuid.uuid4().hex,
+        }
+    return LaunchConfig(
+        min_nodes=low,
+        max_nodes=high,
+        nproc_per_node=processes,
+        rdzv_backend="c10d",
+        max_restarts=options.max_restarts,
+        monitor_interval=0.1,
+        logs_specs=output.logs_specs(),
+        **meeting,
+    )
+
+
+def _report(error: ChildFailedError, options: Options, program: str) -> int:
+    """Say which process failed first, and return its exit code."""
+    rank, failure = min(error.failures.items(), key=_order)
+    code = failure.exitcode
+    how = f"ended with exit code {code}"
+    if code < 0:
+        names = {int(number): number.name for number in signal.Signals}
+        how = f"was killed by {names.get(-code, f'signal {-code}')}"
+    see = f"; see {os.path.join(options.log_dir, f'rank_{rank}.log')}" if options.log_dir and not options.prefix else ""
+    restarted = f" after {options.max_restarts} restart(s)" if options.max_restarts else ""
+    sys.stderr.write(
+        f"{program}: rank {rank} (process {failure.pid}) {how}{restarted}{see}. The other processes were ended.\n"
+    )
+    return code if code > 0 else 128 - code
+
+
+def _order(item: tuple[int, ProcessFailure]) -> tuple[bool, bool, bool, int, int]:
+    """The likely cause first: a process that was killed, then one with an exit code of its own. SIGTERM comes last.
+
+    The agent sends SIGTERM to the processes that are left, and a process whose peer is gone ends with exit code 1.
+    """
+    rank, failure = item
+    code = failure.exitcode
+    ended_by_agent = code in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    return ended_by_agent, code > 0, code == 1, failure.timestamp, rank

@@ -1,0 +1,136 @@
+"""``torch-hal run`` on real processes: an unchanged script trains, fails, is restarted and is ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from python_processes import SETTINGS, run_python
+
+from .test_command_line import is_running, wait_for
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def torch_hal_run(*arguments: object, out: Path, expect: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = ["-m", "core.run", *arguments]
+    env = {"OUT": str(out), **environ}
+    return run_python(*command, cwd=out, expect=expect, timeout=120, leaves_nothing=True, env=env)
+
+
+def states(out: Path) -> dict[int, dict[str, torch.Tensor]]:
+    return {int(path.stem[4:]): torch.load(path) for path in sorted(out.glob("rank*.pt"))}
+
+
+def assert_same(found: Path, expected: Path, ranks: int) -> None:
+    one, other = states(found), states(expected)
+    assert sorted(one) == sorted(other) == list(range(ranks))
+    for rank in one:
+        for name, value in one[rank].items():
+            assert torch.equal(value, other[rank][name]), (rank, name)
+
+
+def test_an_unchanged_script_on_three_processes(tmp_path: Path) -> None:
+    """Its ranks are those of the run, each line has its rank in front, and a file for each rank has the same."""
+    logs = tmp_path / "logs"
+    done = torch_hal_run(
+        *("--devices", "3", "--strategy", "ddp_sharded", "--prefix", "--log-dir", logs, SCRIPTS / "elastic.py"),
+        out=tmp_path,
+    )
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} has 3 peers, restart 0" for rank in range(3)]
+    assert "rank 2 has 3 peers" in (logs / "rank_2.log").read_text()
+    assert sorted(states(tmp_path)) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_it_trains_as_torchrun_does(tmp_path: Path) -> None:
+    """The same script under torchrun, with the variables set by hand, ends with the same bits."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.mkdir()
+    theirs.mkdir()
+    torch_hal_run("--devices", "3", "--strategy", "ddp", SCRIPTS / "elastic.py", out=ours)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3", SCRIPTS / "elastic.py"]
+    env = {"OUT": str(theirs), "CORE_STRATEGY": "ddp"}
+    run_python(*command, cwd=theirs, env=env, warnings="ignore", timeout=120)
+    assert_same(ours, theirs, 3)
+
+
+@pytest.mark.slow
+def test_a_restarted_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    """SIGKILL of rank 1 in the second epoch; all start again from the last checkpoint and end with the same bits."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    torch_hal_run("--devices", "3", SCRIPTS / "elastic.py", out=whole)
+    done = torch_hal_run("--devices", "3", "--max-restarts", "2", SCRIPTS / "elastic.py", "die", out=broken)
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} has 3 peers, restart 1" for rank in range(3)]
+    assert_same(broken, whole, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code", "says"), [("7", 7, "ended with exit code 7"), ("killed", 137, "SIGKILL")])
+def test_the_exit_code_is_the_failed_ranks(
+    how: str, code: int, says: str, tmp_path: Path, started_not_forked: None
+) -> None:
+    """Its own, or 128 + n for signal n; the message names the rank; nothing is left."""
+    done = torch_hal_run("--devices", "3", SCRIPTS / "ends.py", how, out=tmp_path, expect=code)
+    assert re.search(rf"core.run: rank 1 \(process \d+\) .*{says}", done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_end_of_the_agent_is_the_end_of_its_processes(
+    number: signal.Signals, code: int, tmp_path: Path, started_not_forked: None
+) -> None:
+    """Whether it can handle the signal or not, no process is left that trains to the end."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    command = [sys.executable, "-m", "core.run", "--devices", "3", str(SCRIPTS / "ends.py"), "sleep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ, cwd=tmp_path) as agent:
+        try:
+            assert agent.stdout is not None
+            ranks = [int(agent.stdout.readline().split()[-1]) for _ in range(3)]
+            assert all(map(is_running, ranks))
+            agent.send_signal(number)
+            assert agent.wait(60) == code
+            wait_for(lambda: not any(map(is_running, ranks)))
+        finally:
+            agent.kill()
+
+
+@pytest.mark.slow
+def test_two_machines_meet_at_an_address(tmp_path: Path) -> None:
+    """Two agents, here on one host: consecutive ranks, and the same parameters everywhere."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"]
+    command = [sys.executable, "-m", "core.run", *arguments, "--devices", "2", str(SCRIPTS / "elastic.py")]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    environ |= {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    machines = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
+        for _ in range(2)
+    ]
+    try:
+        printed = [machine.communicate(timeout=120)[0] for machine in machines]
+    finally:
+        for machine in machines:
+            machine.kill()
+    assert [machine.returncode for machine in machines] == [0, 0], printed
+    assert sorted("".join(printed).splitlines()) == [f"rank {rank} has 4 peers, restart 0" for rank in range(4)]
+    found = states(tmp_path)
+    assert all(torch.equal(found[0][name], found[rank][name]) for rank in range(4) for name in found[0])
+
+
+def test_another_program(tmp_path: Path) -> None:
+    """``--no-python`` starts it with the ranks of the run."""
+    code = 'echo "rank $RANK of $WORLD_SIZE, $CORE_DEVICES, $0"; exit $((RANK * 5))'
+    done = torch_hal_run("--devices", "2", "--no-python", "sh", "-c", code, "name", out=tmp_path, expect=5)
+    assert sorted(done.stdout.splitlines()) == ["rank 0 of 2, 2, name", "rank 1 of 2, 2, name"]
