@@ -78,6 +78,8 @@ class Strategy(StepMethods, ABC):
     """Whether a step gives the result of one process with the joined batches, so that all modules stay equal."""
     syncs_batch_norm: ClassVar[bool] = False
     """Whether it can let batch norm layers normalize over all processes; with one process there is nothing to do."""
+    compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Arguments of :func:`torch.compile` that the user has not given, such as another ``backend``."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes join a ``torch.distributed`` process group."""
     launcher: str | None = None
@@ -295,6 +297,17 @@ class Strategy(StepMethods, ABC):
             f"sync_batchnorm=True: strategy {self.name!r} cannot normalize over the batches of all processes: "
             f"{reason}. Leave it out, or use strategy='ddp'."
         )
+
+    def check_compile(self, argument: str) -> None:
+        """Refuse ``argument``, which asks to compile a module's steps with :func:`torch.compile`, if it has no effect.
+
+        Raises:
+            ConfigurationError: It would have none.
+        """
+        if not self.supports_custom_loop:
+            raise ConfigurationError(
+                f"{argument}: strategy {self.name!r} compiles whole training steps itself. Leave it out."
+            )
 
     def sync_batch_norm(self, module: nn.Module) -> list[nn.Module]:
         """Let the batch norm layers of ``module`` normalize over the batches of all processes, in place.

@@ -16,6 +16,9 @@ from core.trainer.module_steps import ModuleSteps
 
 __all__ = ["Module"]
 
+UNSENT = ("_trainer", "_step_modules", "_given_compiler")
+"""Attributes that copies and pickles of a Module lack."""
+
 
 class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers, HyperParameters):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
@@ -23,6 +26,9 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
     _trainer: Any = None
     _step_modules: tuple[nn.Module, ...] = ()
     """Its StepModule, once there is one; in a tuple, since torch would take it for a submodule otherwise."""
+
+    _given_compiler: Any = None
+    """What compiles a function as ``torch.compile`` compiled this module; ``None`` if it did not."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Compute the loss of one training batch.
@@ -115,4 +121,4 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         return int(self._trainer.global_step) if self._trainer is not None else 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_trainer", "_step_modules")}
+        return {name: value for name, value in self.__dict__.items() if name not in UNSENT}

@@ -107,9 +107,21 @@ class _Kept:
 def as_module(user_module: Any) -> Any:
     """``user_module`` as a :class:`core.Module`, the same object in each call; what is not a plain one is returned.
 
+    Of what ``torch.compile`` has returned, the module in it, which notes how it was compiled.
+
     Raises:
         ConfigurationError: It optimizes manually, which needs a :class:`core.Module`.
     """
+    # The class that torch.compile returns has no public name, and these are its attributes.
+    original, compiler = (getattr(user_module, name, None) for name in ("_orig_mod", "dynamo_ctx"))
+    is_compiled = isinstance(original, nn.Module) and compiler is not None
+    module = _adapted(original if is_compiled else user_module)
+    if isinstance(module, Module):
+        module.__dict__["_given_compiler"] = compiler if is_compiled else None
+    return module
+
+
+def _adapted(user_module: Any) -> Any:
     if isinstance(user_module, Module) or not isinstance(user_module, nn.Module):
         return user_module
     kept = user_module.__dict__.get("_core_adapter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 import attrs
+import torch
 
 from core.callbacks.timer import read_duration
 from core.checking import check_count, check_path
-from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.precisions.clipping import ALGORITHMS
 
 __all__ = ["Settings"]
@@ -92,6 +94,18 @@ def _clip_algorithm(settings: Any, attribute: attrs.Attribute[Any], value: Any) 
         raise ConfigurationError(f"{attribute.name}={value!r}: unknown. Valid: {quoted(ALGORITHMS)}.")
 
 
+def _compile(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if value is not None and not isinstance(value, bool | dict):
+        raise WrongTypeError(f"compile={value!r}: must be True, False, None, or a dict of torch.compile's arguments.")
+    valid = [name for name in inspect.signature(torch.compile).parameters if name not in ("model", "disable")]
+    for name in value if isinstance(value, dict) else ():
+        if name not in valid:
+            raise ConfigurationError(
+                f"compile={value!r}: torch.compile has no argument {name!r}.{nearest(name, valid)} Valid: "
+                f"{quoted(valid)}."
+            )
+
+
 def _duration(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     read_duration(attribute.name, value)
 
@@ -146,6 +160,7 @@ class Settings:
     inference_mode: bool = attrs.field(default=True, validator=_flag())
     use_distributed_sampler: bool = attrs.field(default=True, validator=_flag())
     sync_batchnorm: bool = attrs.field(default=False, validator=_flag())
+    compile: bool | dict[str, Any] | None = attrs.field(default=None, validator=_compile)
     detect_anomaly: bool = attrs.field(default=False, validator=_flag())
     reload_dataloaders_every_n_epochs: int = attrs.field(default=0, validator=_count(0))
     default_root_dir: str = attrs.field(default=None, converter=_root, validator=_path)

@@ -14,6 +14,7 @@ from core.profilers import PassThroughProfiler
 from core.runtime import Runtime
 from core.trainer.batch_hooks import BatchHooks
 from core.trainer.checks import check_module
+from core.trainer.compilation import compiled_steps
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
@@ -90,7 +91,8 @@ def _run_stage(
             hook(source.stage)
         source.setup("module")
         module.configure_model()
-        outcome = stage(trainer, run, found, source)
+        with compiled_steps(module, trainer.settings, runtime.strategy):
+            outcome = stage(trainer, run, found, source)
         if trainer._fit_loop is not None:
             trainer._finished = FinishedFit.of(trainer._fit_loop.state)
         source.teardown()

@@ -23,9 +23,13 @@ class StepModule(nn.Module):
     """
 
     step: Callable[[Any, int], Any]
+    name: str
+    """The name of the step."""
 
     def __init__(self, module: Module) -> None:
         super().__init__()
+        self._made: dict[tuple[str, int | None], tuple[Any, Callable[[Any, int], Any]]] = {}
+        """The module's methods and what calls them: the same objects each time, since compiled code is for these."""
         self.module = module
         self.use("training_step")
 
@@ -49,7 +53,14 @@ class StepModule(nn.Module):
         Raises:
             ConfigurationError: The method cannot be called with the batch, or does not take the loader's number.
         """
-        method = getattr(self.module, step)
+        method, self.name = getattr(self.module, step), step
+        made = self._made.get((step, dataloader_idx))
+        if made is None or made[0] != method:
+            made = self._made[step, dataloader_idx] = method, self._make(step, method, dataloader_idx)
+        self.step = made[1]
+
+    @staticmethod
+    def _make(step: str, method: Any, dataloader_idx: int | None) -> Callable[[Any, int], Any]:
         if "dataloader_idx" in inspect.signature(method).parameters:
             method = partial(method, dataloader_idx=dataloader_idx or 0)
         elif dataloader_idx is not None:
@@ -57,7 +68,7 @@ class StepModule(nn.Module):
                 f"module: there are several loaders, but {step} does not take the number of the loader. Define it as "
                 f"{step}(self, batch, batch_idx, dataloader_idx=0)."
             )
-        self.step = method if _takes_index(step, method) else partial(_without_index, method)
+        return method if _takes_index(step, method) else partial(_without_index, method)
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
         """Call the step."""

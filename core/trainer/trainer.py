@@ -34,6 +34,7 @@ from core.trainer.checks import (
     check_predicts,
     check_weights_only,
 )
+from core.trainer.compilation import check_compile
 from core.trainer.datamodule import DataModule
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.facts import TrainerFacts
@@ -140,6 +141,8 @@ class Trainer(TrainerSettings, TrainerFacts):
             for one of them is an error, as are ``fast_dev_run``, ``detect_anomaly`` and ``profiler``.
         plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
             the argument of its kind.
+        compile: Whether :func:`torch.compile` compiles the module's steps; or its arguments, in a dict. What it took is
+            logged. ``None`` for ``False``.
         sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train, so that
             the result is that of one process with the joined batch. With one process it changes nothing.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
@@ -193,6 +196,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         detect_anomaly: bool = False,
         barebones: bool = False,
         plugins: Any = None,
+        compile: bool | dict[str, Any] | None = None,  # noqa: A002  # the name is torch's
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | os.PathLike[str] | None = None,
@@ -240,6 +244,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             use_distributed_sampler=use_distributed_sampler,
             detect_anomaly=detect_anomaly,
             sync_batchnorm=sync_batchnorm,
+            compile=compile,
             reload_dataloaders_every_n_epochs=reload_dataloaders_every_n_epochs,
             default_root_dir=default_root_dir,
         ).reduced()
@@ -447,6 +452,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
             # Raises here what would otherwise be raised in started processes.
             self._ckpt_path = find_checkpoint(ckpt_path, self)
+        check_compile(module, self.settings, self.strategy, self.plan)
         check_batch_hooks(self.strategy, module, source.datamodule)
         attach_callbacks(self.callbacks, module)
         self._module, self._interrupted = weakref.ref(module), False
@@ -478,9 +484,11 @@ class Trainer(TrainerSettings, TrainerFacts):
             self._run.settings = settings
 
     def _check_clipping(self, settings: Settings) -> None:
-        """Refuse an algorithm that the strategy does not have, before processes start."""
+        """Refuse what the strategy cannot do, before processes start."""
         if settings.gradient_clip_val is not None:
             self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
+        if settings.compile:
+            self.strategy.check_compile(f"compile={settings.compile!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = ("_run", "_fit_loop", "_finished", "_evaluation", "_module")

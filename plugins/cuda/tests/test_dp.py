@@ -159,6 +159,12 @@ def test_batch_norm_over_the_parts_is_refused() -> None:
         Trainer(accelerator="acme", strategy="dp", devices=2, sync_batchnorm=True)
 
 
+def test_compile_is_refused() -> None:
+    """The copies of the module would not be compiled."""
+    with pytest.raises(ConfigurationError, match=r"compile=True: strategy 'dp' copies the module.*use strategy='ddp'"):
+        Trainer(accelerator="acme", strategy="dp", devices=2, compile=True)
+
+
 class Skipping(Classifier):
     """Skips every batch, or one part of it."""
 

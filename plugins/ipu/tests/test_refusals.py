@@ -25,10 +25,11 @@ from .problem import OPTIONS, Classifier, loader
         ({"devices": 5}, "devices=5 .*available: devices 0 to 3"),
         ({"devices": [1, 3]}, "poptorch itself chooses"),
         ({"devices": 3, "strategy": IPUStrategy(ipus_per_replica=2)}, "ipus_per_replica=2"),
+        ({"devices": 1, "compile": True}, "compile=True: strategy 'ipu' compiles whole training steps itself"),
         ({"devices": 2, "sync_batchnorm": True}, "sync_batchnorm=True: poptorch"),
         ({"accelerator": "cpu", "strategy": "ipu"}, "does not support accelerator 'cpu'"),
     ],
-    ids=["64", "bf16", "mixed", "nodes", "ddp", "too many", "others", "replicas", "batch norm", "cpu"],
+    ids=["64", "bf16", "mixed", "nodes", "ddp", "too many", "others", "replicas", "compile", "batch norm", "cpu"],
 )
 def test_arguments(arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Trainer is not even made."""

@@ -204,6 +204,19 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         self._model = EngineModule(module, start, micro_batch_size(self.config, self.world_size))
         return self._model
 
+    def check_compile(self, argument: str) -> None:
+        """As in the base class; refused by stage 3, whose hooks of parameters DeepSpeed's own code cannot trace.
+
+        Raises:
+            ConfigurationError: The stage is 3.
+        """
+        if self.stage == 3:
+            raise ConfigurationError(
+                f"{argument}: DeepSpeed gathers the parameters of stage=3 in hooks that torch.compile cannot trace. "
+                "Leave it out, or use stage=2."
+            )
+        super().check_compile(argument)
+
     def inference_module(self, module: nn.Module) -> nn.Module:
         """The wrapped module; sharded parameters are gathered while it runs."""
         if not isinstance(module, EngineModule):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +29,7 @@ class _OnGaudi(Strategy):
     """
 
     accelerators: ClassVar[tuple[str, ...] | None] = ("hpu",)
+    compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({"backend": "hpu_backend"})
     accelerator: HPUAccelerator
 
     def connect(self, **parts: Any) -> None:

@@ -46,6 +46,19 @@ class SplitsBatches(Strategy):
         """Return the part of :meth:`setup_module`'s result that splits the batches."""
         return module
 
+    def check_compile(self, argument: str) -> None:
+        """As in the base class; refused with several devices, whose copies of the module are made in each step.
+
+        Raises:
+            ConfigurationError: There are several devices.
+        """
+        if len(self.parallel_devices) > 1:
+            raise ConfigurationError(
+                f"{argument}: strategy {self.name!r} copies the module to its devices in each step, without what was "
+                f"compiled. Leave it out, or use strategy={self.instead!r}."
+            )
+        super().check_compile(argument)
+
     def check_sync_batch_norm(self) -> None:
         """As in the base class; refused with several devices, where each normalizes its part of the batch.
 

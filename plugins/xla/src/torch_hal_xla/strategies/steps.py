@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import nn
@@ -26,6 +27,7 @@ class MarksSteps(Strategy):
 
     accelerators: ClassVar[tuple[str, ...] | None] = ("xla",)
     distributed_type: ClassVar[str | None] = "XLA"
+    compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({"backend": "openxla"})
 
     def setup_environment(self) -> None:
         """As in the base class.

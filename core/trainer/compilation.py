@@ -1,0 +1,117 @@
+"""Compiling a Module's steps with :func:`torch.compile`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from core.errors import ConfigurationError
+from core.plan import Plan
+from core.strategies.base import Strategy
+from core.trainer.module import Module
+from core.trainer.settings import Settings
+from core.trainer.steps import StepModule
+
+__all__ = ["CompiledSteps", "check_compile", "compiled_steps"]
+
+_logger = logging.getLogger(__name__)
+
+OPAQUE = ("log", "log_dict", "print", "all_gather")
+"""Methods of a Module that Python runs within a compiled step: they act on the Trainer."""
+
+
+def check_compile(module: Module, settings: Settings, strategy: Strategy, plan: Plan) -> None:
+    """Refuse to compile what cannot be compiled.
+
+    Raises:
+        ConfigurationError: The strategy cannot run compiled steps, the module optimizes manually, or a compiled module
+            would have to be sent to another process.
+    """
+    given = module._given_compiler
+    if not settings.compile and given is None:
+        return
+    what = f"compile={settings.compile!r}" if settings.compile else "module=torch.compile(...)"
+    strategy.check_compile(what)
+    if settings.compile and given is not None:
+        raise ConfigurationError(f"{what}: the module is already compiled by torch.compile. Leave out one of the two.")
+    if not module.automatic_optimization:
+        raise ConfigurationError(
+            f"{what}: {type(module).__name__} has automatic_optimization=False, so its training step also runs "
+            "backward and the optimizers. Leave it out, and compile the networks: self.network.compile()."
+        )
+    if given is not None and plan.runs_function:
+        raise ConfigurationError(
+            f"{what}: strategy {strategy.name!r} sends the module to other processes, and what torch.compile returns "
+            "cannot be sent. Pass the module itself, and set Trainer(compile=True) or compile=its options."
+        )
+
+
+class CompiledSteps:
+    """The forward pass of a StepModule, compiled; and how long its calls took.
+
+    Args:
+        step_module: What is compiled.
+        compile_function: Compiles a function.
+    """
+
+    def __init__(self, step_module: StepModule, compile_function: Callable[[Any], Any]) -> None:
+        self._step_module = step_module
+        self._call = compile_function(step_module._call_impl)
+        self.times: dict[str, tuple[int, float, float]] = {}
+        """By step: the number of calls, and the seconds of the first and of the fastest one."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step, and measure it."""
+        start = time.perf_counter()
+        output = self._call(*args, **kwargs)
+        taken = time.perf_counter() - start
+        calls, first, fastest = self.times.get(self._step_module.name, (0, taken, math.inf))
+        self.times[self._step_module.name] = calls + 1, first, min(taken, fastest)
+        return output
+
+    def report(self) -> None:
+        """Log how long compiling took, and what a call takes since."""
+        for name, (calls, first, fastest) in self.times.items():
+            _logger.info(
+                "compile: %s took %.1f s to compile at its first call; the fastest of its %d calls took %.3f ms",
+                name,
+                first,
+                calls,
+                fastest * 1e3,
+            )
+
+
+@contextmanager
+def compiled_steps(module: Module, settings: Settings, strategy: Strategy) -> Iterator[None]:
+    """A context in which the steps of ``module`` are compiled if that was asked for.
+
+    The module's parameters and buffers keep their names, since only the call of its StepModule is replaced.
+    """
+    compiler = module._given_compiler
+    if settings.compile:
+        own = settings.compile if isinstance(settings.compile, Mapping) else {}
+        compiler = partial(torch.compile, **{**strategy.compile_options, **own})
+    if compiler is None:
+        yield
+        return
+    step_module = StepModule.of(module)
+    compiled = CompiledSteps(step_module, compiler)
+    own_call, step_module._compiled_call_impl = step_module._compiled_call_impl, compiled
+    opaque = [name for name in OPAQUE if name not in vars(module)]
+    for name in opaque:
+        vars(module)[name] = torch.compiler.disable(getattr(module, name))  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        step_module._compiled_call_impl = own_call
+        for name in opaque:
+            del vars(module)[name]
+        if strategy.is_global_zero:
+            compiled.report()

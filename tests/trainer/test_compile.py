@@ -1,0 +1,161 @@
+"""Trainer(compile=...), and modules that torch.compile has returned."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from core import Trainer
+from core.errors import ConfigurationError, CoreError
+from core.strategies import SingleDeviceStrategy
+
+from .regression import Regression, assert_same, loader, network, quiet
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler raises warnings, and catches them
+
+EAGER: dict[str, Any] = {"backend": "eager"}
+"""Traced, and run as it is: compiling to machine code takes minutes."""
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """Nothing that another test has compiled."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class Logging(Regression):
+    """Logs in each step, and notes whether torch's compiler traces it."""
+
+    traced = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if torch.compiler.is_compiling():
+            self.traced = True
+        loss = self.loss(batch)
+        self.log("loss", loss, on_epoch=True)
+        return {"loss": loss * 2}
+
+
+def both(module: Any) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    module.network = network()
+    return module, copy.deepcopy(module)
+
+
+def train(module: Any, **settings: Any) -> Trainer:
+    torch.manual_seed(1)
+    trainer = quiet(max_epochs=2, **settings)
+    trainer.fit(module, loader(), loader())
+    return trainer
+
+
+def test_compiled_steps_are_the_module_s(caplog: pytest.LogCaptureFixture) -> None:
+    """Same parameters and logged values as without, names as they were, and what it took is logged."""
+    plain, compiled = both(Logging())
+    expected = train(plain)
+    with caplog.at_level(logging.INFO, "core.trainer.compilation"):
+        trainer = train(compiled, compile=EAGER)
+    assert compiled.traced
+    assert_same(plain, compiled)
+    assert trainer.callback_metrics == expected.callback_metrics
+    assert {"training_step", "validation_step"} <= {record.getMessage().split()[1] for record in caplog.records}
+    assert "log" not in vars(compiled)
+    assert compiled._step_modules[0]._compiled_call_impl is None
+
+
+def test_nothing_is_compiled_again() -> None:
+    """In later epochs, and in later runs of the same module."""
+    module = both(Logging())[0]
+    train(module, compile=EAGER)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        train(module, compile=EAGER)
+
+
+def test_a_compiled_module() -> None:
+    """What torch.compile returns is trained as compiled, its original in place; the original alone is not compiled."""
+    plain, original = both(Logging())
+    train(plain)
+    train(torch.compile(original, **EAGER))
+    assert original.traced
+    assert_same(plain, original)
+    original.traced = False
+    torch.compiler.reset()
+    train(original)
+    assert not original.traced
+
+
+class Plain(nn.Module):
+    """No Module of core's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network: Any = None
+        self.traced = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if torch.compiler.is_compiling():
+            self.traced = True
+        return nn.functional.mse_loss(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.network(batch[0])
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_plain_modules(given: bool) -> None:
+    """They can be compiled in both ways too."""
+    plain, compiled = both(Plain())
+    train(plain)
+    if given:
+        train(torch.compile(compiled, **EAGER))
+    else:
+        train(compiled, compile=EAGER)
+    assert compiled.traced
+    assert_same(plain, compiled)
+
+
+class Manual(Regression):
+    automatic_optimization = False
+
+
+@pytest.mark.parametrize(
+    ("settings", "module", "message"),
+    [
+        ({"compile": {"backnd": "eager"}}, Regression, r"compile has no argument 'backnd'\. Did you mean 'backend'"),
+        ({"compile": "max-autotune"}, Regression, r"compile='max-autotune': must be True, False, None, or a dict"),
+        ({"compile": True}, Manual, r"compile=True: Manual has automatic_optimization=False.*self\.network\.compile"),
+        ({}, lambda: torch.compile(Manual()), r"module=torch\.compile\(\.\.\.\): Manual has automatic_opt"),
+        ({"compile": True}, lambda: torch.compile(Regression()), "already compiled"),
+        ({"strategy": "ddp_spawn"}, lambda: torch.compile(Regression()), r"sends the module.*Trainer\(compile=True\)"),
+    ],
+    ids=["argument", "type", "manual", "given manual", "twice", "spawn"],
+)
+def test_what_cannot_be_compiled(settings: dict[str, Any], module: Any, message: str) -> None:
+    """It is refused before anything runs."""
+    with pytest.raises(CoreError, match=message):
+        quiet(devices=2 if "strategy" in settings else 1, **settings).fit(module(), loader())
+
+
+def test_a_strategy_that_cannot() -> None:
+    """It is refused by name when the Trainer is made, and when a compiled module comes."""
+
+    class Whole(SingleDeviceStrategy):
+        name = "whole"
+        supports_custom_loop = False
+
+    with pytest.raises(ConfigurationError, match="compile=True: strategy 'whole' compiles whole training steps itself"):
+        quiet(strategy=Whole(), compile=True)
+    compiled: Any = torch.compile(Regression())
+    with pytest.raises(ConfigurationError, match="'whole' compiles whole"):
+        quiet(strategy=Whole()).fit(compiled, loader())
