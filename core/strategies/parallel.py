@@ -378,14 +378,27 @@ class ProcessGroupStrategy(ParallelStrategy):
     def init_dist_connection(self) -> None:
         """Join the process group of the run. A documented extension point for subclasses that connect in another way.
 
+        A default process group that this process is already in is used, if it fits, and not destroyed.
+
         Raises:
+            ConfigurationError: There is a default process group that does not fit the Plan.
             LaunchError: Other processes did not join in time.
             BackendError: ``torch.distributed`` cannot form a group with the Plan's backend.
         """
-        if self._store is None:
-            self._store = self._open_store(self.cluster_environment)
         backend = self.plan.process_group_backend
         assert backend is not None  # uses_process_group is True
+        if process_group.has_foreign_group():
+            self._group = process_group.adopt(
+                self.cluster_environment.main_address,
+                backend=backend,
+                rank=self.global_rank,
+                world_size=self.world_size,
+                timeout=self.timeout,
+                device=self.root_device,
+            )
+            return
+        if self._store is None:
+            self._store = self._open_store(self.cluster_environment)
         self._group = process_group.join(
             self._store,
             backend=backend,

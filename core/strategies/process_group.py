@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     from torch.distributed import TCPStore
 
-__all__ = ["JoinedGroup", "connect_store", "host_store", "join", "while_alive"]
+__all__ = ["JoinedGroup", "adopt", "connect_store", "has_foreign_group", "host_store", "join", "while_alive"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LEAVE_TIME = timedelta(seconds=30)
@@ -147,8 +147,8 @@ def join(
         check: Called while waiting for other processes; raises an exception if one of them has failed.
 
     Raises:
-        ConfigurationError: There is a default process group that torch-hal has not made, or one of a live run that
-            differs in backend, ranks, timeout or device.
+        ConfigurationError: There is a default process group of a live run that differs in backend, ranks, timeout or
+            device.
         LaunchError: Some ranks did not join within ``timeout``, or the store was lost.
         BackendError: ``torch.distributed`` cannot form a group with that backend.
     """
@@ -159,8 +159,8 @@ def join(
         "timeout": timeout,
         "device": device,
     }
-    if dist.is_initialized():
-        return _share(facts)
+    if dist.is_initialized() and _Group.current is not None:
+        return _share(_Group.current, facts)
     _refuse_unknown(backend)
     try:
         run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
@@ -183,6 +183,62 @@ def join(
     if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
         sys.excepthook = hook  # an earlier group's: another one would put a second "[rank0]: " before each line
     return JoinedGroup(_Group(run, facts, check))
+
+
+def has_foreign_group() -> bool:
+    """Whether this process has a default process group that torch-hal did not make, for :func:`adopt`."""
+    return dist.is_initialized() and (_Group.current is None or _Group.current.is_foreign)
+
+
+def adopt(
+    host: str, *, backend: str, rank: int, world_size: int, timeout: timedelta = DEFAULT_TIMEOUT, device: torch.device
+) -> JoinedGroup:
+    """Use the default process group that something else has made, such as the program that started this process.
+
+    Collectives go through it. Whoever made it sets its time limit and destroys it. Every rank must call this.
+
+    Args:
+        host: The address of rank 0's machine. Rank 0 serves a store there, on a free port.
+        backend: The planned ``torch.distributed`` backend.
+        rank: This process's planned rank.
+        world_size: The planned number of processes.
+        timeout: The planned time limit.
+        device: The device whose tensors are communicated.
+
+    Raises:
+        ConfigurationError: The group differs in backend, rank or world size, or ``timeout`` was set, which it ignores.
+        LaunchError: The store cannot be served or reached.
+    """
+    found = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    found["process_group_backend"] = _backend_for(dist.get_backend_config(), device)
+    planned = {"rank": rank, "world_size": world_size, "process_group_backend": _backend_for(backend, device)}
+    for name, value in planned.items():
+        if found[name] != value:
+            raise ConfigurationError(
+                f"this process already has a default process group with {name}={found[name]!r}, but the run is planned "
+                f"with {name}={value!r}. Use a run that fits the group (see 'torch-hal explain'), or call "
+                "torch.distributed.destroy_process_group() first."
+            )
+    if timeout != DEFAULT_TIMEOUT:
+        raise ConfigurationError(
+            f"timeout={timeout}: this process already has a default process group, whose time limit holds. Pass "
+            "timeout to torch.distributed.init_process_group instead."
+        )
+    facts: dict[str, Any] = {**planned, "device": device}
+    if _Group.current is not None:
+        return _share(_Group.current, facts)
+    served = host_store(host, timeout=timeout) if rank == 0 else None
+    port = [served.port if served is not None else 0]
+    dist.broadcast_object_list(port, 0)
+    store = served if served is not None else connect_store(host, port[0], timeout=timeout)
+    logger.info("using the process group of %s processes that this process is already in", world_size)
+    return JoinedGroup(_Group(store, {**facts, "timeout": timeout}, None, is_foreign=True))
+
+
+def _backend_for(backend: str, device: torch.device) -> str | None:
+    """The part of ``backend`` that is used for ``device``: ``"gloo"`` of ``"cpu:gloo,acme:accl"`` for the CPU."""
+    parts = [part.rpartition(":") for part in backend.lower().split(",")]
+    return next((name for kind, _, name in parts if kind in ("", device.type)), None)
 
 
 class JoinedGroup:
@@ -253,8 +309,10 @@ class _Group:
 
     current: _Group | None = None
 
-    def __init__(self, store: Store, facts: dict[str, Any], check: Callable[[], None] | None) -> None:
-        self._store, self.facts, self._check = store, facts, check
+    def __init__(
+        self, store: Store, facts: dict[str, Any], check: Callable[[], None] | None, *, is_foreign: bool = False
+    ) -> None:
+        self._store, self.facts, self._check, self.is_foreign = store, facts, check, is_foreign
         self._rank: int = facts["rank"]
         self._world_size: int = facts["world_size"]
         self._process = os.getpid()
@@ -277,7 +335,9 @@ class _Group:
             for release in self.releases:
                 release()
             self.releases.clear()
-            if all_left:
+            if self.is_foreign:
+                pass  # whoever made it destroys it
+            elif all_left:
                 _destroy()
             else:
                 _abandon(exiting)
@@ -329,13 +389,7 @@ def while_alive(holder: T, release: Callable[[T], object]) -> Callable[[], None]
     return release_it
 
 
-def _share(facts: dict[str, Any]) -> JoinedGroup:
-    group = _Group.current
-    if group is None:
-        raise ConfigurationError(
-            "this process already has a default process group, which torch-hal did not make. Call "
-            "torch.distributed.destroy_process_group() first."
-        )
+def _share(group: _Group, facts: dict[str, Any]) -> JoinedGroup:
     for name, value in facts.items():
         if value != group.facts[name]:
             raise ConfigurationError(

@@ -26,7 +26,7 @@ from core.errors import BackendError, ConfigurationError, LaunchError, WrongType
 from core.strategies import DDPStrategy, patience
 from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
-from core.strategies.process_group import JoinedGroup, connect_store, host_store, join
+from core.strategies.process_group import JoinedGroup, adopt, connect_store, host_store, join
 
 LOOPBACK = "127.0.0.1"
 
@@ -173,12 +173,14 @@ def test_runs_that_are_live_at_a_time_share_one_group() -> None:
     join_alone().leave()
 
 
-def test_a_group_that_the_user_made_is_not_shared() -> None:
-    """The error says what to do first."""
+def test_a_group_that_the_user_made_must_fit() -> None:
+    """One of another size is refused; the error says what to do."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
-        with pytest.raises(ConfigurationError, match=r"did not make.*destroy_process_group\(\)"):
-            join(host_store(LOOPBACK), backend="gloo", rank=0, world_size=1)
+        with pytest.raises(ConfigurationError, match=r"world_size=1.*world_size=2.*destroy_process_group\(\)"):
+            adopt(LOOPBACK, backend="gloo", rank=0, world_size=2, device=torch.device("cpu"))
+        adopt(LOOPBACK, backend="cpu:gloo", rank=0, world_size=1, device=torch.device("cpu")).leave()
+        assert dist.is_initialized()
     finally:
         dist.destroy_process_group()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 from torch_hal_bagua.algorithms import ALGORITHMS
+from torch_hal_bagua.communication import Layout
 
 from core import Runtime
 from core.errors import ConfigurationError, CoreError, WrongTypeError
@@ -167,3 +169,23 @@ def test_qadam_refuses_a_second_averaging() -> None:
         backward()
         with pytest.raises(RuntimeError, match="backward was called twice"):
             backward()
+
+
+@pytest.mark.parametrize(
+    ("name", "hierarchical", "layout", "warns"),
+    [
+        ("bytegrad", True, Layout(rank=0, world_size=2, local_world_size=2), True),
+        ("qadam", True, Layout(rank=0, world_size=3, local_world_size=3), True),
+        ("bytegrad", True, Layout(rank=1, world_size=2, local_world_size=2), False),
+        ("bytegrad", True, Layout(rank=0, world_size=4, local_world_size=2), False),
+        ("bytegrad", False, Layout(rank=0, world_size=2, local_world_size=2), False),
+        ("decentralized", True, Layout(rank=0, world_size=2, local_world_size=2), False),
+    ],
+)
+def test_a_run_that_compresses_nothing_says_so(
+    name: str, hierarchical: bool, layout: Layout, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, in process 0: on one machine the hierarchical form averages in full precision."""
+    algorithm = ALGORITHMS[name](hierarchical=hierarchical)
+    algorithm.connect(SimpleNamespace(layout=layout))
+    assert ("hierarchical=False" in caplog.text) == warns

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
@@ -276,3 +277,52 @@ def test_a_step_starts_no_program(stage: int, monkeypatch: pytest.MonkeyPatch) -
         optimizer.step()
     assert not started
     assert "LOCAL_SIZE" not in os.environ
+
+
+class Feed(nn.Module):
+    """Two layers, the second of which needs the first one's result in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return x + scale * self.layers(x)
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [2, 3])
+def test_recomputed_activations_train_as_plain_torch(stage: int) -> None:
+    """Three steps of a model whose parts recompute their forward pass end where the plain model does."""
+
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), Feed(), Feed(), nn.Linear(8, 1))
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], object]) -> list[float]:
+        losses = []
+        for step in range(3):
+            loss = model(torch.ones(3, 4) + step).square().mean()
+            backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    plain = model()
+    expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), lambda loss: loss.backward())
+    strategy = DeepSpeedStrategy(stage=stage, activation_checkpointing=[Feed], config=WHOLE)
+    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+        own = model()
+        prepared_model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
+        assert train(prepared_model, optimizer, runtime.backward) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.deepspeed
+def test_options_of_recomputing_are_refused_under_stage_3() -> None:
+    """There torch's function recomputes, which has none of them."""
+    config = {"activation_checkpointing": {"cpu_checkpointing": True}}
+    strategy = DeepSpeedStrategy(stage=3, activation_checkpointing=[Feed], config=config)
+    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+        with pytest.raises(CoreError, match="'cpu_checkpointing'.*stage=3"):
+            runtime.prepare(Feed())

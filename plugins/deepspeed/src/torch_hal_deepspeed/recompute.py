@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint as checkpoint_by_torch
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from torch_hal_deepspeed.config import Config
@@ -32,13 +34,15 @@ def check_parts(parts: object) -> None:
 
 
 def recompute(module: nn.Module, parts: Parts, config: Config) -> None:
-    """Let these parts of ``module`` recompute their forward pass, with DeepSpeed's function.
+    """Let these parts of ``module`` recompute their forward pass.
+
+    Under stage 3 torch's function does it: DeepSpeed's own frees sharded parameters before the recomputed part has used
+    them (0.19.8). It has none of the options of ``config["activation_checkpointing"]``.
 
     Raises:
-        ConfigurationError: A class has no instance in ``module``.
+        ConfigurationError: A class has no instance in ``module``, or the config has options under stage 3.
     """
-    checkpointing = part("runtime.activation_checkpointing.checkpointing")
-    checkpointing.configure(None, deepspeed_config=config)
+    checkpoint = _checkpoint_function(config)
     for wanted in parts:
         found = [item for item in module.modules() if _is_a(item, wanted)]
         if not found:
@@ -50,7 +54,21 @@ def recompute(module: nn.Module, parts: Parts, config: Config) -> None:
         for item in found:
             if not hasattr(item, _MARK):
                 setattr(item, _MARK, True)
-                item.forward = _recomputed(checkpointing.non_reentrant_checkpoint, item.forward)
+                item.forward = _recomputed(checkpoint, item.forward)
+
+
+def _checkpoint_function(config: Config) -> Callable[..., Any]:
+    if config["zero_optimization"]["stage"] == 3:
+        if options := {name for name, value in config.get("activation_checkpointing", {}).items() if value}:
+            raise ConfigurationError(
+                f"config['activation_checkpointing'] sets {quoted(sorted(options))}, which stage=3 does not support. "
+                "Remove them, or set stage=2 or less."
+            )
+        return partial(checkpoint_by_torch, use_reentrant=False)
+    checkpointing = part("runtime.activation_checkpointing.checkpointing")
+    checkpointing.configure(None, deepspeed_config=config)
+    function: Callable[..., Any] = checkpointing.non_reentrant_checkpoint
+    return function
 
 
 def _is_a(module: nn.Module, wanted: type[nn.Module] | str) -> bool:

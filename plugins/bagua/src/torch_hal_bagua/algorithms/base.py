@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,6 +18,8 @@ from torch_hal_bagua.communication import Communicator, Layout
 from torch_hal_bagua.threads import CommunicationThreads
 
 __all__ = ["UNSCALED_PRECISIONS", "Algorithm", "Connection", "GradientBucket", "Replica", "WeightAlgorithm"]
+
+logger = logging.getLogger(__name__)
 
 UNSCALED_PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "16-true")
 """The precisions of algorithms that do not average every gradient: with loss scaling, each process would skip different
@@ -107,6 +110,8 @@ class Algorithm(ABC):
     """The number of buckets in flight: one communicates while another is computed."""
     hierarchical: bool = False
     """Whether it runs between one process of each machine."""
+    compresses: ClassVar[bool] = False
+    """Whether it sends 8 bits for each number."""
 
     _connection: Connection | None = None
 
@@ -129,8 +134,15 @@ class Algorithm(ABC):
         del layout
 
     def connect(self, connection: Connection) -> None:
-        """Connect to a run."""
+        """Connect to a run; say so if nothing in it is compressed."""
         self._connection = connection
+        layout = connection.layout
+        if self.compresses and self.hierarchical and layout.num_nodes == 1 < layout.world_size and layout.rank == 0:
+            logger.warning(
+                "%s with hierarchical=True compresses between machines only, and this run has one machine: it averages "
+                "in full precision. Set hierarchical=False to compress between processes.",
+                self.name,
+            )
 
     @property
     def connection(self) -> Connection:

@@ -26,6 +26,7 @@ class ByteGrad(Algorithm):
     """
 
     name = "bytegrad"
+    compresses = True
 
     def __init__(self, hierarchical: bool = True, average: bool = True) -> None:
         self.hierarchical = boolean("hierarchical", hierarchical)

@@ -30,6 +30,7 @@ class LowPrecisionDecentralized(WeightAlgorithm):
     """
 
     name = "low_precision_decentralized"
+    compresses = True
     threads = 1  # its messages already use the links all the time, and two at once would share them
 
     def __init__(self, hierarchical: bool = True, communication_interval: int = 1) -> None:

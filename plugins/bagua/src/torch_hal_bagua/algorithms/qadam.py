@@ -30,6 +30,7 @@ class QAdam(Algorithm):
     """
 
     name = "qadam"
+    compresses = True
     precisions = tuple(name for name in UNSCALED_PRECISIONS if name != "16-true")
     """The momentum contains gradients of several steps, whose losses may have had different scales; and squares of
     gradients underflow in float16."""
