@@ -323,6 +323,8 @@ def test_options_of_recomputing_are_refused_under_stage_3() -> None:
     """There torch's function recomputes, which has none of them."""
     config = {"activation_checkpointing": {"cpu_checkpointing": True}}
     strategy = DeepSpeedStrategy(stage=3, activation_checkpointing=[Feed], config=config)
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
-        with pytest.raises(CoreError, match="'cpu_checkpointing'.*stage=3"):
-            runtime.prepare(Feed())
+    with (
+        core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime,
+        pytest.raises(CoreError, match=r"'cpu_checkpointing'.*stage=3"),
+    ):
+        runtime.prepare(Feed())
