@@ -209,7 +209,7 @@ def adopt(
         ConfigurationError: The group differs in backend, rank or world size, or ``timeout`` was set, which it ignores.
         LaunchError: The store cannot be served or reached.
     """
-    found = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    found: dict[str, Any] = {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     found["process_group_backend"] = _backend_for(dist.get_backend_config(), device)
     planned = {"rank": rank, "world_size": world_size, "process_group_backend": _backend_for(backend, device)}
     for name, value in planned.items():

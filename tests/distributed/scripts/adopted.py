@@ -59,7 +59,7 @@ def main() -> None:
     inputs = torch.arange(7.0)[:, None] / 7
     data = torch.utils.data.TensorDataset(inputs, 2 * inputs + 1)
     module = Regression()
-    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    options: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     trainer = Trainer(strategy="ddp", accelerator="cpu", devices=world_size, max_epochs=2, **options)
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=1))
     said["weights"] = [parameter.detach().flatten().tolist() for parameter in module.parameters()]
