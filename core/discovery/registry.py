@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.discovery.activation import Activation, activate
+from core.discovery.known import known_names, providers
 from core.discovery.loading import import_target, load, target_name
-from core.discovery.scan import Row
+from core.discovery.scan import Row, normalized
 from core.discovery.states import Survey, survey
 from core.errors import BackendError, UnknownNameError, nearest, quoted, shortened
 from core.kinds import KINDS
@@ -227,16 +228,40 @@ class Registry:
     def _unknown(self, kind: str, name: str, subject: str) -> UnknownNameError:
         names = self.names(kind)
         aliases = sorted({alias for row in self.rows(kind) for alias in row.aliases or ()})
-        text = f"{subject}: no installed or registered {kind} has this name. Valid: {quoted(names, near=name)}"
-        text += f", or an alias: {quoted(aliases, near=name)}." if aliases else "."
+        valid = quoted(names, near=name) + (f", or an alias: {quoted(aliases, near=name)}" if aliases else "")
         broken = sorted({row.origin for row in self.failures(kind)})
         if broken:
-            text += f" Not searched for aliases, because broken: {quoted(broken, near=name)}."
-        remedy = nearest(name, [*names, *aliases])
-        return UnknownNameError(text + (remedy or " If a plugin provides it, run: pip install torch-hal-PLUGIN"))
+            valid += f". Not searched for aliases, because broken: {quoted(broken, near=name)}"
+        if provided := self._provided(kind, name):
+            return UnknownNameError(f"{subject}: {provided} Valid without it: {valid}.")
+        text = f"{subject}: no installed or registered {kind} has this name. Valid: {valid}."
+        if remedy := nearest(name, [*names, *aliases]):
+            return UnknownNameError(text + remedy)
+        if remedy := nearest(name, others := known_names(kind)):
+            return UnknownNameError(text + remedy + _installing(kind, [each for each in others if repr(each) in remedy]))
+        return UnknownNameError(text + " If a plugin provides it, run: pip install torch-hal-PLUGIN")
+
+    def _provided(self, kind: str, name: str) -> str:
+        """What keeps known distributions from providing ``name``; empty if none is known."""
+        absent: list[str] = []
+        for distribution in providers(kind, name):
+            rows = [row for row in self._rows if normalized(row.distribution) == distribution and row.kind == kind]
+            if not rows:
+                absent.append(distribution)
+            elif unusable := next((row for row in rows if row.state != "installed"), None):
+                return f"{unusable.origin}, which provides it, is {unusable.state}: {unusable.reason}."
+        if not absent:
+            return ""
+        return f"the plugin is not installed. Run: {' or '.join(f'pip install {each}' for each in absent)}."
 
 
 def _registered_row(spec: BackendSpec) -> Row:
     row = Row(kind=spec.kind, name=spec.name, distribution=THIS_PROCESS, module=target_name(spec.target))
     row.aliases = spec.aliases
     return row
+
+
+def _installing(kind: str, names: Sequence[str]) -> str:
+    """How to install the plugins that provide ``names``."""
+    lines = [f"{name!r}: pip install {' or '.join(providers(kind, name))}" for name in names]
+    return f" Not installed: {'; '.join(lines)}." if lines else ""
