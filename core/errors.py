@@ -86,9 +86,15 @@ def quoted(names: Iterable[str], near: str | None = None) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """`` Did you mean 'cpu'?`` with the valid names most similar to ``name``; empty if none is similar."""
+def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
+    """`` Did you mean 'cpu'?`` with the valid names most similar to ``name``; empty if none is similar.
+
+    Args:
+        name: What the user wrote.
+        valid: The valid names.
+        cutoff: How similar a name must be, from 0 to 1.
+    """
     import difflib
 
-    close = difflib.get_close_matches(name, list(valid), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(valid), n=3, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import core
+from core.variables import INTERNAL, VARIABLES
 
 CORE = Path(core.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -175,6 +176,13 @@ def test_environment_variables_are_read_at_the_edge() -> None:
     """Only the files named above touch the process's environment variables, and each of them does."""
     touching = {file.relative_to(CORE).as_posix() for file in FILES if environment_lines(file.read_text("utf-8"))}
     assert touching == set(READS_THE_ENVIRONMENT)
+
+
+def test_every_variable_is_in_the_table() -> None:
+    """Each variable that core or a plugin of this repository names is in the table, or it would be refused."""
+    sources = [*FILES, *(ROOT / "plugins").glob("*/src/**/*.py")]
+    found = {name for file in sources for name in re.findall(r"\bCORE_[A-Z_]+\b", file.read_text("utf-8"))}
+    assert {name for name in found if not name.endswith("_")} <= {*VARIABLES, *INTERNAL, "CORE_PORT"}
 
 
 # -- public names and sizes ----------------------------------------------------------------------------------------

@@ -238,7 +238,9 @@ class Registry:
         if remedy := nearest(name, [*names, *aliases]):
             return UnknownNameError(text + remedy)
         if remedy := nearest(name, others := known_names(kind)):
-            return UnknownNameError(text + remedy + _installing(kind, [each for each in others if repr(each) in remedy]))
+            return UnknownNameError(
+                text + remedy + _installing(kind, [each for each in others if repr(each) in remedy])
+            )
         return UnknownNameError(text + " If a plugin provides it, run: pip install torch-hal-PLUGIN")
 
     def _provided(self, kind: str, name: str) -> str:

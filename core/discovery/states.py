@@ -18,6 +18,7 @@ from __future__ import annotations
 from core.discovery.scan import CORE, Damage, Row, normalized, scan
 from core.discovery.versions import unmet
 from core.errors import ConfigurationError, nearest
+from core.variables import check_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,12 +82,13 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     """Scan, and set the state of each row.
 
     Args:
-        environ: The environment variables; ``CORE_PLUGINS`` is read.
+        environ: The environment variables; ``CORE_PLUGINS`` is read, and misspelt ones are refused.
         path: The folders to search; by default ``sys.path``.
 
     Raises:
-        ConfigurationError: ``CORE_PLUGINS`` is malformed.
+        ConfigurationError: ``CORE_PLUGINS`` is malformed, or a variable is misspelt.
     """
+    check_variables(environ)
     entries = [_Entry(entry.strip()) for entry in environ.get(VARIABLE, "").split(",") if entry.strip()]
     damaged: list[Damage] = []
     rows = scan(path, {LOGGERS: LOGGER}, damaged)

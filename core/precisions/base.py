@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.precisions.clipping import clip_gradients
+from core.precisions.loss import check_loss
 
 __all__ = ["Precision"]
 
@@ -68,7 +69,11 @@ class Precision:
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar."""
-        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        try:
+            loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        except (RuntimeError, AttributeError) as error:
+            check_loss(loss, error, *args, **kwargs)
+            raise
 
     def scale_loss(self, loss: Tensor) -> Tensor:
         """``loss`` as :meth:`backward` computes gradients of it, for a user who calls the tensor's own ``backward``."""

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
 from core.precisions.dtypes import half_dtype, widen
+from core.precisions.loss import check_tensor
 
 __all__ = ["MixedPrecision"]
 
@@ -101,6 +102,7 @@ class MixedPrecision(Precision):
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar; under 16-mixed they are scaled."""
+        check_tensor(loss)
         super().backward(self.scale_loss(loss), *args, **kwargs)
 
     def scale_loss(self, loss: Tensor) -> Tensor:

@@ -3,46 +3,89 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from numbers import Real
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.nested import leaves
 
-__all__ = ["check_leaves", "check_process", "suggest_arguments"]
+__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "suggest_arguments"]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def suggest_arguments(init: Callable[P, None], remedies: Mapping[str, str] | None = None) -> Callable[P, None]:
-    """Make the constructor ``init`` name the most similar argument if it gets an unknown one.
+def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None = None) -> Callable[P, T]:
+    """Make ``method`` name the most similar argument if it gets an unknown one.
 
     Args:
-        init: The constructor.
+        method: A constructor or a method without ``**`` arguments, which no loop calls in each step.
         remedies: For arguments that it does not have: what to do instead.
 
     Raises:
-        WrongTypeError: In the constructor, for an unknown argument.
+        WrongTypeError: In the method, for an unknown argument.
     """
-    names = list(inspect.signature(init).parameters)[1:]
-    owner = init.__qualname__.partition(".")[0]
+    names = [
+        name
+        for name, parameter in list(inspect.signature(method).parameters.items())[1:]
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    owner = method.__qualname__.removesuffix(".__init__")
     instead = remedies or {}
 
-    @wraps(init)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+    @wraps(method)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         for name in kwargs:
             if name not in names:
                 remedy = f" {instead[name]}" if name in instead else nearest(name, names)
                 suggestion = remedy or f" Arguments: {quoted(names)}."
                 raise WrongTypeError(f"{owner}: unknown argument {name!r}.{suggestion}")
-        init(*args, **kwargs)
+        return method(*args, **kwargs)
 
     return checked
+
+
+def check_objects(call: str, objects: Sequence[Any]) -> None:
+    """Refuse classes of what is prepared: they would be returned as they are.
+
+    Raises:
+        WrongTypeError: There is one.
+    """
+    for given in objects:
+        if isinstance(given, type) and issubclass(given, nn.Module | Optimizer | LRScheduler | DataLoader):
+            raise WrongTypeError(
+                f"{call}: got the class {given.__name__}, not an object of it. Create one: {given.__name__}(...)."
+            )
+
+
+def check_holds(module: Any, optimizers: Iterable[Optimizer], subject: str) -> None:
+    """Refuse an optimizer whose step would change nothing of what is trained.
+
+    Args:
+        module: The module that is trained, or its parameters.
+        optimizers: The optimizers.
+        subject: Where they come from, for the message.
+
+    Raises:
+        ConfigurationError: One holds no parameter of ``module``.
+    """
+    owned = {id(each) for each in (module.parameters() if isinstance(module, nn.Module) else module)}
+    for optimizer in optimizers:
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if owned and held and not any(id(parameter) in owned for parameter in held):
+            raise ConfigurationError(
+                f"{subject}: {type(optimizer).__name__} holds {len(held)} parameter(s), none of which is of the module "
+                "that is trained, so its step would not train it. Create it with that module's parameters: "
+                f"{type(optimizer).__name__}(model.parameters(), ...)."
+            )
 
 
 def check_leaves(call: str, name: str, data: Any, *, numbers: bool = False) -> None:

@@ -15,6 +15,7 @@ from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate, Window
+from core.runtime.arguments import check_holds, check_objects, suggest_arguments
 from core.runtime.data_facts import DataFacts
 from core.runtime.loaders import LoaderState
 from core.runtime.modules import PreparedModule, needs_forward_context
@@ -60,6 +61,7 @@ class Preparing(LoaderState, DataFacts):
         self._strategy.check_sync_batch_norm()
         self._sync_batchnorm = True
 
+    @suggest_arguments
     def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
         """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
 
@@ -85,7 +87,13 @@ class Preparing(LoaderState, DataFacts):
                 f"device_placement={device_placement!r}: has {len(places)} values for {len(objects)} objects. Give one "
                 "for each."
             )
+        check_objects("prepare", objects)
         self._live_strategy()
+        owned = [parameter for obj in objects if isinstance(obj, nn.Module) for parameter in obj.parameters()]
+        if owned:
+            for module in self._prepared.of("models"):
+                owned += module.parameters()
+            check_holds(owned, [obj for obj in objects if isinstance(obj, Optimizer)], "prepare")
         prepared: list[Any] = list(objects)
         for position, obj in enumerate(objects):
             if isinstance(obj, nn.Module):
@@ -101,6 +109,7 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
+    @suggest_arguments
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
@@ -117,6 +126,7 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared
 
+    @suggest_arguments
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
         """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
         del device_placement
@@ -126,6 +136,7 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared
 
+    @suggest_arguments
     def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
         """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
         self._live_strategy()

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
 from core.strategies.step import tensor_backward
@@ -27,9 +27,20 @@ class StepParts(Synchronization):
     """What :meth:`backward` divides losses by outside of :meth:`accumulate`."""
 
     def _bind_step(self) -> None:
-        self._native_backward = self._strategy.make_backward()
+        self._native_backward = self._strategy.make_backward() if self._may_step() else self._refuse_backward
         self._first_gradients: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self._loss_divisor = self._gradient_state.num_steps
+
+    def _may_step(self) -> bool:
+        """Whether an optimizer's step would unscale the gradients of a scaled loss."""
+        return bool(self._optimizers) or not self._strategy.precision.scales_loss
+
+    def _refuse_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        raise ConfigurationError(
+            f"backward: precision={self._strategy.precision.name!r} scales the loss, but no optimizer was prepared, so "
+            "its step would use the scaled gradients. Prepare it with the model: model, optimizer = "
+            "runtime.prepare(model, optimizer)."
+        )
 
     def _unbind_step(self) -> None:
         self._native_backward = None
@@ -53,7 +64,8 @@ class StepParts(Synchronization):
         """
         native = self._native_backward
         if native is None:
-            native = self._live_strategy().make_backward()
+            strategy = self._live_strategy()
+            native = strategy.make_backward() if self._may_step() else self._refuse_backward
         if num_items is not None:
             loss = self._window.weighted(loss, num_items, self._strategy)
         elif self._loss_divisor > 1:
@@ -112,6 +124,12 @@ class StepParts(Synchronization):
         Raises:
             ConfigurationError: ``max_norm`` is not a number ≥ 0, or the strategy cannot clip by norm.
         """
+        number: Any = max_norm
+        if not isinstance(number, int | float | Tensor) or (isinstance(number, Tensor) and number.dim()):
+            raise WrongTypeError(
+                f"clip_grad_norm_: max_norm={max_norm!r:.100}: must be a number ≥ 0. Call "
+                "clip_grad_norm_(model.parameters(), 1.0)."
+            )
         if not max_norm >= 0:
             raise ConfigurationError(f"max_norm={max_norm!r}: must be a number ≥ 0.")
         return self._clip(parameters, max_norm, "norm", norm_type)
@@ -121,6 +139,11 @@ class StepParts(Synchronization):
         self._clip(parameters, clip_value, "value", 2.0)
 
     def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
+        if isinstance(parameters, nn.Module) or not isinstance(parameters, Tensor | Iterable):
+            raise WrongTypeError(
+                f"clip_grad_{algorithm}_: parameters is an object of type {type(parameters).__name__}: must be "
+                "parameters. Pass model.parameters()."
+            )
         chosen: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
         strategy = self._live_strategy()
         strategy.check_clip_algorithm(algorithm)

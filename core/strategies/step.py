@@ -10,6 +10,8 @@ import attrs
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from core.precisions.loss import check_loss
+
 __all__ = ["StepParts", "TrainingStep", "TrainingStepOptions", "compose_training_step", "tensor_backward"]
 
 
@@ -117,7 +119,11 @@ def compose_training_step(
 
 def tensor_backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
     """``loss.backward(*args, **kwargs)``."""
-    if args or kwargs:
-        loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
-    else:  # the common call; Python makes it without building a tuple and a dictionary
-        loss.backward()  # type: ignore[no-untyped-call]
+    try:
+        if args or kwargs:
+            loss.backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+        else:  # the common call; Python makes it without building a tuple and a dictionary
+            loss.backward()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AttributeError) as error:
+        check_loss(loss, error, *args, **kwargs)
+        raise

@@ -19,6 +19,7 @@ from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.plain import PlainModule
 from core.trainer.settings import Settings
+from core.trainer.signatures import check_signatures
 from core.trainer.unsupported import OF_MODULES
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "check_optimization",
     "check_predicts",
     "check_weights_only",
+    "described",
 ]
 
 
@@ -40,7 +42,9 @@ def check_module(module: Any, *steps: str) -> None:
         ConfigurationError: It lacks a step, or defines an unknown hook.
     """
     if not isinstance(module, Module):
-        raise WrongTypeError(f"module: must be a core.Module or a torch.nn.Module, not {_described(module)}.")
+        raise WrongTypeError(
+            f"module: must be a core.Module or a torch.nn.Module, not {described(module)}.{_remedy(module)}"
+        )
     _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
@@ -122,10 +126,10 @@ def check_loader(name: str, loader: Any) -> None:
     """
     if is_collection(loader):
         CombinedLoader(loader)
-    elif not hasattr(loader, "__iter__"):
+    elif isinstance(loader, type) or not hasattr(loader, "__iter__"):
         raise WrongTypeError(
             f"{name}: must be a torch DataLoader, an iterable of batches, or a dict or list of these, not "
-            f"{_described(loader)}."
+            f"{described(loader)}.{' Create an object of it.' if isinstance(loader, type) else ''}"
         )
 
 
@@ -192,13 +196,14 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
 def _check_hooks(
     argument: str, given: Any, base: type[Any], unsupported: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Refuse methods that would never be called: those in ``unsupported``, and each ``on_…`` that ``base`` lacks."""
+    """Refuse hooks that cannot be called, those in ``unsupported``, and each ``on_…`` that ``base`` lacks."""
     for name in unsupported:
         if callable(getattr(type(given), name, None)):
             raise ConfigurationError(
                 f"{argument}: {type(given).__name__} defines {name!r}, which the Trainer does not call. "
                 f"{unsupported[name]}"
             )
+    check_signatures(argument, given, base)
     hooks, methods = (
         [name for name in dir(kind) if name.startswith("on_") and callable(getattr(kind, name))]
         for kind in (base, type(given))
@@ -211,7 +216,16 @@ def _check_hooks(
         )
 
 
-def _described(given: Any) -> str:
+def _remedy(given: Any) -> str:
+    if isinstance(given, type):
+        return f" Create an object of it: {given.__name__}(...)."
+    if hasattr(given, "__iter__"):
+        return " The module comes first: fit(module, train_dataloaders)."
+    return ""
+
+
+def described(given: Any) -> str:
+    """What the user passed, for a message: ``the class X`` or ``an object of type X``."""
     return f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from core.errors import ConfigurationError, WrongTypeError
 from core.nested import map_tensors
+from core.runtime.arguments import check_holds
 from core.strategies.step import TrainingStep, TrainingStepOptions
 from core.trainer.controls import Controls
 from core.trainer.custom_step import compose_step
@@ -58,6 +59,8 @@ class FitLoop:
         self.metrics = StageMetrics(strategy, by_step=True)
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
+        self._has_loss: bool | None = None
+        """Whether a step of the epoch returned a loss; ``None`` before its first step."""
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
@@ -69,6 +72,8 @@ class FitLoop:
         """
         run, strategy = self._run, self.strategy
         configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
+        if not self.is_manual:
+            check_holds(run.module, configured.optimizers, "configure_optimizers")
         optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
         if self.validation is not None:
             self.validation.configure()
@@ -90,6 +95,11 @@ class FitLoop:
             self._process_state = states = self.state.load(ckpt_path)
             if self._reload_after_resume():
                 states.restore_loaders(self.state.loaders, ckpt_path)
+
+    @property
+    def _steps_itself(self) -> bool:
+        """Whether the Trainer computes gradients and steps."""
+        return not self.is_manual and bool(self.optimization.optimizers) and self.strategy.supports_custom_loop
 
     def _loaders(self) -> list[Any]:
         return [self.batches.loader] + ([] if self.validation is None else self.validation.loaders)
@@ -202,6 +212,7 @@ class FitLoop:
         if not resumes:
             self._reload("train")
         self.batches.begin_epoch()
+        self._has_loss = None
         if not resumes:
             run.hooks.call("on_train_epoch_start")
             progress.start_batches()
@@ -251,6 +262,7 @@ class FitLoop:
         while True:
             first, wanted = progress.batch, times.batches_left
             ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)))
+            self._check_losses(is_whole=ended == "stopped" or wanted is None or progress.batch >= num)
             if ended == "stopped":
                 return progress.batch == num
             if ended == "skipped":
@@ -288,6 +300,10 @@ class FitLoop:
                     return "skipped"
                 before = progress.step
                 loss = step(batch, batch_idx, is_step_end)
+                if loss is not None:
+                    self._has_loss = True
+                elif self._has_loss is None:
+                    self._has_loss = False
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
                 if is_step_end:
                     progress.step += counted
@@ -309,6 +325,14 @@ class FitLoop:
         finally:
             metrics.batch = None
         return "done"
+
+    def _check_losses(self, is_whole: bool) -> None:
+        """Refuse an epoch, of which the batches so far are the whole, that trained on none of its batches."""
+        if is_whole and self._has_loss is False and self._steps_itself:
+            raise ConfigurationError(
+                f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "
+                "trained. End it with `return loss`; None skips a batch."
+            )
 
     def _outputs(self, loss: Tensor | None) -> Any:
         """What the last step returned, detached."""

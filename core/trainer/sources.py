@@ -9,8 +9,9 @@ import attrs
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
-from core.trainer.checks import check_loader
+from core.trainer.checks import check_loader, described
 from core.trainer.datamodule import DataHooks, DataModule
+from core.trainer.signatures import check_signatures
 from core.trainer.stage import STAGES
 
 __all__ = ["DataSource"]
@@ -49,8 +50,10 @@ class DataSource:
         if datamodule is not None:
             if not isinstance(datamodule, DataModule):
                 raise WrongTypeError(
-                    f"datamodule: must be a core.DataModule, not an object of type {type(datamodule).__name__}."
+                    f"datamodule: must be a core.DataModule, not {described(datamodule)}. Pass loaders as "
+                    "train_dataloaders and val_dataloaders."
                 )
+            check_signatures("datamodule", datamodule, DataModule)
             loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
             if loaders:
                 raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")

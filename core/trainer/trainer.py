@@ -284,6 +284,7 @@ class Trainer(TrainerSettings, TrainerFacts):
 
     # -- stages --------------------------------------------------------------------------------------------------
 
+    @suggest_arguments
     def fit(
         self,
         module: nn.Module,
@@ -330,6 +331,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         check_reloading(self.settings.reload_dataloaders_every_n_epochs, source)
         self._launch(fit, adapted, ckpt_path, source)
 
+    @suggest_arguments
     def validate(
         self,
         module: nn.Module,
@@ -347,6 +349,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         check_weights_only(weights_only)
         return self._evaluate("validate", module, dataloaders, datamodule, ckpt_path)[0]
 
+    @suggest_arguments
     def test(
         self,
         module: nn.Module,
@@ -364,6 +367,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         check_weights_only(weights_only)
         return self._evaluate("test", module, dataloaders, datamodule, ckpt_path)[0]
 
+    @suggest_arguments
     def predict(
         self,
         module: nn.Module,

@@ -147,6 +147,7 @@ def test_clipping_what_no_optimizer_unscales() -> None:
     module = network()
     one = runtime(precision="16-mixed")
     model = one.prepare(module)
+    one.prepare(other := network(), sgd(other))
     inputs, targets = batch()
     one.backward(mse(model(inputs), targets))
     with pytest.raises(ConfigurationError, match="cannot be clipped while they are scaled"):
@@ -179,7 +180,7 @@ def test_no_sync_on_one_process(name: str) -> None:
     """There is no process to wait for: gradients add up as usual."""
     one = runtime(precision=name)
     module = network()
-    model = one.prepare(module)
+    model, _ = one.prepare(module, sgd(module))
     inputs, targets = batch()
     with one.no_sync(model):
         one.backward(mse(model(inputs), targets))

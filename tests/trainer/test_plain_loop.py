@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, SequentialLR, StepLR
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from core.errors import ConfigurationError
+
 from .regression import ITEMS, Regression, assert_same, dataset, loader, network, quiet
 
 EPOCHS = 3
@@ -272,10 +274,11 @@ class SkippingRegression(Regression):
 @pytest.mark.parametrize("settings", [{}, {"accumulate_grad_batches": 3}, {"gradient_clip_val": 0.1}])
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed"])
 def test_steps_whose_batches_are_all_skipped(precision: str, settings: dict[str, Any]) -> None:
-    """Nothing is clipped, unscaled or stepped where no batch gave a loss."""
+    """Nothing is clipped, unscaled or stepped where no batch gave a loss; a whole epoch of them is an error."""
     module = SkippingRegression()
     before = [parameter.clone() for parameter in module.parameters()]
-    quiet(max_epochs=2, precision=precision, **settings).fit(module, loader())
+    with pytest.raises(ConfigurationError, match="None for every batch of epoch 0"):
+        quiet(max_epochs=2, precision=precision, **settings).fit(module, loader())
     assert all(torch.equal(now, then) for now, then in zip(module.parameters(), before, strict=True))
 
     seeded()

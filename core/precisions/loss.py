@@ -1,0 +1,53 @@
+"""What is wrong with a loss of which no gradients can be computed, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import ConfigurationError, WrongTypeError
+
+__all__ = ["check_loss", "check_tensor"]
+
+
+def check_tensor(loss: Any, cause: BaseException | None = None) -> None:
+    """Raise an error for a loss that is no tensor.
+
+    Raises:
+        WrongTypeError: It is not.
+    """
+    if not isinstance(loss, Tensor):
+        raise WrongTypeError(
+            f"backward: the loss is {loss!r:.100} of type {type(loss).__name__}: must be a scalar tensor. Pass what "
+            "the criterion returned, without .item() or float()."
+        ) from cause
+
+
+def check_loss(loss: Any, cause: BaseException | None, gradient: Any = None, *args: Any, **kwargs: Any) -> None:
+    """Raise an error that names the fault, if it is one of the loss itself.
+
+    Args:
+        loss: What backward was called for.
+        cause: What that raised.
+        gradient: The gradient that was passed, which a loss of several elements needs.
+        *args: Not used.
+        **kwargs: Not used.
+
+    Raises:
+        WrongTypeError: It is not a tensor.
+        ConfigurationError: It has several elements, or does not depend on a parameter.
+    """
+    del args, kwargs
+    check_tensor(loss, cause)
+    if not loss.requires_grad:
+        raise ConfigurationError(
+            f"backward: the loss, a tensor of shape {tuple(loss.shape)}, does not depend on a parameter that requires "
+            "gradients. Remove .detach(), .item(), torch.no_grad() or torch.tensor(...) from its computation, or set "
+            "requires_grad of the parameters."
+        ) from cause
+    if loss.numel() != 1 and gradient is None:
+        raise ConfigurationError(
+            f"backward: the loss has the shape {tuple(loss.shape)}: must be a scalar. Reduce it, for example with "
+            "loss.mean()."
+        ) from cause

@@ -1,0 +1,65 @@
+"""The environment variables of torch-hal: the one table from which their check and their documentation are made.
+
+``python -m core.list`` imports it, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+from core.errors import ConfigurationError, nearest, quoted
+from core.kinds import KINDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["INTERNAL", "PREFIX", "VARIABLES", "check_variables"]
+
+PREFIX = "CORE_"
+
+VARIABLES = {
+    **{kind.variable: f"`{kind.name}`, if the argument is `auto`" for kind in KINDS.values() if kind.variable},
+    "CORE_DEVICES": "`devices`, if the argument is `auto`",
+    "CORE_NUM_NODES": "`num_nodes`, if the argument is `auto`",
+    "CORE_LOG": "the level of torch-hal's own messages on stderr: `info` or `debug`",
+    "CORE_DEBUG": "`debug` of a Runtime, if it is not given: 0 or 1",
+    "CORE_PLUGINS": "which plugins are used: names to allow, or to deny with a `-`, separated by commas",
+}
+"""What users may set, and what each one means."""
+
+INTERNAL = {
+    "CORE_LAUNCHED_PLAN": "the Plan that a launcher gives the processes that it starts",
+    "CORE_LIFELINE": "how a started process notices that its launcher has ended",
+    "CORE_RANKS_OF": "the process that the ranks in the environment belong to",
+    "CORE_CONFORMANCE_REPORTS": "the folder for reports of the conformance kit's processes",
+    "CORE_SOAK": "the number of runs of a test",
+    "CORE_TEST_RUN": "which run of a test this is",
+    "CORE_TRACKER": "the folder of a tracker in a test",
+}
+"""What torch-hal sets itself."""
+
+_ENOUGH = 0.75
+"""How similar a variable must be to one of torch-hal's to be taken for a misspelling of it."""
+
+_OF_SERVICES = ("CORE_SERVICE_", "CORE_PORT_")
+"""What Kubernetes sets in each container if there is a service named ``core``; and ``CORE_PORT``."""
+
+
+def check_variables(environ: Mapping[str, str]) -> None:
+    """Refuse a misspelt variable of torch-hal, which would have no effect.
+
+    Variables that begin with ``CORE_`` and are similar to none are other programs' own.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    for name in sorted(environ):
+        if not name.startswith(PREFIX) or name in VARIABLES or name in INTERNAL:
+            continue
+        if name == "CORE_PORT" or name.startswith(_OF_SERVICES):
+            continue
+        suffixes = [known.removeprefix(PREFIX) for known in VARIABLES]
+        if nearest(name.removeprefix(PREFIX), suffixes, cutoff=_ENOUGH):
+            raise ConfigurationError(
+                f"environment variable {name}={environ[name][:100]!r}: torch-hal does not have it."
+                f"{nearest(name, VARIABLES)} Valid: {quoted(VARIABLES)}."
+            )
