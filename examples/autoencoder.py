@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from digits import arguments, digits
+from command_line import arguments, trainer_arguments
+from digits import digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -47,18 +48,11 @@ def main() -> None:
     args = arguments(__doc__)
     torch.set_num_threads(1)  # more only wait for each other on images this small
     seed_everything(0)
-    train, held_out = digits()
+    train, held_out = digits(args.items)
     model = Autoencoder()
-    trainer = Trainer(
-        accelerator=args.accelerator,
-        strategy=args.strategy,
-        devices=args.devices,
-        precision=args.precision,
-        max_epochs=args.epochs,
-        enable_checkpointing=False,
-    )
+    trainer = Trainer(**trainer_arguments(args))
     loader = DataLoader(held_out, batch_size=120)
-    trainer.fit(model, DataLoader(train, batch_size=32, shuffle=True), loader)
+    trainer.fit(model, DataLoader(train, batch_size=32, shuffle=True), loader, ckpt_path=args.ckpt_path)
     loss = float(trainer.callback_metrics["val_loss"])
     codes = torch.cat(trainer.predict(model, loader))
     images = held_out.tensors[0]

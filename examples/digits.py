@@ -1,11 +1,9 @@
-"""What both examples share: scikit-learn's handwritten digits and a small network.
+"""What the examples with images share: scikit-learn's handwritten digits and a small network.
 
 The data set holds 1,797 real images of 8 x 8 pixels; every fifth is held out.
 """
 
 from __future__ import annotations
-
-import argparse
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,13 +11,14 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 
-def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Training images and held-out images, each with labels; pixels from 0 to 1."""
+def digits(items: int | None = None) -> tuple[TensorDataset, TensorDataset]:
+    """Training images (so many, or all) and held-out images, each with labels; pixels from 0 to 1."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(data.target)
     held_out = torch.arange(len(labels)) % 5 == 0
-    return TensorDataset(images[~held_out], labels[~held_out]), TensorDataset(images[held_out], labels[held_out])
+    train = TensorDataset(images[~held_out][:items], labels[~held_out][:items])
+    return train, TensorDataset(images[held_out], labels[held_out])
 
 
 def network() -> nn.Module:
@@ -36,12 +35,3 @@ def network() -> nn.Module:
         nn.ReLU(),
         nn.Linear(64, 10),
     )
-
-
-def arguments(description: str | None) -> argparse.Namespace:
-    """The arguments for hardware, strategy and precision, and the number of epochs."""
-    parser = argparse.ArgumentParser(description=description)
-    for name in ("accelerator", "strategy", "devices", "precision"):
-        parser.add_argument(f"--{name}", default="auto")
-    parser.add_argument("--epochs", type=int, default=15)
-    return parser.parse_args()

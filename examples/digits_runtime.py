@@ -5,8 +5,10 @@ Run it as ``python examples/digits_runtime.py --devices 2 --strategy ddp --preci
 
 from __future__ import annotations
 
+import argparse
+
 import torch
-from digits import arguments, digits, network
+from digits import digits, network
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
@@ -49,7 +51,11 @@ def train(runtime: Runtime, epochs: int) -> None:
 
 def main() -> None:
     """Parse the arguments, and run the loop in every process of the run."""
-    args = arguments(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("accelerator", "strategy", "devices", "precision"):
+        parser.add_argument(f"--{name}", default="auto")
+    parser.add_argument("--epochs", type=int, default=15)
+    args = parser.parse_args()
     runtime = Runtime(
         accelerator=args.accelerator, strategy=args.strategy, devices=args.devices, precision=args.precision
     )

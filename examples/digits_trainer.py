@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from digits import arguments, digits, network
+from command_line import arguments, trainer_arguments
+from digits import digits, network
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader
@@ -48,17 +49,11 @@ def main() -> None:
     args = arguments(__doc__)
     torch.set_num_threads(1)  # more only wait for one another on images this small
     seed_everything(0)
-    train, held_out = digits()
+    train, held_out = digits(args.items)
     module = Digits(args.epochs)
-    trainer = Trainer(
-        accelerator=args.accelerator,
-        strategy=args.strategy,
-        devices=args.devices,
-        precision=args.precision,
-        max_epochs=args.epochs,
-        enable_checkpointing=False,
-    )
-    trainer.fit(module, DataLoader(train, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=256))
+    trainer = Trainer(**trainer_arguments(args))
+    loaders = DataLoader(train, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=256)
+    trainer.fit(module, *loaders, ckpt_path=args.ckpt_path)
     if trainer.is_global_zero:
         plan = trainer.plan
         where = f"{plan.strategy.name} on {', '.join(plan.devices)}, {plan.precision.name}"

@@ -6,10 +6,12 @@ Run it as ``python examples/fine_tuning.py --devices 2``.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import torch
-from digits import arguments, digits, network
+from command_line import arguments, trainer_arguments
+from digits import digits, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -60,17 +62,12 @@ def part(data: TensorDataset, low: int) -> TensorDataset:
 
 
 def train(model: Classifier, low: int, args: argparse.Namespace) -> Trainer:
-    """Train on five of the digits."""
-    trainer = Trainer(
-        accelerator=args.accelerator,
-        strategy=args.strategy,
-        devices=args.devices,
-        precision=args.precision,
-        max_epochs=args.epochs,
-        enable_checkpointing=False,
-    )
-    images, held_out = (part(data, low) for data in digits())
-    trainer.fit(model, DataLoader(images, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=256))
+    """Train on five of the digits, in a folder of its own; a part that has no checkpoint yet begins anew."""
+    folder = Path(args.default_root_dir or ".", f"digits_from_{low}")
+    trainer = Trainer(**{**trainer_arguments(args), "default_root_dir": folder})
+    images, held_out = (part(data, low) for data in digits(args.items))
+    loaders = DataLoader(images, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=256)
+    trainer.fit(model, *loaders, ckpt_path=args.ckpt_path if list(folder.rglob("*.ckpt")) else None)
     return trainer
 
 
@@ -81,7 +78,7 @@ def main() -> None:
     seed_everything(0)
     layers = network()
     assert isinstance(layers, nn.Sequential)
-    features = layers[:6]  # up to the flattened pixels
+    features = layers[:7]  # up to the flattened pixels and their dropout
     first = train(Classifier(features), 0, args)
     before = [parameter.detach().clone() for parameter in features.parameters()]
     second = train(Classifier(features, frozen=True), 5, args)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from digits import arguments, digits, network
+from command_line import arguments, trainer_arguments
+from digits import digits, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, random_split
 
@@ -20,13 +21,15 @@ class DigitsData(DataModule):
 
     Args:
         batch_size: The images of a batch, in each process.
+        items: How many images to train and validate on; ``None`` for all.
     """
 
-    def __init__(self, batch_size: int = 32) -> None:
-        self.batch_size = batch_size
+    def __init__(self, batch_size: int = 32, items: int | None = None) -> None:
+        super().__init__()
+        self.batch_size, self.items = batch_size, items
 
     def setup(self, stage: str) -> None:
-        images, self.test = digits()
+        images, self.test = digits(self.items)
         parts = torch.Generator().manual_seed(0)  # the same parts in every process
         self.train, self.val = random_split(images, [0.9, 0.1], parts)
 
@@ -88,16 +91,9 @@ def main() -> None:
     args = arguments(__doc__)
     torch.set_num_threads(1)  # more only wait for each other on images this small
     seed_everything(0)
-    model, data = Classifier(), DigitsData()
-    trainer = Trainer(
-        accelerator=args.accelerator,
-        strategy=args.strategy,
-        devices=args.devices,
-        precision=args.precision,
-        max_epochs=args.epochs,
-        enable_checkpointing=False,
-    )
-    trainer.fit(model, datamodule=data)
+    model, data = Classifier(), DigitsData(items=args.items)
+    trainer = Trainer(**trainer_arguments(args))
+    trainer.fit(model, datamodule=data, ckpt_path=args.ckpt_path)
     trainer.test(model, datamodule=data)
     accuracy = float(trainer.callback_metrics["test_accuracy"])
     predicted = torch.cat(trainer.predict(model, datamodule=data))

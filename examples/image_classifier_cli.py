@@ -24,5 +24,10 @@ class DigitsCLI(CLI):
             print(f"test accuracy {float(self.trainer.callback_metrics['test_accuracy']):.4f}")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the sub-command."""
     DigitsCLI(Classifier, DigitsData, trainer_defaults={"max_epochs": 8})
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from digits import arguments
+from command_line import arguments, trainer_arguments
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,12 +19,12 @@ CHARACTERS = 13
 LENGTH = 8
 
 
-def lines() -> tuple[TensorDataset, TensorDataset]:
+def lines(items: int | None = None) -> tuple[TensorDataset, TensorDataset]:
     """Lines that go up by 1, 2 or 3 from any character, in a circle; every seventh is held out."""
     starts = torch.cartesian_prod(torch.arange(CHARACTERS), torch.arange(1, 4))
     text = (starts[:, :1] + starts[:, 1:] * torch.arange(LENGTH)) % CHARACTERS
     held_out = torch.arange(len(text)) % 7 == 3
-    return TensorDataset(text[~held_out].repeat(20, 1)), TensorDataset(text[held_out])
+    return TensorDataset(text[~held_out].repeat(20, 1)[:items]), TensorDataset(text[held_out])
 
 
 class Writer(Module):
@@ -66,17 +66,10 @@ def main() -> None:
     args = arguments(__doc__)
     torch.set_num_threads(1)  # more only wait for each other on a model this small
     seed_everything(0)
-    train, held_out = lines()
-    trainer = Trainer(
-        accelerator=args.accelerator,
-        strategy=args.strategy,
-        devices=args.devices,
-        precision=args.precision,
-        max_epochs=args.epochs,
-        gradient_clip_val=1.0,
-        enable_checkpointing=False,
-    )
-    trainer.fit(Writer(), DataLoader(train, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=32))
+    train, held_out = lines(args.items)
+    trainer = Trainer(**trainer_arguments(args), gradient_clip_val=1.0)
+    loaders = DataLoader(train, batch_size=32, shuffle=True), DataLoader(held_out, batch_size=32)
+    trainer.fit(Writer(), *loaders, ckpt_path=args.ckpt_path)
     if trainer.is_global_zero:
         print(f"accuracy {float(trainer.callback_metrics['accuracy']):.4f} on held-out lines")
 

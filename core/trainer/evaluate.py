@@ -17,7 +17,7 @@ from core.runtime.modules import PreparedModule, needs_forward_context
 from core.trainer.limits import agreed_length, length_of, limited
 from core.trainer.loaders import prepared_loaders
 from core.trainer.metrics import StageMetrics
-from core.trainer.run import Run
+from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.stage import Stage
 from core.trainer.steps import StepModule
 
@@ -86,7 +86,7 @@ class EvaluationLoop:
         run, hooks = self._run, self.stage.hooks
         run.num_eval_batches = [min(number, at_most) for number in self.num_batches()]
         run.metric_log.stage = self.metrics
-        with _evaluation_mode(run.module):
+        with _evaluation_mode(run):
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
             outputs = [
@@ -160,13 +160,15 @@ class EvaluationLoop:
 
 
 @contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put ``module`` in evaluation mode, and afterwards each submodule back in the mode that it had."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
+def _evaluation_mode(run: Run) -> Iterator[None]:
+    """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had."""
+    modes = [(part, part.training) for part in run.module.modules()]
+    run.evaluating = parts_in_evaluation(run.module)
+    run.module.eval()
     try:
         yield
     finally:
+        run.evaluating = None
         for part, training in modes:
             part.training = training
 

@@ -11,7 +11,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.logging import get_logger
 from core.nested import map_tensors
 from core.runtime.arguments import check_holds
 from core.strategies.step import TrainingStep, TrainingStepOptions
@@ -23,7 +24,7 @@ from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization, read_optimizers
 from core.trainer.reloading import KINDS, Reloading
-from core.trainer.run import Run
+from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.sanity import sanity_check
 from core.trainer.schedules import Schedules
 from core.trainer.stage import STAGES
@@ -33,6 +34,8 @@ from core.trainer.training_batches import TrainingBatches
 from core.trainer.validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
+
+logger = get_logger(__name__)
 
 
 class FitLoop:
@@ -172,7 +175,6 @@ class FitLoop:
     def run(self) -> None:
         """Train for all epochs that are left."""
         run, progress = self._run, self._run.progress
-        run.module.train()
         run.hooks.call("on_fit_start")
         self._zero_grad()
         if self._process_state is None and self.validation is not None:
@@ -182,6 +184,14 @@ class FitLoop:
             return
         run.metric_log.stage = self.metrics
         run.hooks.call("on_train_start")
+        frozen = parts_in_evaluation(run.module)
+        if frozen and self._process_state is None:
+            logger.warning(
+                "%d submodule(s) are in evaluation mode, and stay in it: %s. If that is not meant, call module.train() "
+                "before fit",
+                len(frozen),
+                quoted(frozen[:5]),
+            )
         if self._process_state is not None:
             self.state.restore_process(self._process_state)
         resumes = progress.is_in_epoch

@@ -20,7 +20,7 @@ class ModuleHooks:
     """The hooks of a Module; by default they do nothing."""
 
     def on_fit_start(self) -> None:
-        """Called first in ``fit``, when everything is prepared; the module is in training mode."""
+        """Called first in ``fit``, when everything is prepared."""
 
     def on_fit_end(self) -> None:
         """Called last in ``fit``."""

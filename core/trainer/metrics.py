@@ -65,6 +65,8 @@ class StageMetrics:
         self._by_step = by_step
         self._metrics: dict[tuple[str, str], Metric] = {}
         """By the name, and the part of the epoch in which it is logged."""
+        self._anywhere: tuple[set[str], set[str]] = (set(), set())
+        """Names that any process has logged in an epoch: those for loggers, and those for the progress bar."""
 
     def log(
         self,
@@ -209,9 +211,13 @@ class StageMetrics:
         own_objects = [
             metric for metric in self._metrics.values() if isinstance(metric, ObjectMetric) and metric.is_logged
         ]
-        by_shard = self.strategy.gather_shards((own, objects))
-        values = _combined([own for own, _ in by_shard])
-        values |= combine_objects([objects for _, objects in by_shard], owner)
+        names = self.logger_names(), self.prog_bar_names()
+        by_shard = self.strategy.gather_shards((own, objects, names))
+        values = _combined([own for own, *_ in by_shard])
+        values |= combine_objects([objects for _, objects, _ in by_shard], owner)
+        # A process without batches has logged nothing itself.
+        of_loggers, of_bar = zip(*(names for *_, names in by_shard), strict=True)
+        self._anywhere = set().union(*of_loggers), set().union(*of_bar)
         for logged in own_objects:
             logged.value.reset()
         for metric in self._metrics.values():
@@ -232,11 +238,11 @@ class StageMetrics:
 
     def logger_names(self) -> set[str]:
         """Names that go to loggers."""
-        return self._names(lambda metric: metric.to_logger)
+        return self._names(lambda metric: metric.to_logger) | self._anywhere[0]
 
     def prog_bar_names(self) -> set[str]:
         """Names that the progress bar shows."""
-        return self._names(lambda metric: metric.prog_bar)
+        return self._names(lambda metric: metric.prog_bar) | self._anywhere[1]
 
     def _names(self, wanted: Callable[[Metric], bool]) -> set[str]:
         shown = [(name, metric) for (name, _), metric in self._metrics.items() if wanted(metric)]

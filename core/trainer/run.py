@@ -19,9 +19,14 @@ from core.trainer.module import Module
 from core.trainer.progress import Progress
 from core.trainer.settings import Settings
 
-__all__ = ["Run"]
+__all__ = ["Run", "parts_in_evaluation"]
 
 T = TypeVar("T")
+
+
+def parts_in_evaluation(module: Module) -> list[str]:
+    """The names of the submodules of ``module`` that are in evaluation mode; empty for itself."""
+    return [name for name, part in module.named_modules() if not part.training]
 
 
 @attrs.define(kw_only=True)
@@ -40,6 +45,8 @@ class Run:
     batch_hooks: BatchHooks
     """What the user overrides of the batches' way to the device."""
     datamodule: DataModule | None = None
+    evaluating: Sequence[str] | None = None
+    """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
     num_eval_batches: Sequence[float] = ()
     """The number of batches of each loader of the newest evaluation."""
     profiler: Profiler | None = None

@@ -28,7 +28,7 @@ from core.trainer.hparams import hyperparameters_of
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization
-from core.trainer.run import Run
+from core.trainer.run import Run, parts_in_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,11 @@ class FitState:
         )
 
     def _own(self) -> dict[str, Any]:
-        return {"metrics": self.metrics.state_dict() if self.run.progress.is_in_epoch else []}
+        run = self.run
+        return {
+            "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
+            "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
+        }
 
     def _give_back(self, processes: ProcessStates) -> None:
         """Within a step, whose batch has not been trained on, the position in the data is before this batch."""
@@ -196,6 +200,9 @@ class FitState:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
         own = states.own
         self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
+        evaluating = states.first["evaluating"] if own is None else own["evaluating"]
+        for name, part in self.run.module.named_modules():
+            part.training = name not in evaluating
         if self.run.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
             self.run.metric_log.send_step(self.metrics)
         if states.is_accumulating:

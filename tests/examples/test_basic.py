@@ -32,6 +32,7 @@ def result(program: str, pattern: str, cwd: Path, *arguments: str) -> list[float
             r"^accuracy (\S+), after fine-tuning (\S+), frozen weights unchanged: True$",
             [0.97, 0.9],
         ),
+        ("reinforcement_learning.py", "12", r"^the pole stands for (\S+) of 100 steps$", [80]),
     ],
 )
 def test_the_program_learns(
@@ -41,6 +42,22 @@ def test_the_program_learns(
     given = ("--accelerator", "cpu", "--devices", devices, "--epochs", epochs)
     numbers = result(program, pattern, tmp_path, *given)
     assert all(number >= bound for number, bound in zip(numbers, least, strict=True)), numbers
+
+
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_the_gan_learns(devices: str, tmp_path: Path) -> None:
+    """The generated points are near the ring, and all around it: at the ends of its axes, the spread is 0.71."""
+    given = ("--accelerator", "cpu", "--devices", devices)
+    distance, spread = result("gan_trainer.py", r"^distance to the ring (\S+), spread (\S+)$", tmp_path, *given)
+    assert distance < 0.3
+    assert 0.5 < spread < 0.9
+
+
+@pytest.mark.parametrize("program", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_the_index_has_every_program(program: str) -> None:
+    """One line each in README.md, or it is a module that programs share."""
+    lines = [line for line in (EXAMPLES / "README.md").read_text().splitlines() if f"`{program}`" in line]
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("devices", ["1", "2"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Callback, Module, Trainer
 from core.errors import ConfigurationError
 
-from .regression import ITEMS, Regression, dataset, loader, quiet
+from .regression import ITEMS, Regression, assert_same, dataset, loader, quiet
 
 
 def errors_by_numpy(module: Regression) -> tuple[np.ndarray[Any, Any], Any]:
@@ -117,7 +118,6 @@ TRAINING = (True, False, True, False)
 def test_modes_and_gradients_in_each_stage() -> None:
     """Training mode with gradients in training, but for what on_fit_start froze; else evaluation mode without."""
     module = Watching()
-    module.eval()
     quiet(max_epochs=2).fit(module, loader(), loader())
     assert module.seen == {
         "training_step": {TRAINING},
@@ -126,6 +126,62 @@ def test_modes_and_gradients_in_each_stage() -> None:
         "on_validation_end": {BETWEEN},
         "on_train_epoch_end": {TRAINING},
     }
+
+
+class FrozenBefore(Watching):
+    def on_fit_start(self) -> None:
+        """Nothing is frozen here."""
+
+
+def test_fit_leaves_each_part_in_its_mode(caplog: pytest.LogCaptureFixture) -> None:
+    """What is in evaluation mode before fit stays in it, as in Lightning; a warning says so."""
+    module = FrozenBefore()
+    module.frozen.eval()
+    quiet(max_epochs=2).fit(module, loader(), loader())
+    assert module.seen["training_step"] == {TRAINING}
+    (warning,) = [record.getMessage() for record in caplog.records if "evaluation mode" in record.getMessage()]
+    assert "3 submodule(s) are in evaluation mode, and stay in it: 'frozen', 'frozen.0', 'frozen.1'" in warning
+
+
+class FreezesByEpoch(FrozenBefore):
+    """Evaluation mode in every second epoch, set at its start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Sequential(nn.Dropout(0.2))
+
+    def on_train_epoch_start(self) -> None:
+        self.frozen.train(self.current_epoch % 2 == 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.loss((self.frozen(batch[0]), batch[1]))
+
+
+class SaveIn(Callback):
+    def __init__(self, path: Path, hook: str) -> None:
+        self.path = path
+        self.hook = hook
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.hook == "batch" and (trainer.current_epoch, batch_idx) == (2, 3):
+            trainer.save_checkpoint(self.path)
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        if self.hook == "validation" and trainer.current_epoch == 2:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("hook", ["batch", "validation"])
+def test_a_resumed_epoch_has_the_modes_of_its_start(hook: str, tmp_path: Path) -> None:
+    """Parts that the epoch's first hook has frozen; saved after a batch, and in a validation within the epoch."""
+    modules = []
+    for callbacks, ckpt_path in (([SaveIn(tmp_path / "c", hook)], None), ([], tmp_path / "c")):
+        torch.manual_seed(4)
+        module = FreezesByEpoch()
+        trainer = quiet(max_epochs=4, val_check_interval=4, callbacks=callbacks)
+        trainer.fit(module, loader(), loader(), ckpt_path=ckpt_path)
+        modules.append(module)
+    assert_same(*modules)
 
 
 @pytest.mark.parametrize("stage", ["validate", "test", "predict"])

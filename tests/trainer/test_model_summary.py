@@ -46,7 +46,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCapture
         ["", "Name", "Type", "Params", "Trainable", "Mode"],
         ["0", "network", "Sequential", "129", "100%", "train"],
         ["1", "frozen", "Linear", "1.1 K", "0%", "train"],
-        ["2", "narrow", "Linear", "15", "100%", "train"],
+        ["2", "narrow", "Linear", "15", "100%", "eval"],
         ["", "(its own)", "parameters", "7", "100%", ""],
     ]
     assert "0.005 " in err  # 4 * (129 + 1100 + 7) + 2 * 15 bytes

@@ -81,7 +81,6 @@ def test_every_stage_equals_that_of_a_module() -> None:
         torch.manual_seed(3)
         module: Any = kind()
         first = module.network[0].weight
-        module.eval()
         trainer = quiet(max_epochs=2)
         for _ in range(2):
             trainer.fit(module, loader(shuffle=True), loader(50))
