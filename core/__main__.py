@@ -21,6 +21,7 @@ VERBS = {
     "list": ("core.list", "show the installed backends and the state of each"),
     "run": ("core.run.__main__", "run a script on several processes, with any backend"),
     "explain": ("core.explain", "show what would run for given arguments, and why"),
+    "doctor": ("core.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
     "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
     "migrate": ("core.migrate.__main__", "list what a Lightning script needs to run here"),
     "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),

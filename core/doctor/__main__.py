@@ -1,0 +1,114 @@
+"""``torch-hal doctor``, also ``python -m core.doctor``: one page for a bug report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from core.discovery.probe import probe
+from core.discovery.states import survey
+from core.doctor import installed, machine, processes
+from core.doctor.report import Check, Report, limited
+from core.errors import CoreError
+
+__all__ = ["examine", "main"]
+
+_QUICK = 10.0
+_BROKEN = ("failed", "incompatible", "conflict")
+
+_EPILOG = """\
+examples:
+  {program}                  the page for a bug report, on the machine with the problem
+  {program} --json           the same for a program; the key "schema" has the version
+
+Nothing is changed. torch and plugins are imported only in other processes, with a time limit each.
+Values of variables that may be secrets are not shown. The exit code is 1 if a problem was found.
+"""
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.doctor") -> int:
+    """Print the page; returns the exit code: 0, or 1 if a problem was found.
+
+    Args:
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="One page for a bug report: what is installed, what is there, what is wrong, and what helps.",
+        epilog=_EPILOG.format(program=program),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    limit = "seconds for each question that needs another process (default: 60)"
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help=limit)
+    options = parser.parse_args(arguments)
+    if not 1.0 <= options.timeout <= 3600.0:
+        parser.error(f"--timeout {options.timeout:g} must be from 1 to 3600")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    report = examine(dict(os.environ), options.timeout)
+    sys.stdout.write((report.to_json() if options.json else str(report)) + "\n")
+    return 1 if report.problems else 0
+
+
+def examine(environ: Mapping[str, str], timeout: float) -> Report:
+    """Ask all questions.
+
+    Args:
+        environ: The environment variables of the processes that answer.
+        timeout: Seconds for each question that needs a process of its own.
+    """
+    current = os.getcwd()
+    report = Report(versions=installed.versions(), environment=machine.environment(environ))
+    add = report.checks.extend
+    add(limited("metadata", lambda: installed.check_metadata(environ), _QUICK))
+    add(limited("own files", lambda: installed.check_folders(current), _QUICK))
+    add(limited("variables", lambda: machine.check_variables(environ), _QUICK))
+    folders = {"current directory": current, "temporary files": tempfile.gettempdir()}
+    add(limited("disk", lambda: machine.check_disk(folders), _QUICK))
+    add(limited("shared memory", machine.check_memory, _QUICK))
+    add(limited("ports", lambda: machine.check_ports(environ), _QUICK))
+    add(limited("import torch", lambda: processes.check_torch(environ, timeout), 3 * timeout))
+    works = report.checks[-1].state == "ok"
+    add(_plugins(report, environ, min(timeout, 10.0), hardware=works))
+    for name, check in (("plan", processes.check_plan), ("two processes", processes.check_collective)):
+        if works:
+            add(limited(name, lambda check=check: check(environ, timeout), 2 * timeout))  # type: ignore[misc]
+        else:
+            report.checks.append(Check(name, "skipped", "needs torch"))
+    return report
+
+
+def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardware: bool) -> list[Check]:
+    """The installed backends with their states, into the report; and what is wrong with them."""
+    try:
+        found = survey(environ)
+        if hardware:
+            found.warnings += probe(found.rows, environ, hardware=True, timeout=timeout)
+    except CoreError as error:
+        return [Check("plugins", "problem", str(error), "Correct CORE_PLUGINS, or unset it.")]
+    report.backends = [row.to_dict() for row in found.rows]
+    report.plugins = {
+        row.distribution: row.version for row in (*found.rows, *found.loggers) if row.distribution != "torch-hal"
+    }
+    checks = [
+        Check(
+            "plugins",
+            "problem",
+            f"{row.kind} {row.name!r} of {row.distribution} is {row.state}: {row.reason}",
+            "Repair or uninstall it, or turn it off: CORE_PLUGINS=-" + row.name,
+            row.detail,
+        )
+        for row in found.rows
+        if row.state in _BROKEN
+    ]
+    checks += [Check("plugins", "problem", warning) for warning in found.warnings]
+    return checks or [Check("plugins", "ok", f"{len(found.rows)} backends are installed, and none is broken")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
