@@ -119,7 +119,7 @@ class StepParts(Synchronization):
 
         Returns:
             The norm before clipping, a scalar; ``None`` in a micro-batch that is not the last of its window, where
-            nothing is clipped.
+            nothing is clipped. An engine that clips in its step sets the value there; it is NaN until then.
 
         Raises:
             ConfigurationError: ``max_norm`` is not a number ≥ 0, or the strategy cannot clip by norm.

@@ -328,3 +328,22 @@ def test_options_of_recomputing_are_refused_under_stage_3() -> None:
         pytest.raises(CoreError, match=r"'cpu_checkpointing'.*stage=3"),
     ):
         runtime.prepare(Feed())
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("max_norm", [0.01, 1e6])
+def test_clipping_tells_the_norm_after_the_step(stage: int, max_norm: float) -> None:
+    """It is the plain module's norm before clipping, whether or not anything is clipped."""
+    plain = nn.Linear(4, 1)
+    plain(INPUTS).sum().backward()
+    expected = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
+    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        own = nn.Linear(4, 1)
+        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
+        runtime.backward(model(INPUTS).sum())
+        norm = runtime.clip_grad_norm_(model.parameters(), max_norm)
+        assert norm is not None
+        assert norm.isnan()
+        optimizer.step()
+        assert norm.item() == pytest.approx(expected.item(), rel=1e-5)

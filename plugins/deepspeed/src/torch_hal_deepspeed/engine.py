@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -52,6 +54,8 @@ class Engine:
         """Whether backward was called since the last step."""
         self.clips_once = False
         """Whether the current clipping is for the next step only."""
+        self._norm: Tensor | None = None
+        """What the next step sets to the norm of the gradients."""
         _limit_buffers(config, self.module)
         with quiet():
             if _are_on_drive(config) and not is_divided(self.module):
@@ -60,6 +64,10 @@ class Engine:
             self.engine: Any = part("").initialize(
                 model=self.module, optimizer=optimizer, config=config, dist_init_required=False
             )[0]
+        self._clips_by_torch = self.stage == 0 and not (self.engine.fp16_enabled() or self.engine.bfloat16_enabled())
+        if self._clips_by_torch:
+            # DeepSpeed's own function clips in the same way, and drops the norm.
+            self.engine.clip_fp32_gradients = self._clip_by_torch
         if self.stage == 0 and optimizer is not None:
             _forget_first_step(self.engine.optimizer, optimizer)
         if self.stage > 0 and optimizer is not None:
@@ -111,6 +119,8 @@ class Engine:
         self.has_gradients = False
         self.engine.step()
         if self.clips_once:
+            if self._norm is not None:
+                self._norm.fill_(self.engine.get_global_grad_norm())
             self.restore_clipping()
 
     def clip_always(self, value: float) -> None:
@@ -118,15 +128,28 @@ class Engine:
         self._clip = value
         self._apply_clipping(value)
 
-    def clip_next(self, value: float) -> None:
-        """Clip in the next step to the norm ``value``."""
+    def clip_next(self, value: float) -> Tensor | None:
+        """Clip in the next step to the norm ``value``.
+
+        Returns:
+            A scalar that the next step sets to the norm before clipping; NaN until then, since gradients are averaged
+            in the step. ``None`` where the engine does not tell the norm: float16 without ZeRO.
+        """
         self.clips_once = True
         self._apply_clipping(value)
+        tells = self.stage > 0 or self._clips_by_torch or hasattr(self.engine.optimizer, "_global_grad_norm")
+        self._norm = torch.full((), math.nan, device=self.engine.device) if tells else None
+        return self._norm
 
     def restore_clipping(self) -> None:
         """Restore the run's clipping after a step or a checkpoint that had another value."""
-        self.clips_once = False
+        self.clips_once, self._norm = False, None
         self._apply_clipping(self._clip)
+
+    def _clip_by_torch(self) -> None:
+        """Replaces DeepSpeed's function: clip averaged gradients in float32, and keep their norm."""
+        parameters = self.engine.module.parameters()
+        self.engine._global_grad_norm = nn.utils.clip_grad_norm_(parameters, self.engine.gradient_clipping())
 
     def _apply_clipping(self, value: float) -> None:
         """Set the value in both places where the engine keeps it, without and with ZeRO."""

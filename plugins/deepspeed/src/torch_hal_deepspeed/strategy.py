@@ -343,7 +343,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         """Let the engine clip in its next step, when it has whole gradients.
 
         Returns:
-            ``None``: the norm is known after the step, from ``strategy.engine.get_global_grad_norm()``.
+            A scalar that the engine's step sets to the norm before clipping; NaN until then. ``None`` under float16
+            with stage 0, where the engine does not tell the norm.
 
         Raises:
             ConfigurationError: The engine cannot clip by value, by another norm, or only some of the parameters.
@@ -358,8 +359,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
                 "parameters: some of those that the optimizer has are not among them, and DeepSpeed's engine clips all "
                 "gradients as one vector. Valid: all of the module's."
             )
-        engine.clip_next(clip_value)
-        return None
+        return engine.clip_next(clip_value)
 
     def _check_clipping(self, value: float | None, argument: str) -> None:
         own = self.config.get("gradient_clipping")
