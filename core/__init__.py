@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from core.runtime.without_runtime import DistributedType, broadcast_object_list, gather, gather_object
     from core.strategies import Strategy
     from core.trainer import DataModule, Module, Trainer
+    from core.trainer.tuner import Tuner, find_batch_size, find_learning_rate
 
     AcceleratorRegistry: CodeRegistry
     CheckpointIORegistry: CodeRegistry
@@ -70,9 +71,12 @@ __all__ = [
     "Strategy",
     "StrategyRegistry",
     "Trainer",
+    "Tuner",
     "__version__",
     "broadcast_object_list",
+    "find_batch_size",
     "find_executable_batch_size",
+    "find_learning_rate",
     "gather",
     "gather_object",
     "get_logger",
@@ -104,6 +108,7 @@ _HOMES = {
     "Request": "core.plan",
     "Runtime": "core.runtime",
     "Trainer": "core.trainer",
+    **dict.fromkeys(("Tuner", "find_batch_size", "find_learning_rate"), "core.trainer.tuner"),
     "find_executable_batch_size": "core.runtime.batch_size",
     "get_logger": "core.logging",
     "is_peft_model": "core.runtime.peft_models",

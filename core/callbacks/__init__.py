@@ -9,17 +9,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from core.callbacks.base import Callback
+    from core.callbacks.batch_size_finder import BatchSizeFinder
     from core.callbacks.checkpoint import Checkpoint
     from core.callbacks.device_stats_monitor import DeviceStatsMonitor
     from core.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
     from core.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
     from core.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
     from core.callbacks.lambda_callback import LambdaCallback
+    from core.callbacks.learning_rate_finder import LearningRateFinder
     from core.callbacks.lr_monitor import LearningRateMonitor
     from core.callbacks.model_checkpoint import ModelCheckpoint
     from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
     from core.callbacks.progress_bar import ProgressBar, TQDMProgressBar
+    from core.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
     from core.callbacks.throughput_monitor import ThroughputMonitor
     from core.callbacks.timer import Timer
     from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackboneFinetuning",
     "BaseFinetuning",
+    "BatchSizeFinder",
     "Callback",
     "Checkpoint",
     "DeviceStatsMonitor",
@@ -35,11 +39,13 @@ __all__ = [
     "EarlyStoppingReason",
     "GradientAccumulationScheduler",
     "LambdaCallback",
+    "LearningRateFinder",
     "LearningRateMonitor",
     "ModelCheckpoint",
     "ModelSummary",
     "OnExceptionCheckpoint",
     "ProgressBar",
+    "StochasticWeightAveraging",
     "TQDMProgressBar",
     "ThroughputMonitor",
     "Timer",
@@ -48,13 +54,10 @@ __all__ = [
 
 ELSEWHERE = {
     "BasePredictionWriter": "Write the outputs in on_predict_batch_end of a Callback, or what Trainer.predict returns.",
-    "BatchSizeFinder": "Use core.find_executable_batch_size around Trainer.fit.",
-    "LearningRateFinder": "Run short fits with several learning rates, with Trainer(max_steps=...).",
     "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
     "RichModelSummary": "Use ModelSummary.",
     "RichProgressBar": "Use ProgressBar.",
     "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
-    "StochasticWeightAveraging": "Use WeightAveraging, with torch.optim.swa_utils.SWALR as the scheduler.",
 }
 """Callbacks of Lightning that are not here, and what to use."""
 
@@ -63,6 +66,7 @@ _find, __dir__ = lazy_names(
     {
         "BackboneFinetuning": "core.callbacks.finetuning",
         "BaseFinetuning": "core.callbacks.finetuning",
+        "BatchSizeFinder": "core.callbacks.batch_size_finder",
         "Callback": "core.callbacks.base",
         "Checkpoint": "core.callbacks.checkpoint",
         "DeviceStatsMonitor": "core.callbacks.device_stats_monitor",
@@ -71,11 +75,13 @@ _find, __dir__ = lazy_names(
         "EarlyStoppingReason": "core.callbacks.early_stopping",
         "GradientAccumulationScheduler": "core.callbacks.gradient_accumulation_scheduler",
         "LambdaCallback": "core.callbacks.lambda_callback",
+        "LearningRateFinder": "core.callbacks.learning_rate_finder",
         "LearningRateMonitor": "core.callbacks.lr_monitor",
         "ModelCheckpoint": "core.callbacks.model_checkpoint",
         "ModelSummary": "core.callbacks.model_summary",
         "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
+        "StochasticWeightAveraging": "core.callbacks.stochastic_weight_averaging",
         "TQDMProgressBar": "core.callbacks.progress_bar",
         "ThroughputMonitor": "core.callbacks.throughput_monitor",
         "Timer": "core.callbacks.timer",

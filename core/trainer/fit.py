@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.logging import get_logger
 from core.nested import map_tensors
+from core.random import get_rng_state, set_rng_state
 from core.runtime.arguments import check_holds
+from core.runtime.modules import PreparedModule, needs_forward_context
 from core.strategies.step import TrainingStep, TrainingStepOptions
 from core.trainer.controls import Controls
 from core.trainer.custom_step import compose_step
@@ -22,7 +25,7 @@ from core.trainer.evaluate import EvaluationLoop
 from core.trainer.manual import manual_step, step_without_optimizer
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
-from core.trainer.optimization import Optimization, read_optimizers
+from core.trainer.optimization import Optimization, Schedule, read_optimizers
 from core.trainer.reloading import KINDS, Reloading
 from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.sanity import sanity_check
@@ -171,6 +174,44 @@ class FitLoop:
             return _loss_in(output)
 
         return forward
+
+    def step_each_epoch(self, scheduler: Any) -> None:
+        """Step ``scheduler`` after each epoch from now on, and the module's own no longer."""
+        run = self._run
+        self.schedules = Schedules((Schedule(scheduler),), run.module, run.metric_log, self.strategy)
+
+    def run_forward(self) -> None:
+        """Run the training step's forward pass on each batch of an epoch, in training mode, without gradients.
+
+        What is logged goes nowhere; random numbers and the loader's position are afterwards as before.
+        """
+        run, strategy, loader = self._run, self.strategy, self.batches.loader
+        model = strategy.inference_module(run.runtime.strategy_module(self.model))
+        if needs_forward_context(strategy.precision):
+            model = PreparedModule(model, self.step_module, strategy.precision)
+        generators, position = get_rng_state(strategy.accelerator, strategy.root_device), loader.state_dict()
+        self.step_module.use("training_step")
+        with run.metric_log.discarding(), torch.no_grad():
+            run.metric_log.stage = StageMetrics(strategy, by_step=True)
+            self.batches.begin_epoch()
+            num = self.batches.num_batches
+            batches = islice(loader, None if math.isinf(num) else int(num))
+            for batch_idx, batch in enumerate(run.batch_hooks.applied(batches)):
+                model(batch, batch_idx)
+        loader.load_state_dict(position)
+        set_rng_state(generators, strategy.accelerator, strategy.root_device)
+
+    def rehearse(self, batch: Any, batch_idx: int) -> None:
+        """Run forward and backward of a batch in this process alone, and drop the gradients."""
+        module = self._run.runtime.strategy_module(self.model)
+        try:
+            with self.strategy.no_sync(module):
+                loss = self._forward()(batch, batch_idx)
+                if loss is not None:
+                    self.strategy.make_backward()(loss)
+        finally:
+            for parameter in self._run.module.parameters():
+                parameter.grad = None
 
     def run(self) -> None:
         """Train for all epochs that are left."""

@@ -33,6 +33,10 @@ class _Setting(Generic[T]):
 class TrainerSettings:
     """The settings of :class:`core.Trainer`, which says what each means."""
 
+    is_trial = False
+    """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or
+    :class:`core.callbacks.BatchSizeFinder` tries out a setting."""
+
     fast_dev_run = _Setting[int | bool]()
     max_epochs = _Setting[int]()
     min_epochs = _Setting[int | None]()

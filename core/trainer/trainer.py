@@ -55,6 +55,7 @@ from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.stages import evaluate, fit, run_stage
 from core.trainer.state import find_checkpoint
+from core.trainer.trials import tune
 
 __all__ = ["Trainer"]
 
@@ -329,6 +330,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
         source = DataSource.read("fit", adapted, datamodule, **loaders)
         check_reloading(self.settings.reload_dataloaders_every_n_epochs, source)
+        tune(self, adapted, source, ckpt_path)
         self._launch(fit, adapted, ckpt_path, source)
 
     @suggest_arguments
@@ -458,7 +460,8 @@ class Trainer(TrainerSettings, TrainerFacts):
             self._ckpt_path = find_checkpoint(ckpt_path, self)
         check_compile(module, self.settings, self.strategy, self.plan)
         check_batch_hooks(self.strategy, module, source.datamodule)
-        attach_callbacks(self.callbacks, module)
+        if not self.is_trial:
+            attach_callbacks(self.callbacks, module)
         self._module, self._interrupted = weakref.ref(module), False
         try:
             outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)

@@ -1,0 +1,148 @@
+"""StochasticWeightAveraging, against a plain loop with torch.optim.swa_utils."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+
+from core.callbacks import Callback, ModelCheckpoint, StochasticWeightAveraging
+from core.errors import ConfigurationError, CoreError
+
+from .regression import Regression, assert_same, loader, quiet
+
+OPTIONS: dict[str, Any] = {"swa_lrs": 0.01, "swa_epoch_start": 3, "annealing_epochs": 2}
+
+
+class Normalized(Regression):
+    """With batch norm, and a scheduler of its own."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.network[2] = nn.BatchNorm1d(16)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
+
+
+def by_hand(epochs: int, strategy: str = "cos") -> tuple[Normalized, list[float]]:
+    """As torch's documentation does it; returns the average and the learning rates of the epochs."""
+    module = Normalized()
+    [optimizer], [scheduler] = module.configure_optimizers()
+    average = AveragedModel(module)
+    swa: Any = None
+    rates = []
+    for epoch in range(epochs):
+        if epoch == 2:
+            swa = SWALR(optimizer, 0.01, anneal_epochs=2, anneal_strategy=strategy)  # type: ignore[arg-type]
+        rates.append(optimizer.param_groups[0]["lr"])
+        for batch in loader():
+            optimizer.zero_grad()
+            module.loss(batch).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        if epoch >= 2:
+            average.update_parameters(module)
+            swa.step()
+        else:
+            scheduler.step()
+    averaged: Any = average.module if swa is not None else module
+    if swa is not None:
+        update_bn(loader(), averaged)
+    return averaged, rates
+
+
+class Rates(Callback):
+    """Keeps the learning rate of each epoch."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(("epochs", "strategy"), [(5, "cos"), (5, "linear"), (2, "cos")])
+def test_as_torch_s_documentation(epochs: int, strategy: str) -> None:
+    """Average, learning rates and statistics of batches are those of the plain loop; before the start, nothing."""
+    expected, rates = by_hand(epochs, strategy)
+    module, seen = Normalized(), Rates()
+    swa = StochasticWeightAveraging(**OPTIONS, annealing_strategy=strategy)
+    trainer = quiet(max_epochs=epochs, callbacks=[swa, seen])
+    trainer.fit(module, loader())
+    for name, value in expected.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], value, msg=name)
+    assert seen.seen == pytest.approx(rates)
+    assert module.network[2].momentum == 0.1
+    assert trainer.callback_metrics.keys() == {"loss"}
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_resumed(stop: int, tmp_path: Path) -> None:
+    """After any epoch, bit for bit the uninterrupted run; checkpoints have the weights that are trained."""
+    whole = Normalized()
+    trainer = quiet(max_epochs=5, callbacks=StochasticWeightAveraging(**OPTIONS))
+    trainer.fit(whole, loader(), loader())
+
+    class Stopping(Callback):
+        def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+            trainer.should_stop = trainer.current_epoch + 1 == stop
+
+    class Keeps(ModelCheckpoint):
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            """Write nothing after the last epoch."""
+
+    first = Normalized()
+    keeps = Keeps(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
+    quiet(
+        max_epochs=5,
+        enable_checkpointing=True,
+        callbacks=[StochasticWeightAveraging(**OPTIONS), Stopping(), keeps],
+    ).fit(first, loader(), loader())
+    second, path = Normalized(), str(next(tmp_path.glob(f"epoch={stop - 1}*")))
+    quiet(max_epochs=5, callbacks=StochasticWeightAveraging(**OPTIONS)).fit(second, loader(), loader(), ckpt_path=path)
+    assert_same(whole, second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"swa_lrs": 0}, "swa_lrs=0: must be a number > 0"),
+        ({"swa_lrs": "0.1"}, "swa_lrs='0.1'"),
+        ({"swa_lrs": [0.1, -1]}, "swa_lrs="),
+        ({"swa_epoch_start": 1.5}, "swa_epoch_start=1.5"),
+        ({"swa_epoch_start": 0}, "swa_epoch_start=0"),
+        ({"annealing_strategy": "exp"}, "annealing_strategy='exp'"),
+        ({"annealing_epochs": -1}, "annealing_epochs=-1"),
+    ],
+    ids=str,
+)
+def test_arguments(options: dict[str, Any], message: str) -> None:
+    """What is out of range is refused by name."""
+    with pytest.raises(CoreError, match=message):
+        StochasticWeightAveraging(**{"swa_lrs": 0.01, **options})
+
+
+def test_runs_that_cannot() -> None:
+    """A fraction of no limit, and several optimizers."""
+    with pytest.raises(ConfigurationError, match=r"swa_epoch_start=0\.8: is a fraction of max_epochs"):
+        quiet(max_steps=3, callbacks=StochasticWeightAveraging(0.01)).fit(Normalized(), loader())
+
+    class Two(Normalized):
+        automatic_optimization = False
+
+        def configure_optimizers(self) -> Any:
+            return [torch.optim.SGD(self.parameters(), lr=0.1) for _ in range(2)]
+
+    with pytest.raises(ConfigurationError, match="the module has 2 optimizers"):
+        quiet(max_epochs=1, callbacks=StochasticWeightAveraging(0.01)).fit(Two(), loader())

@@ -1,0 +1,216 @@
+"""Learning rates and batch sizes that are searched before a fit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from core import DataModule, Tuner, find_batch_size, find_learning_rate, seed_everything
+from core.callbacks import BatchSizeFinder, Callback, LearningRateFinder
+from core.errors import ConfigurationError, CoreError
+
+from .regression import Regression, assert_same, dataset, loader, quiet
+
+RANGE: dict[str, Any] = {"min_lr": 1e-4, "max_lr": 10.0, "num_training_steps": 30}
+
+
+class Rated(Regression):
+    """With a learning rate, and a scheduler that is made from it."""
+
+    def __init__(self, lr: float = 0.05, batch_size: int = 8) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.network[2] = nn.BatchNorm1d(16)
+        self.lr, self.batch_size, self.sizes = lr, batch_size, list[int]()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.sizes.append(len(batch[0]))
+        return self.loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+
+def by_hand(module: Any, batches: list[Any], rates: list[float], threshold: float = 4.0) -> list[float]:
+    """The smoothed losses of a plain loop."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0, momentum=0.9)
+    losses: list[float] = []
+    mean = 0.0
+    for step, rate in enumerate(rates):
+        optimizer.param_groups[0]["lr"] = rate
+        loss = module.loss(batches[step % len(batches)])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = 0.98 * mean + 0.02 * loss.item()
+        losses.append(mean / (1 - 0.98 ** (step + 1)))
+        if step > 1 and losses[-1] > threshold * min(losses[:-1]):
+            break
+    return losses
+
+
+@pytest.mark.parametrize("mode", ["exponential", "linear"])
+def test_losses_are_those_of_a_plain_loop(mode: str) -> None:
+    """Learning rates from the first to the last; the suggestion is where the loss falls fastest."""
+    module = Rated()
+    plain = copy.deepcopy(module).train()
+    last = 0.2 if mode == "linear" else 10.0
+    found = find_learning_rate(quiet(), module, loader(), mode=mode, **{**RANGE, "max_lr": last})
+    if mode == "linear":
+        rates = torch.linspace(1e-4, last, 30, dtype=torch.float64).tolist()
+    else:
+        rates = torch.logspace(-4, 1, 30, dtype=torch.float64).tolist()
+    losses = by_hand(plain, list(loader()), rates)
+    assert found.results["lr"] == pytest.approx(rates[: len(losses)])
+    assert found.results["loss"] == pytest.approx(losses, rel=1e-4)
+    places = np.log10(rates) if mode == "exponential" else np.array(rates)
+    steepest = np.gradient(np.array(losses[2:-1]), places[2 : len(losses) - 1]).argmin() + 2
+    assert found.suggestion(skip_begin=2) == pytest.approx(rates[int(steepest)])
+    assert module.lr == found.suggestion()
+
+
+@pytest.mark.parametrize("source", ["loader", "generator", "module", "datamodule"])
+def test_nothing_else_changes(source: str) -> None:
+    """A fit with both finders, whose results are not used, ends bit for bit like one without."""
+
+    class Data(DataModule):
+        batch_size = 8
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(dataset(), batch_size=self.batch_size, shuffle=True)
+
+    class OwnLoader(Rated):
+        def train_dataloader(self) -> Any:
+            return DataLoader(dataset(), batch_size=self.batch_size, shuffle=True)
+
+    class KeepsSize(BatchSizeFinder):
+        def _search(self, trial: Any, owners: Any) -> int:
+            assert super()._search(trial, owners) == 64
+            return 8
+
+    def run(callbacks: list[Callback]) -> Any:
+        seed_everything(3)
+        module: Any = OwnLoader() if source == "module" else Rated()
+        generator = torch.Generator().manual_seed(4) if source == "generator" else None
+        given = DataLoader(dataset(), batch_size=8, shuffle=True, generator=generator)
+        trainer = quiet(max_epochs=2, callbacks=callbacks)
+        if source == "module":
+            trainer.fit(module)
+        else:
+            trainer.fit(module, Data() if source == "datamodule" else given)
+        return module, trainer, torch.rand(3)
+
+    finders: list[Callback] = [LearningRateFinder(update_attr=False, **RANGE)]
+    if source in ("module", "datamodule"):
+        finders.append(KeepsSize())
+    plain, expected, drawn = run([])
+    tuned, trainer, drawn_too = run(finders)
+    assert_same(plain, tuned)
+    assert torch.equal(drawn, drawn_too)
+    assert (tuned.lr, tuned.sizes) == (0.05, plain.sizes)
+    assert trainer.global_step == expected.global_step
+    assert trainer.callbacks == finders
+
+
+def test_fit_uses_what_was_found() -> None:
+    """Optimizer and scheduler are made from the new learning rate; hyperparameters have it too."""
+
+    class Rates(Callback):
+        def __init__(self) -> None:
+            self.seen: list[float] = []
+
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    module, rates, finder = Rated(), Rates(), LearningRateFinder(**RANGE)
+    trainer = quiet(max_epochs=2, callbacks=[rates, finder])
+    trainer.fit(module, loader())
+    assert finder.optimal_lr is not None
+    best = finder.optimal_lr.suggestion()
+    assert best is not None
+    assert rates.seen == [best, best / 2]
+    assert module.lr == module.hparams.lr == best
+    finder.optimal_lr = None
+    quiet(fast_dev_run=True, callbacks=[finder]).fit(module, loader())
+    assert finder.optimal_lr is None
+
+
+class Limited(Rated):
+    """Runs out of memory with more than ``most`` rows."""
+
+    most = 20
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        if len(batch[0]) > self.most:
+            raise torch.OutOfMemoryError("out of memory")
+        return super().training_step(batch, batch_idx)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(dataset(), batch_size=self.batch_size)
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "expected"),
+    [
+        ({}, 20, 16),
+        ({"mode": "binsearch"}, 20, 20),
+        ({"mode": "binsearch"}, 2, 2),
+        ({"mode": "power", "init_val": 3}, 20, 12),
+        ({"max_trials": 2}, 20, 4),
+        ({}, 1000, 64),
+    ],
+    ids=str,
+)
+def test_batch_sizes(options: dict[str, Any], most: int, expected: int) -> None:
+    """The largest that fits; no larger than the data set needs."""
+    module = Limited()
+    module.most = most
+    assert find_batch_size(quiet(), module, **options) == expected
+    assert (module.batch_size, module.hparams.batch_size, module.sizes) == (expected, expected, [])
+
+
+def test_errors() -> None:
+    """What cannot be searched is refused by name, and other errors of a step are raised; the attribute is as before."""
+    module = Limited()
+    module.most = 1
+    with pytest.raises(ConfigurationError, match="batch_size=2 does not fit"):
+        find_batch_size(quiet(), module)
+    assert module.batch_size == 8
+
+    class Failing(Limited):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            raise KeyError("mine")
+
+    failing = Failing()
+    with pytest.raises(KeyError, match="mine"):
+        find_batch_size(quiet(), failing)
+    assert failing.batch_size == 8
+    with pytest.raises(ConfigurationError, match="a loader that was passed to fit keeps its batch size"):
+        quiet(callbacks=BatchSizeFinder()).fit(Rated(), loader())
+    with pytest.raises(ConfigurationError, match="no attribute or hyperparameter 'lr', 'learning_rate'"):
+        find_learning_rate(quiet(), Regression(), loader())
+    for finder, options, message in (
+        (LearningRateFinder, {"min_lr": 1.0, "max_lr": 0.1}, "min_lr=1.0, max_lr=0.1"),
+        (LearningRateFinder, {"mode": "cubic"}, "mode='cubic'"),
+        (LearningRateFinder, {"num_training_steps": 1}, "num_training_steps=1"),
+        (BatchSizeFinder, {"mode": "linear"}, "mode='linear'"),
+        (BatchSizeFinder, {"init_val": 0}, "init_val=0"),
+    ):
+        with pytest.raises(CoreError, match=message):
+            finder(**options)
+
+
+def test_lightning_s_tuner() -> None:
+    """The same searches under Lightning's names."""
+    module = Limited()
+    tuner = Tuner(quiet())
+    assert tuner.scale_batch_size(module) == 16
+    found = tuner.lr_find(module, **RANGE)
+    assert module.lr == found.suggestion()
