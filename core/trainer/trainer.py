@@ -49,7 +49,7 @@ from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
 from core.trainer.run_loggers import read_loggers
-from core.trainer.settings import Limit, Settings
+from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
@@ -58,14 +58,6 @@ from core.trainer.state import find_checkpoint
 from core.trainer.trials import tune
 
 __all__ = ["Trainer"]
-
-DEFAULT_EPOCHS = 1000
-"""Epochs to train if none of ``max_epochs``, ``max_steps`` and ``max_time`` is given."""
-
-REMEDIES = {
-    "auto_select_gpus": 'Remove it: devices="auto" uses all devices, and devices=2 two that the accelerator picks.',
-}
-"""Arguments that Lightning had, and what to do instead."""
 
 
 class Trainer(TrainerSettings, TrainerFacts):
@@ -261,7 +253,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         }
         request = Request.read(**with_plugins(plugins, backends))
         self.runtime = Runtime.from_plan(resolve(request))
-        self._check_clipping(self.settings)
+        self._check_strategy(self.settings)
         if sync_batchnorm:
             self.runtime._synchronize_batch_norms()
         self.progress = Progress()
@@ -485,12 +477,12 @@ class Trainer(TrainerSettings, TrainerFacts):
         if self._fit_loop is not None and name in FIXED_IN_FIT:
             raise ConfigurationError(f"{name}={value!r}: cannot be changed while fit is running. Set it before.")
         settings = attrs.evolve(self.settings, **{name: value})
-        self._check_clipping(settings)
+        self._check_strategy(settings)
         self.settings = settings
         if self._run is not None:
             self._run.settings = settings
 
-    def _check_clipping(self, settings: Settings) -> None:
+    def _check_strategy(self, settings: Settings) -> None:
         """Refuse what the strategy cannot do, before processes start."""
         if settings.gradient_clip_val is not None:
             self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
