@@ -15,6 +15,7 @@ from core.callbacks.timer import Timer
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.strategies.base import Strategy
+from core.trainer.foreign import change_import
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.plain import PlainModule
@@ -144,6 +145,7 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
     for callback in callbacks:
         if not isinstance(callback, Callback):
             hint = " It is a class: create an object of it." if isinstance(callback, type) else ""
+            hint = hint or f" {change_import(callback) or ''}".rstrip()
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Self
 
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from core.errors import WrongTypeError
 from core.nested import map_tensors
 from core.trainer.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from core.trainer.hparams import HyperParameters
+from core.trainer.hparams_file import read_hparams
 
 __all__ = ["DataHooks", "DataModule"]
 
@@ -115,6 +121,43 @@ class DataModule(DataHooks, HyperParameters):
     trainer: Any = None
     """The Trainer that is using it; ``None`` if none is."""
 
+    @classmethod
+    def from_datasets(
+        cls,
+        train_dataset: Any = None,
+        val_dataset: Any = None,
+        test_dataset: Any = None,
+        predict_dataset: Any = None,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        **arguments: Any,
+    ) -> Self:
+        """Create one that reads data sets; only that for training is shuffled, unless it is iterable-style.
+
+        Args:
+            train_dataset: A ``Dataset``, or a list or dict of them for several loaders.
+            val_dataset: The same for validation.
+            test_dataset: The same for test.
+            predict_dataset: The same for prediction.
+            batch_size: Of each loader, and passed to the constructor if it has such an argument.
+            num_workers: Likewise.
+            **arguments: Of the constructor.
+
+        Raises:
+            WrongTypeError: One of them is not a ``Dataset``.
+        """
+        parameters = inspect.signature(cls).parameters
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        own = {"batch_size": batch_size, "num_workers": num_workers}
+        datamodule = cls(**arguments, **{name: own[name] for name in own if takes_any or name in parameters})
+        given = {"train": train_dataset, "val": val_dataset, "test": test_dataset, "predict": predict_dataset}
+        for kind, datasets in given.items():
+            if datasets is not None:
+                _check_datasets(f"{kind}_dataset", datasets)
+                # Not a closure, so that it can be sent to spawned processes.
+                setattr(datamodule, f"{kind}_dataloader", partial(_loaders, datasets, kind == "train", own))
+        return datamodule
+
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         return {}
@@ -127,6 +170,7 @@ class DataModule(DataHooks, HyperParameters):
         cls,  # noqa: N805
         checkpoint_path: str | os.PathLike[str],
         map_location: Any = None,
+        hparams_file: str | os.PathLike[str] | None = None,
         **overrides: Any,
     ) -> DataModule:
         """Create one with the hyperparameters in a checkpoint, and load its state.
@@ -134,6 +178,7 @@ class DataModule(DataHooks, HyperParameters):
         Args:
             checkpoint_path: The checkpoint.
             map_location: The device of tensors in its state; the CPU by default.
+            hparams_file: As of :meth:`core.Module.load_from_checkpoint`.
             **overrides: Arguments of the constructor, in place of those in the checkpoint.
 
         Raises:
@@ -142,6 +187,7 @@ class DataModule(DataHooks, HyperParameters):
         """
         checkpoint = read_checkpoint(checkpoint_path, map_location)
         saved, name = checkpoint.get("datamodule_hyper_parameters", {}), checkpoint.get("datamodule_hparams_name")
+        saved = saved if hparams_file is None else read_hparams(hparams_file)
         datamodule: DataModule = create_from_checkpoint(cls, saved, name, overrides)  # type: ignore[arg-type]
         if "datamodule" in checkpoint:
             datamodule.load_state_dict(checkpoint["datamodule"])
@@ -149,3 +195,27 @@ class DataModule(DataHooks, HyperParameters):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "trainer"}
+
+
+def _check_datasets(argument: str, datasets: Any) -> None:
+    """Check that each is a Dataset.
+
+    Raises:
+        WrongTypeError: One is not.
+    """
+    several = list(datasets.values()) if isinstance(datasets, Mapping) else datasets
+    for one in several if isinstance(several, list | tuple) else [several]:
+        if not isinstance(one, Dataset):
+            raise WrongTypeError(
+                f"{argument}: must be a torch Dataset, or a list or dict of them, not an object of type "
+                f"{type(one).__name__}."
+            )
+
+
+def _loaders(datasets: Any, shuffle: bool, options: Mapping[str, Any]) -> Any:
+    """The loader of each data set, in the same list or dict."""
+    if isinstance(datasets, Mapping):
+        return {name: _loaders(one, shuffle, options) for name, one in datasets.items()}
+    if isinstance(datasets, list | tuple):
+        return [_loaders(one, shuffle, options) for one in datasets]
+    return DataLoader(datasets, shuffle=shuffle and not isinstance(datasets, IterableDataset), **options)

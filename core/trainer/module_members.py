@@ -18,6 +18,7 @@ from core.loggers.values import inference
 from core.nested import map_tensors
 from core.runtime.state import load_errors
 from core.trainer.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
+from core.trainer.hparams_file import read_hparams
 
 __all__ = ["ModuleMembers"]
 
@@ -107,6 +108,7 @@ class ModuleMembers(nn.Module):
         cls,  # noqa: N805
         checkpoint_path: str | os.PathLike[str],
         map_location: Any = None,
+        hparams_file: str | os.PathLike[str] | None = None,
         strict: bool | None = None,
         **overrides: Any,
     ) -> Any:
@@ -116,6 +118,8 @@ class ModuleMembers(nn.Module):
             checkpoint_path: A checkpoint that a Trainer has written with any strategy, or one file of it that
                 ``core.consolidate`` has written.
             map_location: The device of the module; the CPU by default.
+            hparams_file: A file with hyperparameters, in place of those in the checkpoint: YAML, JSON, or a CSV table
+                with the columns ``key`` and ``value``.
             strict: Whether the keys of the parameters must be the module's; :attr:`strict_loading` by default.
             **overrides: Arguments of the constructor, in place of those in the checkpoint.
 
@@ -125,6 +129,7 @@ class ModuleMembers(nn.Module):
         """
         checkpoint = read_checkpoint(checkpoint_path, map_location)
         saved, name = checkpoint.get("hyper_parameters", {}), checkpoint.get("hparams_name")
+        saved = saved if hparams_file is None else read_hparams(hparams_file)
         module: Any = create_from_checkpoint(cls, saved, name, overrides)
         module.configure_model()
         path = os.fspath(checkpoint_path)

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.datamodule import DataHooks
+from core.trainer.foreign import change_import
 from core.trainer.hooks import ModuleHooks
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
@@ -124,6 +125,9 @@ def as_module(user_module: Any) -> Any:
 def _adapted(user_module: Any) -> Any:
     if isinstance(user_module, Module) or not isinstance(user_module, nn.Module):
         return user_module
+    hint = change_import(user_module)
+    if hint is not None:
+        raise WrongTypeError(f"module: must be a core.Module, not a {type(user_module).__name__}. {hint}")
     kept = user_module.__dict__.get("_core_adapter")
     if kept is not None and kept.adapter is not None:
         return kept.adapter

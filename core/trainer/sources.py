@@ -11,6 +11,7 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
 from core.trainer.checks import check_loader, described
 from core.trainer.datamodule import DataHooks, DataModule
+from core.trainer.foreign import change_import
 from core.trainer.signatures import check_signatures
 from core.trainer.stage import STAGES
 
@@ -49,16 +50,17 @@ class DataSource:
                 datamodule = loader
         if datamodule is not None:
             if not isinstance(datamodule, DataModule):
-                raise WrongTypeError(
-                    f"datamodule: must be a core.DataModule, not {described(datamodule)}. Pass loaders as "
-                    "train_dataloaders and val_dataloaders."
-                )
+                hint = change_import(datamodule) or "Pass loaders as train_dataloaders and val_dataloaders."
+                raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
             check_signatures("datamodule", datamodule, DataModule)
             loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
             if loaders:
                 raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")
             given = {}
         for name, (_, loader) in given.items():
+            hint = change_import(loader)
+            if hint is not None:
+                raise WrongTypeError(f"{name}: must be a core.DataModule or loaders, not {described(loader)}. {hint}")
             check_loader(name, loader)
         source = cls(
             stage=stage,
@@ -126,4 +128,4 @@ class DataSource:
 
 
 def _overrides(owner: DataHooks, name: str) -> bool:
-    return getattr(type(owner), name) is not getattr(DataHooks, name)
+    return getattr(type(owner), name) is not getattr(DataHooks, name) or name in vars(owner)
