@@ -58,9 +58,10 @@ class DataSource:
                 raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")
             given = {}
         for name, (_, loader) in given.items():
-            hint = change_import(loader)
-            if hint is not None:
-                raise WrongTypeError(f"{name}: must be a core.DataModule or loaders, not {described(loader)}. {hint}")
+            if foreign := change_import(loader):
+                raise WrongTypeError(
+                    f"{name}: must be a core.DataModule or loaders, not {described(loader)}. {foreign}"
+                )
             check_loader(name, loader)
         source = cls(
             stage=stage,

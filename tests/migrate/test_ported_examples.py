@@ -54,7 +54,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_each_step_is_the_same(program: str, computed: dict[str, Any]) -> None:
-    """To the last bit: what each step logs, and the parameters at the end of each fit; metrics of the epoch as float32."""
+    """To the last bit: what each step logs, and each fit's parameters; metrics of the epoch as float32."""
     expected, found = computed["lightning"][program], computed["core"][program]
     assert len(found) == len(expected) == PROGRAMS[program][1]
     for one, other in zip(found, expected, strict=True):

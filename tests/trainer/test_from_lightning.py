@@ -71,7 +71,7 @@ def test_a_datamodule_from_data_sets() -> None:
 
 def test_what_is_no_data_set() -> None:
     """Is named."""
-    with pytest.raises(WrongTypeError, match="val_dataset: must be a torch Dataset.*not an object of type DataLoader"):
+    with pytest.raises(WrongTypeError, match=r"val_dataset: must be a torch Dataset.*not an object of type DataLoader"):
         DataModule.from_datasets(val_dataset=[DataLoader(dataset())])
 
 
