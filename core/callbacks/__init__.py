@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
     from core.callbacks.progress_bar import ProgressBar, TQDMProgressBar
+    from core.callbacks.rich_model_summary import RichModelSummary
+    from core.callbacks.rich_progress_bar import RichProgressBar
     from core.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
     from core.callbacks.throughput_monitor import ThroughputMonitor
     from core.callbacks.timer import Timer
@@ -45,6 +47,8 @@ __all__ = [
     "ModelSummary",
     "OnExceptionCheckpoint",
     "ProgressBar",
+    "RichModelSummary",
+    "RichProgressBar",
     "StochasticWeightAveraging",
     "TQDMProgressBar",
     "ThroughputMonitor",
@@ -55,8 +59,6 @@ __all__ = [
 ELSEWHERE = {
     "BasePredictionWriter": "Write the outputs in on_predict_batch_end of a Callback, or what Trainer.predict returns.",
     "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
-    "RichModelSummary": "Use ModelSummary.",
-    "RichProgressBar": "Use ProgressBar.",
     "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
 }
 """Callbacks of Lightning that are not here, and what to use."""
@@ -81,6 +83,8 @@ _find, __dir__ = lazy_names(
         "ModelSummary": "core.callbacks.model_summary",
         "OnExceptionCheckpoint": "core.callbacks.on_exception_checkpoint",
         "ProgressBar": "core.callbacks.progress_bar",
+        "RichModelSummary": "core.callbacks.rich_model_summary",
+        "RichProgressBar": "core.callbacks.rich_progress_bar",
         "StochasticWeightAveraging": "core.callbacks.stochastic_weight_averaging",
         "TQDMProgressBar": "core.callbacks.progress_bar",
         "ThroughputMonitor": "core.callbacks.throughput_monitor",

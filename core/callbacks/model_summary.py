@@ -58,6 +58,10 @@ class ModelSummary(Callback):
         if obstacle:
             summary = attrs.evolve(summary, notes=(*summary.notes, f"FLOPs are not counted: {obstacle}."))
         self.summary = summary
+        self.write(summary)
+
+    def write(self, summary: Summary) -> None:
+        """Write the table, in process 0."""
         if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
             logger.info("\n%s", summary)
         else:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.progress_display import LINE_SECONDS, Bar, Lines, drawn, draws_bars
+from core.callbacks.progress_display import LINE_SECONDS, Bar, Lines, Written, drawn, draws_bars
 from core.checking import check_count
 from core.errors import ConfigurationError
 
-__all__ = ["ProgressBar", "TQDMProgressBar"]
+__all__ = ["Display", "ProgressBar", "TQDMProgressBar"]
 
 
 class ProgressBar(Callback):
@@ -33,19 +33,22 @@ class ProgressBar(Callback):
     """
 
     def __init__(self, refresh_seconds: float = 0.25, leave: bool = True) -> None:
-        if not self.is_available():
-            raise ConfigurationError(
-                f"{type(self).__name__}: tqdm is not installed. Run: pip install 'torch-hal[progress]', or set "
-                "enable_progress_bar=False."
-            )
+        self._check_available()
         self.refresh_seconds, self.leave = refresh_seconds, leave
-        self._training: _Display | None = None
-        self._evaluation: _Display | None = None
+        self._training: Display | None = None
+        self._evaluation: Display | None = None
 
     @staticmethod
     def is_available() -> bool:
         """Whether tqdm is installed."""
         return importlib.util.find_spec("tqdm") is not None
+
+    def _check_available(self) -> None:
+        if not self.is_available():
+            raise ConfigurationError(
+                f"{type(self).__name__}: tqdm is not installed. Run: pip install 'torch-hal[progress]', or set "
+                "enable_progress_bar=False."
+            )
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -126,11 +129,11 @@ class ProgressBar(Callback):
 
     # -- bars ----------------------------------------------------------------------------------------------------
 
-    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> _Display | None:
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
         """A new bar, or ``None`` for nothing."""
         if not draws_bars():
-            return _Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
-        return _Display(Bar(title, total, initial, leave, None), seconds=self.refresh_seconds)
+            return Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
+        return Display(Bar(title, total, initial, leave, None), seconds=self.refresh_seconds)
 
     def _begin_epoch(self, trainer: Any) -> None:
         if not trainer.is_global_zero:
@@ -183,19 +186,19 @@ class TQDMProgressBar(ProgressBar):
         check_count("process_position", process_position, 0)
         self.refresh_rate, self.process_position = refresh_rate, process_position
 
-    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> _Display | None:
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
         if not self.refresh_rate:
             return None
         if not draws_bars():
             return super()._display(title, total, initial, leave)
         position = self.process_position + (self._training is not None) if self.process_position else None
-        return _Display(Bar(title, total, initial, leave, position), batches=self.refresh_rate)
+        return Display(Bar(title, total, initial, leave, position), batches=self.refresh_rate)
 
 
-class _Display:
+class Display:
     """A bar or lines, and when to write the next time: after so many seconds, or so many batches."""
 
-    def __init__(self, written: Bar | Lines, seconds: float = 0.0, batches: int | None = None) -> None:
+    def __init__(self, written: Written, seconds: float = 0.0, batches: int | None = None) -> None:
         self._written, self._seconds, self._batches = written, seconds, batches
         self._pending, self._next = 0, time.monotonic() + seconds
 

@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["LINE_SECONDS", "Bar", "Lines", "drawn", "draws_bars"]
+__all__ = ["LINE_SECONDS", "Bar", "Lines", "Written", "drawn", "draws_bars"]
 
 LINE_SECONDS = 60.0
 """The time between two lines where no bar can be drawn."""
@@ -17,6 +17,19 @@ LINE_SECONDS = 60.0
 def draws_bars() -> bool:
     """Whether the standard error stream is a terminal, or the cell of a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
+
+
+class Written(Protocol):
+    """What a progress bar writes."""
+
+    def restart(self, title: str, total: int | None) -> None:
+        """Begin with the next epoch."""
+
+    def show(self, batches: int, values: Mapping[str, str]) -> None:
+        """Write ``batches`` more, with ``values``."""
+
+    def close(self) -> None:
+        """Leave the line."""
 
 
 class Bar:

@@ -42,7 +42,8 @@ class Summary:
     notes: Sequence[str] = ()
     """What the numbers leave out."""
 
-    def __str__(self) -> str:
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """The titles of the columns, and the rows."""
         header = ["", "Name", "Type", "Params", "Trainable", "Mode"]
         rows = [
             [
@@ -59,13 +60,18 @@ class Summary:
             header.append("FLOPs")
             for row, layer in zip(rows, self.layers, strict=True):
                 row.append("" if layer.flops is None else number_of(layer.flops))
+        return header, rows
+
+    def __str__(self) -> str:
+        header, rows = self.table()
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
         lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         title = " | ".join(cell.ljust(width) for cell, width in zip(header, widths, strict=True))
         rule = "-" * len(title)
-        return "\n".join(line.rstrip() for line in (title, rule, *lines, rule, *self._totals(), *self.notes))
+        return "\n".join(line.rstrip() for line in (title, rule, *lines, rule, *self.totals(), *self.notes))
 
-    def _totals(self) -> Iterator[str]:
+    def totals(self) -> Iterator[str]:
+        """The lines below the table."""
         totals = {
             "Trainable params": number_of(self.trainable),
             "Non-trainable params": number_of(self.parameters - self.trainable),
