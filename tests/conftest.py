@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +25,10 @@ def settings_and_ranks() -> dict[str, str]:
 
 
 REGISTRIES = list(registration.REGISTRIES.values())
+
+if "TORCH_HAL_TESTS_CACHE" not in os.environ:  # one for all processes of the tests, and not the user's
+    os.environ["TORCH_HAL_TESTS_CACHE"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="torch-hal-cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 for variable in settings_and_ranks():
     del os.environ[variable]

@@ -34,6 +34,7 @@ READS_THE_ENVIRONMENT = {
     "cli/parser.py": "the edge of a command",
     "discovery/activation.py": "undoes what a plugin's import changes in it",
     "doctor/__main__.py": "the edge of a command",
+    "discovery/watch.py": "compares it before and after a plugin is imported, and undoes what the import changed",
     "discovery/worker.py": "the edge of the process that --probe starts",
     "environments/base.py": "the room that reads it",
     "environments/local.py": "the room that reads it",

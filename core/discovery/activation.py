@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -22,9 +23,12 @@ from core import hookspecs, specs
 from core.discovery.loading import describe, trace
 from core.kinds import KINDS, Kind
 
-__all__ = ["Activation", "Failure", "activate"]
+__all__ = ["Activation", "Elsewhere", "Failure", "activate"]
 
 logger = logging.getLogger(__name__)
+
+_MOST = 1000
+"""Specs that a hook may return; a hook that never ends would fill the memory."""
 
 
 @attrs.frozen
@@ -39,7 +43,21 @@ class Failure:
     @property
     def traceback(self) -> str:
         """The traceback of :attr:`cause`, as Python prints it; empty without one."""
+        if isinstance(self.cause, Elsewhere):
+            return self.cause.traceback
         return "" if self.cause is None else trace(self.cause)
+
+
+class Elsewhere(Exception):
+    """What a plugin raised in the process that queries plugins; shown as the cause of an error in this one.
+
+    Args:
+        traceback: The traceback, as Python prints it there.
+    """
+
+    def __init__(self, traceback: str) -> None:
+        super().__init__(f"in the process that queries plugins:\n{traceback}".rstrip())
+        self.traceback = traceback
 
 
 @attrs.frozen
@@ -52,20 +70,27 @@ class Activation:
     """Why each declared backend has no spec, and which backends were returned without being declared."""
     output: str
     """What the plugin printed."""
+    not_plain: frozenset[tuple[str, str]] = frozenset()
+    """The specs that were read in another process and have values which only exist in that process."""
+    is_old: bool = False
+    """Whether this is a failure that an earlier run has found."""
 
 
-def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
+def activate(
+    module: str, declared: Mapping[str, set[str]], caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
+) -> Activation:
     """Import ``module`` and call its hooks.
 
     Args:
         module: The module that the entry points name.
         declared: By kind, the names that its entry points declare.
+        caught: What is recorded if the plugin raises it.
     """
     usable: dict[tuple[str, str], Any] = {}
     failures: dict[tuple[str, str], Failure] = {}
     found: dict[str, Any]
     with _Watch() as watch:
-        callers = _import(module, watch)
+        callers = _import(module, watch, caught)
         for kind in KINDS.values():
             names = declared.get(kind.name, set())
             if isinstance(callers, Failure):
@@ -74,7 +99,7 @@ def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
                 fault = Failure(f"{module} does not implement the hook {kind.hook}, which must return it")
                 found, faults = {}, dict.fromkeys(names, fault)
             else:
-                found, faults = _ask(kind, callers[kind.name], names, module)
+                found, faults = _ask(kind, callers[kind.name], names, module, caught)
                 if changes := watch.take_changes():
                     found, faults = {}, dict.fromkeys(names, Failure(f"its {kind.hook} changes os.environ: {changes}"))
             usable |= {(kind.name, name): spec for name, spec in found.items()}
@@ -85,11 +110,13 @@ def activate(module: str, declared: Mapping[str, set[str]]) -> Activation:
     return Activation(usable, failures, watch.output)
 
 
-def _import(module: str, watch: _Watch) -> dict[str, pluggy.HookCaller] | Failure:
+def _import(
+    module: str, watch: _Watch, caught: tuple[type[BaseException], ...]
+) -> dict[str, pluggy.HookCaller] | Failure:
     """The hooks of ``module`` by kind, or the failure."""
     try:
         imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
+    except caught as error:  # whatever a plugin raises is recorded
         watch.take_changes()
         return Failure(describe(error), error)
     if changes := watch.take_changes():
@@ -99,7 +126,7 @@ def _import(module: str, watch: _Watch) -> dict[str, pluggy.HookCaller] | Failur
         return Failure(f"its import changes os.environ: {changes}")
     try:
         return _hooks(imported)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
+    except caught as error:  # whatever a plugin raises is recorded
         return Failure(f"its hooks are not valid: {describe(error)}", error)
 
 
@@ -175,18 +202,24 @@ def _hooks(module: ModuleType) -> dict[str, pluggy.HookCaller]:
 
 
 def _ask(
-    kind: Kind, caller: pluggy.HookCaller, declared: set[str], module: str
+    kind: Kind,
+    caller: pluggy.HookCaller,
+    declared: set[str],
+    module: str,
+    caught: tuple[type[BaseException], ...],
 ) -> tuple[dict[str, Any], dict[str, Failure]]:
     """The specs that are both declared and returned, and a failure for each name that is only one of the two."""
     expected = getattr(specs, kind.spec)
     try:
         answers = caller() or [None]  # pluggy leaves out None
         odd = [answer for answer in answers if isinstance(answer, str) or not isinstance(answer, Iterable)]
-        returned = [] if odd else [spec for answer in answers for spec in answer]
+        returned = [] if odd else list(islice((spec for answer in answers for spec in answer), _MOST + 1))
         odd += [spec for spec in returned if not isinstance(spec, expected)]
-    except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is recorded
+    except caught as error:  # whatever a plugin raises is recorded
         fault = Failure(f"its {kind.hook} raises {describe(error)}", error)
         return {}, dict.fromkeys(declared, fault)
+    if len(returned) > _MOST:
+        return {}, dict.fromkeys(declared, Failure(f"its {kind.hook} returns more than {_MOST} specs, or has no end"))
     if odd:
         given = "None" if odd[0] is None else f"an object of type {type(odd[0]).__name__}"
         fault = Failure(f"its {kind.hook} returns {given}. Return a list of {kind.spec} objects")

@@ -20,7 +20,7 @@ from core.processes import ChildProcess, describe_end
 if TYPE_CHECKING:
     from core.specs import AcceleratorSpec
 
-__all__ = ["DetectResult", "detect", "probe"]
+__all__ = ["DetectResult", "ask", "detect", "probe"]
 
 Job = dict[str, Any]
 """What the process does: see :mod:`core.discovery.worker`."""
@@ -79,6 +79,23 @@ def detect(
         spec.name: DetectResult(answers[number].get("count"), answers[number].get("error"))
         for number, spec in asked.items()
     }
+
+
+def ask(jobs: list[Job], timeout: float, *, imports_torch: bool) -> dict[int, Answer]:
+    """The answers to jobs by their ``id``, one of which is ``error`` and ``detail`` where a job ended its process.
+
+    Args:
+        jobs: See :mod:`core.discovery.worker`.
+        timeout: Seconds for each.
+        imports_torch: Whether the process imports torch before the first.
+
+    Raises:
+        LaunchError: No process can be started, or torch cannot be imported in it.
+    """
+    try:
+        return _answers({"imports_torch": imports_torch}, [jobs], timeout, None)
+    except _TorchFails as failure:
+        raise LaunchError(f"import torch fails in the process that queries plugins: {failure}") from None
 
 
 def probe(

@@ -6,11 +6,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core.discovery.activation import Activation, activate
+import attrs
+
+from core.discovery.activation import Activation, Elsewhere, activate
 from core.discovery.known import known_names, providers
+from core.discovery.learning import Learning, Verdict
 from core.discovery.loading import import_target, load, target_name
 from core.discovery.scan import Row, normalized
 from core.discovery.states import Survey, survey
+from core.discovery.watched import activate_watched, load_watched
 from core.errors import BackendError, UnknownNameError, nearest, quoted, shortened
 from core.kinds import KINDS
 from core.registration import REGISTRIES
@@ -27,14 +31,22 @@ THIS_PROCESS = "this process"
 class Registry:
     """The backends that can be selected by name, as they were when the registry was read.
 
-    A plugin is activated when one of its names is looked up, at most once for each registry.
+    A plugin is activated when one of its names is looked up, at most once for each registry: core's own in this
+    process, any other in a separate one.
 
     Args:
         found: What is installed.
         registered: By kind and name, the specs registered in code.
+        learning: Activates plugins in a separate process; without it, they are activated in this one.
     """
 
-    def __init__(self, found: Survey, registered: Mapping[str, Mapping[str, BackendSpec]]) -> None:
+    def __init__(
+        self,
+        found: Survey,
+        registered: Mapping[str, Mapping[str, BackendSpec]],
+        learning: Learning | None = None,
+    ) -> None:
+        self._learning = learning
         self._rows = found.rows
         self._by_module: dict[tuple[str, str], list[Row]] = {}
         self._by_name: dict[tuple[str, str], list[Row]] = {}
@@ -55,9 +67,10 @@ class Registry:
             path: The folders that are searched for installed distributions; by default ``sys.path``.
 
         Raises:
-            ConfigurationError: ``CORE_PLUGINS`` is malformed.
+            ConfigurationError: ``CORE_PLUGINS`` or ``CORE_PROBE_TIMEOUT`` is malformed.
         """
-        return cls(survey(environ, path), {kind: registry.specs() for kind, registry in REGISTRIES.items()})
+        registered = {kind: registry.specs() for kind, registry in REGISTRIES.items()}
+        return cls(survey(environ, path), registered, Learning(environ))
 
     def rows(self, kind: str | None = None) -> list[Row]:
         """Every backend found, with the state that is known so far; ordered by kind, name, distribution."""
@@ -90,6 +103,7 @@ class Registry:
             BackendError: The backend of that name is denied, incompatible, in conflict or broken.
         """
         subject = f"{argument or kind}={name!r}"
+        self._learn(self._holders(kind, name), anew=True)
         spec = self._named(kind, name, subject)
         if spec is not None:
             return [spec]
@@ -103,6 +117,7 @@ class Registry:
     def specs(self, kind: str) -> list[BackendSpec]:
         """All usable backends, ordered by name; activates every plugin that has one of that kind."""
         specs: list[BackendSpec] = []
+        self._learn([row for row in self._rows if row.kind == kind])
         for name in self.names(kind):
             try:
                 spec = self._named(kind, name, f"{kind} {name!r}")
@@ -123,25 +138,60 @@ class Registry:
 
     def origin(self, spec: BackendSpec) -> str:
         """The distribution and version of ``spec``; ``this process`` if it was registered or made in code."""
-        if self._registered[spec.kind].get(spec.name) is not spec:
-            returned = [
-                (own, row) for row in self._rows if row.kind == spec.kind and (own := self._returned(row)) is not None
-            ]
-            for own, row in returned:
-                if own.name == spec.name:
-                    return row.origin
-            for own, row in returned:  # made from it, under another name
-                if own.target == spec.target:
-                    return row.origin
-        return THIS_PROCESS
+        row = self._row_of(spec)
+        return THIS_PROCESS if row is None else row.origin
+
+    def is_foreign(self, spec: BackendSpec) -> bool:
+        """Whether a plugin other than core's own provides ``spec``: its code has not run in this process."""
+        row = self._row_of(spec)
+        return self._learning is not None and row is not None and not row.is_core
 
     def load(self, spec: BackendSpec) -> type[Any]:
         """The class that ``spec`` describes.
 
+        The class of a plugin is imported only if a separate process has found that this does no harm.
+
         Raises:
-            BackendError: The target cannot be imported, or is not a subclass of its kind's base class.
+            BackendError: The target cannot be imported, or is not a subclass of its kind's base class; or its import
+                ends the process, hangs, or changes the process's state.
         """
-        return load(spec, self.origin(spec))
+        row = self._row_of(spec)
+        if self._learning is None or row is None or row.is_core:
+            return load(spec, self.origin(spec))
+        verdict = self._learning.verdict(spec, row)
+        if verdict.error:
+            raise self._broken(spec, row, verdict)
+        return load_watched(spec, row.origin)
+
+    def device_count(self, spec: AcceleratorSpec) -> int:
+        """The number of devices that a plugin's accelerator reports, asked in a separate process.
+
+        Raises:
+            BackendError: It cannot say, for the reason given.
+        """
+        row = self._row_of(spec)
+        if self._learning is None or row is None:
+            raise BackendError(f"{spec.kind} {spec.name!r} is of this process, which can ask it itself")
+        verdict = self._learning.verdict(spec, row, with_count=True)
+        if verdict.error or verdict.count is None:
+            raise self._broken(spec, row, verdict)
+        return verdict.count
+
+    def complete(self, spec: Any) -> Any:
+        """``spec`` with the values that could not be read in a separate process, such as objects in ``init_args``.
+
+        Raises:
+            BackendError: Its plugin, which is imported for them, does not return it here.
+        """
+        row = self._row_of(spec)
+        if row is None or (row.kind, row.name) not in self._activations[row.distribution, row.module].not_plain:
+            return spec
+        here = activate_watched(row.module, self._declared(row))
+        own = here.specs.get((row.kind, row.name))
+        if own is None:
+            fault = here.failures[row.kind, row.name]
+            raise BackendError(f"{spec.kind} {spec.name!r} of {row.origin} is broken: {fault.reason}") from fault.cause
+        return attrs.evolve(spec, target=own.target, init_args={**own.init_args, **spec.init_args})
 
     def served(self, spec: AcceleratorSpec) -> list[str]:
         """The further names that ``spec`` discovers now, without those that another backend owns.
@@ -149,8 +199,19 @@ class Registry:
         Raises:
             Exception: Whatever the spec's function raises.
         """
+        if not spec.discover:
+            return []
         owned = {row.name for row in self.rows(spec.kind)}
-        return [name for name in import_target(spec.discover)() if name not in owned] if spec.discover else []
+        if self.is_foreign(spec) and self._learning is not None:
+            found = self._learning.served(spec)
+        else:
+            found = import_target(spec.discover)()
+        return [name for name in found if name not in owned]
+
+    def started(self, specs: Sequence[Any], environ: Mapping[str, str]) -> dict[str, bool | str]:
+        """By name, whether a plugin's cluster environment has started this process, or why it could not say."""
+        foreign = [spec for spec in specs if self.is_foreign(spec)]
+        return self._learning.started(foreign, environ) if self._learning is not None and foreign else {}
 
     # -- installed and registered ------------------------------------------------------------------------------------
 
@@ -175,6 +236,17 @@ class Registry:
             )
         return installed
 
+    def _row_of(self, spec: BackendSpec) -> Row | None:
+        """The installed backend that ``spec`` comes from; ``None`` if it was registered or made in code."""
+        if self._registered[spec.kind].get(spec.name) is spec:
+            return None
+        returned = [
+            (own, row) for row in self._rows if row.kind == spec.kind and (own := self._returned(row)) is not None
+        ]
+        by_name = (row for own, row in returned if own.name == spec.name)
+        made_from = (row for own, row in returned if own.target == spec.target)  # under another name
+        return next(by_name, None) or next(made_from, None)
+
     def _returned(self, row: Row) -> BackendSpec | None:
         activation = self._activations.get((row.distribution, row.module))
         return activation.specs.get((row.kind, row.name)) if activation and row.state == "installed" else None
@@ -182,13 +254,42 @@ class Registry:
     def _activated(self, row: Row) -> Activation:
         key = row.distribution, row.module
         if key not in self._activations:
-            rows = list(self._by_module[key])
-            declared: dict[str, set[str]] = {}
-            for other in rows:
-                declared.setdefault(other.kind, set()).add(other.name)
-            self._activations[key] = activation = activate(row.module, declared)
-            self._record(row, rows, activation)
+            self._learn([row])
+        if key not in self._activations:
+            self._activations[key] = activation = activate(row.module, self._declared(row))
+            self._record(row, list(self._by_module[key]), activation)
         return self._activations[key]
+
+    def _declared(self, row: Row) -> dict[str, set[str]]:
+        """By kind, the names that the metadata declares for the module of ``row``."""
+        declared: dict[str, set[str]] = {}
+        for other in self._by_module[row.distribution, row.module]:
+            declared.setdefault(other.kind, set()).add(other.name)
+        return declared
+
+    def _learn(self, rows: list[Row], *, anew: bool = False) -> None:
+        """Activate the plugin modules of these rows in a separate process, except core's own."""
+        if anew:
+            for row in rows:
+                self._forget_old(row)
+        modules = {(row.distribution, row.module): row for row in rows if not row.is_core and row.state == "installed"}
+        unknown = [row for key, row in modules.items() if key not in self._activations]
+        if self._learning is None or not unknown:
+            return
+        activations = self._learning.activations([(row, self._declared(row)) for row in unknown], anew=anew)
+        for row, activation in zip(unknown, activations, strict=True):
+            key = row.distribution, row.module
+            self._activations[key] = activation
+            self._record(row, list(self._by_module[key]), activation)
+
+    def _forget_old(self, row: Row) -> None:
+        """Let the plugin of ``row`` be asked again if its failure is one that an earlier run has found."""
+        key = row.distribution, row.module
+        if key in self._activations and self._activations[key].is_old:
+            failures = self._activations.pop(key).failures
+            for other in self._by_module[key]:
+                if other.state == "failed" and (other.kind, other.name) in failures:
+                    other.state, other.reason, other.detail = "installed", "", ""
 
     def _record(self, row: Row, rows: list[Row], activation: Activation) -> None:
         """Write the result of a plugin module's activation into its rows."""
@@ -211,6 +312,12 @@ class Registry:
                 other.aliases = spec.aliases
             if activation.output:
                 other.detail += f"printed during activation:\n{activation.output}"
+
+    def _broken(self, spec: BackendSpec, row: Row, verdict: Verdict) -> BackendError:
+        reason = verdict.error or verdict.count_error or "it does not report a number of devices"
+        error = BackendError(f"{spec.kind} {spec.name!r} of {row.origin} is broken: {reason}")
+        error.__cause__ = Elsewhere(verdict.detail) if verdict.detail else None
+        return error
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

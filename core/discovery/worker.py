@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _TORCH = -1
+_WITHOUT_TORCH, _WITH_TORCH = 4, 32
+"""GiB of memory that a plugin's light modules, and its classes with torch, may allocate."""
 
 
 def main(directory: str, task: Mapping[str, Any]) -> NoReturn:
@@ -35,8 +37,20 @@ def main(directory: str, task: Mapping[str, Any]) -> NoReturn:
         open(os.path.join(directory, "log"), "w", encoding="utf-8") as log,
     ):
         faulthandler.enable(log)
+        _limit_memory(_WITH_TORCH if task.get("imports_torch") else _WITHOUT_TORCH)
         (_at_once if task.get("at_once") else _one_after_another)(task, _Answers(answers), log)
     os._exit(0)
+
+
+def _limit_memory(gibibytes: int) -> None:
+    """Let allocating more raise MemoryError, so that a plugin cannot exhaust the machine."""
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = gibibytes << 30
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if most < 0 else min(limit, most), most))
 
 
 class _Answers:
@@ -131,11 +145,18 @@ class _Jobs:
     def do(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """The answer to a job."""
         do: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-            "detect": self._detect,
+            "detect": lambda job: {"count": _counted(job["detect"])},
             "activate": self._activate,
+            "learn": _learn,
+            "vet": _vet,
+            "discover": lambda job: {"names": list(map(str, import_target(job["discover"])()))},
+            "started": _started,
             "backend": self._backend,
         }
-        return do[job["do"]](job)
+        try:
+            return do[job["do"]](job)
+        except BaseException as error:  # noqa: BLE001  this process is made for whatever a plugin raises
+            return _failure(error)
 
     @property
     def registry(self) -> Registry:
@@ -148,12 +169,6 @@ class _Jobs:
             logging.getLogger("core.discovery").setLevel(logging.ERROR)  # its warnings are what the answers say
             self._registry = Registry(Survey([Row.from_dict(facts) for facts in self._rows], "", []), {})
         return self._registry
-
-    def _detect(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return {"count": _counted(job["detect"])}
-        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
-            return _failure(error)
 
     def _activate(self, job: Mapping[str, Any]) -> dict[str, Any]:
         module = job["distribution"], job["module"]
@@ -206,6 +221,29 @@ def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
     started = (import_target(spec.detect) if spec.detect else environment.detect)(dict(os.environ))
     row.state = "available" if started else "unavailable"
     row.reason = "it started this process" if started else "it did not start this process"
+
+
+# What detection does not need is imported when it is used, so that detection is quick.
+
+
+def _learn(job: Mapping[str, Any]) -> dict[str, Any]:
+    from core.discovery.learnt import learn
+
+    return learn(job)
+
+
+def _vet(job: Mapping[str, Any]) -> dict[str, Any]:
+    from core.discovery.learnt import vet
+
+    return vet(job)
+
+
+def _started(job: Mapping[str, Any]) -> dict[str, Any]:
+    from core.discovery.learnt import decoded
+
+    spec = decoded(job["spec"])
+    function = import_target(spec.detect) if spec.detect else load_target(spec).detect
+    return {"started": bool(function(job["environ"]))}
 
 
 _ASK: dict[str, Callable[[Registry, Any, Row], None]] = {

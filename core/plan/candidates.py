@@ -141,7 +141,7 @@ def _first_present(
         elif result is not None and not result.count:
             outcome = _Absent(_NO_DEVICE)
         else:
-            outcome = _present(spec, registry)
+            outcome = _present(spec, registry, is_asked_first=not spec.detect and registry.is_foreign(spec))
         if isinstance(outcome, Accelerator):
             chosen = (spec, outcome)
         else:
@@ -159,9 +159,15 @@ def _warned(candidate: Rejected) -> Rejected:
     return candidate
 
 
-def _present(spec: AcceleratorSpec, registry: Registry) -> Accelerator | _Absent:
-    """The accelerator, if its class can be imported and reports that it is available."""
+def _present(spec: AcceleratorSpec, registry: Registry, *, is_asked_first: bool = False) -> Accelerator | _Absent:
+    """The accelerator, if its class can be imported and reports that it is available.
+
+    With ``is_asked_first``, a separate process is asked before: this one does not import what has no devices.
+    """
     try:
+        if is_asked_first and not registry.device_count(spec):
+            return _Absent(_NO_DEVICE)
+        spec = registry.complete(spec)
         accelerator: Accelerator = construct(spec, registry.load(spec))
         if accelerator.is_available():
             return accelerator

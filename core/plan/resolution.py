@@ -119,9 +119,10 @@ class _Resolution:
 
     def _take(self, spec: BackendSpec, reason: str, rejected: Sequence[Rejected] = ()) -> None:
         more = {"environ": self.request.environ} if spec.kind == "cluster_environment" else {}
+        origin, spec = self.registry.origin(spec), self.registry.complete(spec)
         self.specs[spec.kind] = spec
         self.parts[spec.kind] = construct(spec, self.registry.load(spec), **more)
-        self.choices[spec.kind] = Choice.of(spec, reason, self.registry.origin(spec), rejected)
+        self.choices[spec.kind] = Choice.of(spec, reason, origin, rejected)
 
     # -- the strategy --------------------------------------------------------------------------------------------
 
@@ -243,10 +244,12 @@ class _Resolution:
     def _detect_environment(self) -> None:
         chosen: BackendSpec | None = None
         rejected = unusable("cluster_environment", self.registry)
-        for spec in sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name)):
+        specs = sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
+        told = self.registry.started(specs, self.request.environ)
+        for spec in specs:
             if chosen is not None:
                 rejected.append(outranked(spec, chosen))
-            elif (reason := self._not_started_by(spec)) is None:
+            elif (reason := self._not_started_by(spec, told.get(spec.name))) is None:
                 chosen = spec
             else:
                 rejected.append(Rejected(spec.name, reason))
@@ -258,12 +261,16 @@ class _Resolution:
             )
         self._take(chosen, "has the highest priority of those that detect how this process was started", rejected)
 
-    def _not_started_by(self, spec: Any) -> str | None:
+    def _not_started_by(self, spec: Any, told: bool | str | None) -> str | None:
+        """Why a cluster environment is not the one; ``told`` is what a plugin's has said in a separate process."""
         environment_spec: ClusterEnvironmentSpec = spec
         try:
-            detect = environment_spec.detect
-            answer = import_target(detect) if detect else self.registry.load(spec).detect
-            return None if answer(self.request.environ) else "did not start this process"
+            if isinstance(told, str):
+                raise BackendError(told)
+            if told is None:
+                detect = environment_spec.detect
+                told = (import_target(detect) if detect else self.registry.load(spec).detect)(self.request.environ)
+            return None if told else "did not start this process"
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin's function may raise anything; it is shown
             rejected = Rejected(spec.name, f"detection failed: {describe(error)}")
             logger.warning("cluster environment %r cannot be used: %s", spec.name, rejected.reason)

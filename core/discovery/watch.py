@@ -1,0 +1,305 @@
+"""What importing a plugin changes in this process besides adding modules: compared before and after, and undone.
+
+A plugin that changes any of it would change the user's program without being asked. torch and numpy are looked at only
+if they are imported; this module imports neither.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+__all__ = ["ProcessState"]
+
+
+class ProcessState:
+    """The state of this process, as it is when the object is created."""
+
+    def __init__(self) -> None:
+        self._before = {aspect: aspect.read() for aspect in _ASPECTS}
+        self._threads = set(threading.enumerate())
+
+    def take_changes(self) -> str:
+        """Undo what has changed since the object was created, as far as it can be undone.
+
+        Returns:
+            What had changed, on one line; empty if nothing had.
+        """
+        changes: list[str] = []
+        for aspect, values in self._before.items():
+            now = aspect.read()
+            for name, value in values.items():
+                if _differ(value, now.get(name)):
+                    changes.append(f"{aspect.change} {name}{aspect.show(value, now.get(name))}".replace("  ", " "))
+                    with suppress(Exception):  # what cannot be undone is at least told
+                        aspect.undo(name, value)
+        changes += [
+            f"it starts the thread {thread.name!r}" for thread in threading.enumerate() if thread not in self._threads
+        ]
+        return "; ".join(changes[:_MOST]) + (f"; and {len(changes) - _MOST} more" if len(changes) > _MOST else "")
+
+
+_MOST = 8
+"""Changes that are told one by one."""
+
+
+class _Aspect(NamedTuple):
+    """One aspect of the state."""
+
+    change: str
+    """How a change begins when it is told; the name of what changed follows."""
+    read: Callable[[], dict[str, Any]]
+    """Returns the values by name."""
+    undo: Callable[[str, Any], None]
+    """Sets the value of a name."""
+    show: Callable[[Any, Any], str] = lambda before, now: ""
+    """Tells a value before and now."""
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if one is other:
+        return False
+    if type(one) is not type(other):
+        return True
+    if type(one) is tuple:
+        return len(one) != len(other) or any(_differ(*pair) for pair in zip(one, other, strict=True))
+    if hasattr(one, "equal"):  # a tensor
+        return not one.equal(other)
+    if hasattr(one, "tobytes"):  # an array of numpy
+        return bool(one.tobytes() != other.tobytes())
+    return bool(one != other)
+
+
+def _values(before: Any, now: Any) -> str:
+    return f" from {before!r} to {now!r}"
+
+
+def _names(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    return ", ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
+
+
+# -- Python ------------------------------------------------------------------------------------------------------------
+
+
+def _generators() -> Iterator[tuple[str, Any]]:
+    yield "of Python", random.getstate()
+    if "numpy.random" in sys.modules:
+        yield "of numpy", sys.modules["numpy.random"].get_state()
+    if (torch := _torch()) is not None:
+        yield "of torch", torch.get_rng_state()
+
+
+def _seed(name: str, value: Any) -> None:
+    if name == "of Python":
+        random.setstate(value)
+    elif name == "of numpy":
+        sys.modules["numpy.random"].set_state(value)
+    else:
+        _torch().set_rng_state(value)
+
+
+def _search_path() -> dict[str, Any]:
+    return {"": list(sys.path)}
+
+
+def _set_search_path(_: str, value: Any) -> None:
+    sys.path[:] = value
+
+
+def _handlers() -> dict[str, Any]:
+    return {number.name: signal.getsignal(number) for number in signal.Signals}
+
+
+def _set_handler(name: str, value: Any) -> None:
+    signal.signal(signal.Signals[name], value)
+
+
+def _filters() -> dict[str, Any]:
+    """Those that decide about warnings of any text and module; many packages add one for a text of their own."""
+    return {"": [entry for entry in warnings.filters if entry[1] is None and entry[3] is None]}
+
+
+def _set_filters(_: str, value: Any) -> None:
+    added = [entry for entry in _filters()[""] if entry not in value]
+    kept = [entry for entry in warnings.filters if entry not in added]
+    warnings.filters[:] = kept + [entry for entry in value if entry not in kept]  # type: ignore[index]
+
+
+def _hooks() -> dict[str, Any]:
+    found = {f"sys.{name}": getattr(sys, name) for name in ("stdout", "stderr", "stdin", "excepthook", "displayhook")}
+    return {**found, "threading.excepthook": threading.excepthook}
+
+
+def _set_hook(name: str, value: Any) -> None:
+    module, _, attribute = name.partition(".")
+    setattr(sys.modules[module], attribute, value)
+
+
+def _variables() -> dict[str, Any]:
+    return {"": dict(os.environ)}
+
+
+def _set_variables(_: str, value: Any) -> None:
+    for name in set(os.environ) - set(value):
+        del os.environ[name]
+    os.environ.update(value)
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "the working directory": _working_directory(),
+        "the recursion limit": sys.getrecursionlimit(),
+        "the garbage collector": gc.isenabled(),
+        "the trace function": sys.gettrace(),
+    }
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _set_setting(name: str, value: Any) -> None:
+    {
+        "the working directory": os.chdir,
+        "the recursion limit": sys.setrecursionlimit,
+        "the garbage collector": lambda on: gc.enable() if on else gc.disable(),
+        "the trace function": sys.settrace,
+    }[name](value)
+
+
+def _builtins() -> dict[str, Any]:
+    return {name: getattr(builtins, name) for name in dir(builtins) if not name.startswith("_") or name == "__import__"}
+
+
+# -- torch -------------------------------------------------------------------------------------------------------------
+
+
+def _torch() -> Any:
+    """torch, if its import is complete."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and hasattr(torch, "set_default_dtype") and hasattr(torch, "nn") else None
+
+
+_SWITCHES: dict[str, tuple[str, str]] = {
+    "the default dtype": ("get_default_dtype", "set_default_dtype"),
+    "the default device": ("get_default_device", "set_default_device"),
+    "gradients": ("is_grad_enabled", "set_grad_enabled"),
+    "the precision of matrix products": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    "the number of threads": ("get_num_threads", "set_num_threads"),
+    "anomaly detection": ("is_anomaly_enabled", "autograd.set_detect_anomaly"),
+    "deterministic algorithms": ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+    "how tensors are shared": ("multiprocessing.get_sharing_strategy", "multiprocessing.set_sharing_strategy"),
+}
+"""torch's global switches: the functions of torch that read and set each."""
+_OF_BACKENDS = ("enabled", "benchmark", "deterministic", "allow_tf32", "allow_fp16_reduced_precision_reduction")
+
+
+def _switches() -> dict[str, Any]:
+    torch = _torch()
+    if torch is None:
+        return {}
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns where two of its settings for one thing are in use
+        for name, (get, _) in _SWITCHES.items():
+            with suppress(Exception):  # the state of one may make another unreadable
+                found[name] = _attribute(torch, get)()
+        for path, holder in _backends(torch):
+            for attribute in _OF_BACKENDS:
+                with suppress(Exception):
+                    value = getattr(holder, attribute)
+                    if isinstance(value, bool | str):
+                        found[f"{path}.{attribute}"] = value
+    return found
+
+
+def _backends(torch: Any) -> Iterator[tuple[str, Any]]:
+    for name, module in sorted(vars(torch.backends).items()):
+        if getattr(module, "__name__", "").startswith("torch.backends."):
+            yield f"backends.{name}", module
+            if hasattr(module, "matmul"):
+                yield f"backends.{name}.matmul", module.matmul
+
+
+def _set_switch(name: str, value: Any) -> None:
+    torch = _torch()
+    if name in _SWITCHES:
+        if name == "the default device":
+            value = None if value.type == "cpu" else value
+        _attribute(torch, _SWITCHES[name][1])(value)
+    else:
+        path, _, attribute = name.rpartition(".")
+        setattr(_attribute(torch, path), attribute, value)
+
+
+def _attribute(holder: Any, path: str) -> Any:
+    for name in path.split("."):
+        holder = getattr(holder, name)
+    return holder
+
+
+def _functions() -> dict[str, Any]:
+    """The functions of torch that training calls: those of modules, optimizers, tensors and loaders."""
+    torch = _torch()
+    if torch is None:
+        return {}
+    found: dict[str, Any] = {}
+    holders = {"nn.Module": torch.nn.Module, "Tensor": torch.Tensor, "optim.Optimizer": torch.optim.Optimizer}
+    holders |= {f"nn.{name}": cls for name, cls in vars(torch.nn).items() if isinstance(cls, type)}
+    holders |= {f"optim.{name}": cls for name, cls in vars(torch.optim).items() if isinstance(cls, type)}
+    holders |= {"nn.functional": torch.nn.functional, "autograd": torch.autograd, "": torch}
+    holders["utils.data.DataLoader"] = torch.utils.data.DataLoader
+    for path, holder in holders.items():
+        for name, value in list(vars(holder).items()):
+            if callable(value) and not isinstance(value, type):
+                found[f"torch.{path}.{name}".replace("..", ".")] = _Same(value)
+    return found
+
+
+class _Same:
+    """Compares by identity: comparing functions of others runs none of their code."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _set_function(name: str, value: Any) -> None:
+    path, _, attribute = name.removeprefix("torch.").rpartition(".")
+    setattr(_attribute(_torch(), path) if path else _torch(), attribute, value.value)
+
+
+def _set_builtin(name: str, value: Any) -> None:
+    setattr(builtins, name, value)
+
+
+_ASPECTS = (
+    _Aspect("it changes os.environ:", _variables, _set_variables, _names),
+    _Aspect("it seeds or draws from the random number generator", lambda: dict(_generators()), _seed),
+    _Aspect("it changes sys.path", _search_path, _set_search_path),
+    _Aspect("it changes the handler of", _handlers, _set_handler),
+    _Aspect("it changes the filters of all warnings", _filters, _set_filters),
+    _Aspect("it replaces", _hooks, _set_hook),
+    _Aspect("it replaces the builtin", _builtins, _set_builtin),
+    _Aspect("it changes", _settings, _set_setting, _values),
+    _Aspect("it changes torch's setting of", _switches, _set_switch, _values),
+    _Aspect("it replaces the function", _functions, _set_function),
+)
