@@ -71,8 +71,13 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
 
 
 def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
-    """The state of every generator that training draws from, as tensors and plain values."""
-    return {**get_host_rng_state(), "device": accelerator.get_rng_state(device), "device_type": device.type}
+    """The state of every generator that training draws from, as tensors and plain values.
+
+    ``device`` is ``None`` where torch cannot read the generator of the device; the Plan has said so.
+    """
+    is_readable = accelerator.missing_rng_function(device) is None
+    state = accelerator.get_rng_state(device) if is_readable else None
+    return {**get_host_rng_state(), "device": state, "device_type": device.type}
 
 
 def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch.device) -> None:
@@ -81,6 +86,8 @@ def set_rng_state(state: dict[str, Any], accelerator: Accelerator, device: torch
     The generator of another type of device has another format: its state is ignored, with a warning in the log.
     """
     set_host_rng_state(state)
+    if state["device_type"] == device.type and (state["device"] is None or accelerator.missing_rng_function(device)):
+        return  # the Plan has said so
     if state["device_type"] == device.type:
         accelerator.set_rng_state(state["device"], device)
     else:

@@ -201,6 +201,22 @@ class Accelerator(ABC):
         else:
             self._rng_function(device, "set_rng_state")(state, device)
 
+    def inexact_resume_reason(self, device: torch.device) -> str | None:
+        """Return why a resumed run does not draw the same random numbers on ``device``; ``None`` if it does."""
+        if "rng_state" in self.unsupported:
+            return self.unsupported["rng_state"]
+        return self.missing_rng_function(device)
+
+    def missing_rng_function(self, device: torch.device) -> str | None:
+        """Return which of torch's functions for the generator of ``device`` does not exist and is not overridden."""
+        if device.type == "cpu":
+            return None
+        for name in ("get_rng_state", "set_rng_state"):
+            is_overridden = getattr(type(self), name) is not getattr(Accelerator, name)
+            if not is_overridden and device_function(device.type, name) is None:
+                return f"torch.{device.type}.{name} does not exist"
+        return None
+
     # -- what other packages of core need, so that they name no hardware ------------------------------------------
 
     def fork_unsafe_reason(self) -> str | None:

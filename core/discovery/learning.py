@@ -87,7 +87,8 @@ class Learning:
                 found[number] = activation_of(answer, is_old=True)
         asked = {number: module for number, module in enumerate(modules) if number not in found}
         answers = self._learnt(asked)
-        self.cache.put({keys[number]: (modules[number][0].module, answer) for number, answer in answers.items()})
+        lasting = {number: answer for number, answer in answers.items() if answer.get("is_lasting", True)}
+        self.cache.put({keys[number]: (modules[number][0].module, answer) for number, answer in lasting.items()})
         found |= {number: activation_of(answer) for number, answer in answers.items()}
         return [found[number] for number in range(len(modules))]
 
@@ -109,28 +110,35 @@ class Learning:
             for job in jobs:
                 answer = given[job["id"]]
                 if "error" in answer:
+                    is_lasting = answer.get("is_harmful", True)
                     answer = failed_activation(asked[job["id"]][1], answer["error"], answer["detail"])
+                    answer["is_lasting"] = is_lasting
                 answers[job["id"]] = answer
         return answers
 
-    def verdict(self, spec: BackendSpec, row: Row, *, with_count: bool = False) -> Verdict:
+    def verdict(self, spec: BackendSpec, row: Row, *, anew: bool = False, with_count: bool = False) -> Verdict:
         """Whether the class of ``spec`` can be imported here; what is harmless is not asked again.
 
         Args:
             spec: The spec.
             row: The row of the backend that it comes from.
+            anew: Whether a class is asked for again that an earlier run has found harmful.
             with_count: Whether to ask how many devices an accelerator reports now.
         """
         data = encoded(spec)
         key = _key(row, [data["fields"]["target"], data["fields"]["init_args"]])
         module = data["fields"]["target"].partition(":")[0]
-        if not with_count and self.cache.get(key, module) is not None:
-            return Verdict()
+        known = self.cache.get(key, module)
+        if known is not None and known["error"]:
+            known = None if anew else self.cache.get(key, module, _FAILURES_KEPT)
+        if known is not None and (known["error"] or not with_count):
+            return Verdict(**known)
         answer = self._ask([{"id": 0, "do": "vet", "spec": data}], with_torch=True)[0]
-        verdict = Verdict(**answer)
-        if not verdict.error:
-            self.cache.put({key: (module, {"harmless": True})})
-        return verdict
+        # What it raises may depend on the machine's state; what ends the process, hangs or changes it is harmful.
+        if answer.pop("is_harmful", True):
+            kept = {"error": answer.get("error", ""), "detail": answer.get("detail", "")}
+            self.cache.put({key: (module, kept)})
+        return Verdict(**answer)
 
     def served(self, spec: AcceleratorSpec) -> list[str]:
         """The names that a spec's ``discover`` returns now.
@@ -168,7 +176,7 @@ class Learning:
         try:
             return ask(jobs, self._limit, imports_torch=with_torch)
         except LaunchError as error:
-            return {job["id"]: {"error": str(error), "detail": ""} for job in jobs}
+            return {job["id"]: {"error": str(error), "detail": "", "is_harmful": False} for job in jobs}
 
 
 def _key(row: Row, more: Any) -> str:

@@ -19,10 +19,9 @@ from core.discovery.watch import ProcessState
 from core.errors import CoreError
 from core.kinds import KINDS
 
-__all__ = ["activation_of", "decoded", "encoded", "failed_activation", "learn", "vet"]
+__all__ = ["activation_of", "changed_by", "decoded", "encoded", "failed_activation", "learn", "vet"]
 
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_CHANGED = "its import changes this process, which could spoil the program that uses it: "
 
 
 def encoded(spec: specs.BackendSpec) -> dict[str, Any]:
@@ -54,6 +53,11 @@ def _is_plain(value: Any) -> bool:
 # -- in the other process ----------------------------------------------------------------------------------------------
 
 
+def changed_by(changes: str) -> str:
+    """Why a plugin is refused whose import makes these changes."""
+    return f"its import changes this process, which could spoil the program that uses it: {changes}"
+
+
 def learn(job: Mapping[str, Any]) -> dict[str, Any]:
     """What the hooks of a module say: ``specs``, ``failures``, ``output``, and whether it has imported torch.
 
@@ -66,7 +70,7 @@ def learn(job: Mapping[str, Any]) -> dict[str, Any]:
     activation = activate(job["module"], declared, (BaseException,))
     failures = dict(activation.failures)
     if changes := state.take_changes():
-        failures |= {(kind, name): Failure(_CHANGED + changes) for kind, names in declared.items() for name in names}
+        failures |= {(kind, name): Failure(changed_by(changes)) for kind, names in declared.items() for name in names}
     return {
         "specs": [encoded(spec) for key, spec in activation.specs.items() if key not in failures],
         "failures": [[kind, name, fault.reason, fault.traceback] for (kind, name), fault in failures.items()],
@@ -94,10 +98,10 @@ def vet(job: Mapping[str, Any]) -> dict[str, Any]:
     except BaseException as raised:  # noqa: BLE001  this process is made for whatever a plugin raises
         error = raised
     if changes := state.take_changes():
-        return {"error": _CHANGED + changes, "detail": ""}
+        return {"error": changed_by(changes), "detail": ""}
     if error is not None:
         text = str(error) if isinstance(error, CoreError) else describe(error)
-        return {"error": text, "detail": trace(error)}
+        return {"error": text, "detail": trace(error), "is_harmful": False}
     count, count_error = None, None
     if spec.kind == "accelerator" and not spec.discover and job["spec"]["plain"]:
         try:

@@ -54,6 +54,7 @@ class Registry:
             self._index(row)
         self._registered = {kind: registered.get(kind, {}) for kind in KINDS}
         self._activations: dict[tuple[str, str], Activation] = {}
+        self._looked_up: set[tuple[str, str]] = set()
         self._causes: dict[tuple[str, str, str], BaseException | None] = {}
         for text in found.warnings:
             logger.warning("%s", text)
@@ -103,6 +104,7 @@ class Registry:
             BackendError: The backend of that name is denied, incompatible, in conflict or broken.
         """
         subject = f"{argument or kind}={name!r}"
+        self._looked_up.add((kind, name))
         self._learn(self._holders(kind, name), anew=True)
         spec = self._named(kind, name, subject)
         if spec is not None:
@@ -158,7 +160,7 @@ class Registry:
         row = self._row_of(spec)
         if self._learning is None or row is None or row.is_core:
             return load(spec, self.origin(spec))
-        verdict = self._learning.verdict(spec, row)
+        verdict = self._learning.verdict(spec, row, anew=(row.kind, row.name) in self._looked_up)
         if verdict.error:
             raise self._broken(spec, row, verdict)
         return load_watched(spec, row.origin)

@@ -124,8 +124,14 @@ def _set_handler(name: str, value: Any) -> None:
 
 
 def _filters() -> dict[str, Any]:
-    """Those that decide about warnings of any text and module; many packages add one for a text of their own."""
-    return {"": [entry for entry in warnings.filters if entry[1] is None and entry[3] is None]}
+    """Those that decide about any warning of one of Python's own classes; many packages add one for their own."""
+    return {
+        "": [
+            entry
+            for entry in warnings.filters
+            if entry[1] is None and entry[3] is None and entry[2].__module__ == "builtins"
+        ]
+    }
 
 
 def _set_filters(_: str, value: Any) -> None:
@@ -145,11 +151,12 @@ def _set_hook(name: str, value: Any) -> None:
 
 
 def _variables() -> dict[str, Any]:
-    return {"": dict(os.environ)}
+    """All but those that torch itself sets when a plugin is the first to import its compiler."""
+    return {"": {name: value for name, value in os.environ.items() if not name.startswith("TORCHINDUCTOR_")}}
 
 
 def _set_variables(_: str, value: Any) -> None:
-    for name in set(os.environ) - set(value):
+    for name in set(_variables()[""]) - set(value):
         del os.environ[name]
     os.environ.update(value)
 
@@ -264,12 +271,15 @@ def _functions() -> dict[str, Any]:
     for path, holder in holders.items():
         for name, value in list(vars(holder).items()):
             if callable(value) and not isinstance(value, type):
-                found[f"torch.{path}.{name}".replace("..", ".")] = _Same(value)
+                found[f"torch.{path}.{name}".replace("..", ".")] = _Function(value)
     return found
 
 
-class _Same:
-    """Compares by identity: comparing functions of others runs none of their code."""
+class _Function:
+    """Compares by identity, which runs no code of others; a function of torch itself equals any other of them.
+
+    torch replaces some of its functions when its compiler is imported.
+    """
 
     __slots__ = ("value",)
 
@@ -277,9 +287,16 @@ class _Same:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        return isinstance(other, _Function) and (
+            other.value is self.value or (self._is_of_torch and other._is_of_torch)
+        )
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def _is_of_torch(self) -> bool:
+        code = getattr(self.value, "__code__", None)
+        return code is not None and code.co_filename.startswith(os.path.dirname(_torch().__file__) + os.sep)
 
 
 def _set_function(name: str, value: Any) -> None:

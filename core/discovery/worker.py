@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from core.discovery.loading import describe, import_target, load_target, trace
-from core.errors import CoreError
+from core.errors import BackendError, CoreError
+from core.kinds import KINDS
 
 if TYPE_CHECKING:
     from core.discovery.registry import Registry
@@ -171,9 +172,16 @@ class _Jobs:
         return self._registry
 
     def _activate(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        from core.discovery.learnt import changed_by
+        from core.discovery.watch import ProcessState
+
         module = job["distribution"], job["module"]
+        state = ProcessState()
         for row in list(self.registry.rows_of(*module)):
             self.registry.spec(row)
+        if changes := state.take_changes():
+            for row in self.registry.rows_of(*module):
+                row.state, row.reason = "failed", changed_by(changes)
         return {"rows": [row.to_dict() for row in self.registry.rows_of(*module)]}
 
     def _backend(self, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,12 +191,27 @@ class _Jobs:
         try:
             spec = self.registry.spec(row)
             if spec is not None:
+                if not row.is_core:
+                    self._load_unchanged(spec)
                 _ASK.get(row.kind, _ask_nothing)(self.registry, spec, row)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a plugin raises is the answer
+        except BaseException as error:  # noqa: BLE001  whatever a plugin raises is the answer
             failure = _failure(error)
             row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
         row.seconds = round(time.monotonic() - before, 3)
         return {"rows": [row.to_dict()]}
+
+    def _load_unchanged(self, spec: Any) -> None:
+        from core.discovery.learnt import changed_by
+        from core.discovery.watch import ProcessState
+
+        for kind in KINDS.values():
+            import_target(kind.base)  # what core itself changes is not the plugin's change
+        state = ProcessState()
+        try:
+            load_target(spec)
+        finally:
+            if changes := state.take_changes():
+                raise BackendError(changed_by(changes))
 
 
 def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:

@@ -106,6 +106,9 @@ class Plan:
     """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
     process_group_reason: str = attrs.field(converter=shortened)
     """Why this backend, or none."""
+    inexact_resume: str = attrs.field(default="", converter=shortened)
+    """Why a resumed run does not equal one that was not interrupted; empty if it does, as everywhere if the device's
+    random number generator can be read and set."""
     parts: Mapping[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
     """The live objects by kind. They belong to this process and are not in the JSON."""
 
@@ -186,6 +189,8 @@ def render(plan: Plan) -> str:
     lines += _entry("num_nodes", str(plan.num_nodes), plan.num_nodes_reason)
     lines += _wrapped(f"{'processes':<20} ", f"{plan.world_size}{_how(plan)}")
     lines += _entry("process group", plan.process_group_backend or "none", plan.process_group_reason)
+    if plan.inexact_resume:
+        lines += _entry("resuming", "not exact", plan.inexact_resume)
     if not any(choice.reason for choice in plan.choices().values()):
         lines += _wrapped("", _WITHOUT_REASONS)
     return "\n".join(lines)

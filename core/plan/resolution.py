@@ -99,6 +99,7 @@ class _Resolution:
             launcher=self._choose_launcher(strategy, environment, processes, num_nodes),
             process_group_backend=process_group_backend,
             process_group_reason=process_group_reason,
+            inexact_resume=self._inexact_resume(accelerator, devices[0]),
             parts=self.parts,
         )
 
@@ -230,6 +231,17 @@ class _Resolution:
         if backend == getattr(strategy, "process_group_backend", None):
             return backend, f"requested by the strategy's process_group_backend={backend!r}"
         return backend, f"the default of strategy {name!r} on accelerator {accelerator.name!r}"
+
+    def _inexact_resume(self, accelerator: Accelerator, device: torch.device) -> str:
+        reason = accelerator.inexact_resume_reason(device)
+        if reason is None:
+            return ""
+        logger.warning(
+            "accelerator %r: a resumed run will not be exact, because its random numbers on the device differ: %s",
+            accelerator.name,
+            reason,
+        )
+        return reason
 
     # -- the cluster environment ---------------------------------------------------------------------------------
 

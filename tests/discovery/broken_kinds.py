@@ -41,7 +41,11 @@ BASE = "class Stop(BaseException):\n    pass\nraise Stop('licence expired')\n"
 THREAD = (
     "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=DAEMON, name='vendor').start()\n"
 )
-CHILD = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\nraise OSError('no daemon')\n"
+CHILD = """\
+import subprocess, sys
+subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+raise OSError('no daemon')
+"""
 PATCH = "import torch\ntorch.nn.Linear.forward = lambda self, x: x\n"
 SEED = "import torch\ntorch.manual_seed(1)\n"
 DTYPE = "import torch\ntorch.set_default_dtype(torch.float64)\n"
@@ -71,7 +75,7 @@ class Kind(NamedTuple):
     twin: bool = False
     """Whether a second distribution claims its name."""
     is_shown: bool = True
-    """Whether a listing that probes shows ``cause``."""
+    """Whether a listing that probes shows ``cause``: it does not call ``is_available`` where there is ``detect``."""
 
 
 def method(name: str, code: str) -> str:
@@ -129,10 +133,10 @@ KINDS = {
     "hook_returns_nothing": Kind("returns None", hook=HOOK + "    return None\n"),
     "hook_returns_another_name": Kind("declares 'acme', but", hook=PLUGIN.replace("NAME", "acme2")),
     # finding its hardware
-    "detect_exits": Kind("exit code 5", detect="def count():\n    import os\n    os._exit(5)\n", is_shown=False),
-    "detect_hangs": Kind("timed out after", detect="def count():\n" + indented(HANG), is_shown=False),
+    "detect_exits": Kind("exit code 5", detect="def count():\n    import os\n    os._exit(5)\n"),
+    "detect_hangs": Kind("timed out after", detect="def count():\n" + indented(HANG)),
     "available_exits": Kind("exit code 6", accelerator=method("is_available", "import os\nos._exit(6)"), detect=None),
-    "available_segfaults": Kind("killed by SIGSEGV", accelerator=method("is_available", SEGFAULT)),
+    "available_segfaults": Kind("killed by SIGSEGV", accelerator=method("is_available", SEGFAULT), is_shown=False),
     "available_hangs": Kind("timed out after", accelerator=method("is_available", HANG), detect=None),
     "available_raises": Kind(
         "OSError: no driver", accelerator=method("is_available", "raise OSError('no driver')"), detect=None
@@ -155,6 +159,7 @@ KINDS = {
     "class_cannot_be_created": Kind(
         "raises OSError: no driver",
         accelerator=ACCELERATOR + "\n    def __init__(self):\n        raise OSError('no driver')\n",
+        is_shown=False,
     ),
     # its metadata
     "needs_newer_core": Kind("needs torch-hal>=99", requires="torch-hal>=99", state="incompatible"),

@@ -14,7 +14,6 @@ from installing import environment, run_list
 
 QUICK = ("import_exits", "class_patches_torch")
 """The kinds that are also tried in the quick tests."""
-LIMIT = {"CORE_PROBE_TIMEOUT": "6"}
 PART = 7
 """Kinds of which one process tries all; it has imported torch once."""
 
@@ -28,7 +27,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Module, Trainer
 
 torch.set_num_threads(1)
-ADDED = (KeyboardInterrupt, SystemExit)
 
 
 class Model(Module):
@@ -66,7 +64,8 @@ def train(directory, devices, **arguments):
         "weights": hashlib.sha256(weights).hexdigest(), "draws": [random.random(), float(numpy.random.rand())],
         "dtype": str(torch.get_default_dtype()), "threads": [t.name for t in threading.enumerate()],
         "changed": changed, "forward": torch.nn.Linear.forward.__qualname__, "print": print.__name__,
-        "accelerator": trainer.plan.accelerator.name, "filters": sum(f[1] is None and f[3] is None for f in warnings.filters),
+        "accelerator": trainer.plan.accelerator.name,
+        "filters": sum(f[1] is None and f[3] is None for f in warnings.filters),
         "hook": sys.excepthook is sys.__excepthook__,
     }
 
@@ -83,7 +82,7 @@ def by_name(directory):
         train(directory, 1, accelerator="acme")
         error = ""
     except Exception as raised:
-        error = f"{type(raised).__mro__[-4].__name__ if 0 else type(raised).__name__}: {raised}"
+        error = f"{type(raised).__name__}: {raised}"
     return {"error": error, **train(directory, 1, accelerator="cpu")}
 
 
@@ -102,6 +101,7 @@ for site in sys.argv[1:]:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.environ["PYTHONPATH"] = site
+            os.environ["CORE_PROBE_TIMEOUT"] = "3" if "hangs" in site or "lock" in site else "30"
             os.environ["XDG_CACHE_HOME"] = site + "-cache"
             sys.path.insert(0, site)
             signal.alarm(100)
@@ -126,7 +126,7 @@ def tried(directory: Path, kinds: list[str]) -> dict[str, dict[str, Any]]:
     sites = [str(directory / kind) for kind in ["none", *kinds]]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *sites],
-        env=environment(**LIMIT),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=500,
@@ -187,7 +187,7 @@ def test_listing_shows_the_cause_of_each(tmp_path: Path) -> None:
     environ = environment(tmp_path)
     plain = run_list("--json", environ=environ)
     assert plain.returncode == 0
-    probed = run_list("--json", "--probe", "--timeout", "6", "--kind", "accelerator", environ=environ)
+    probed = run_list("--json", "--probe", "--timeout", "15", "--kind", "accelerator", environ=environ)
     rows = {
         row["distribution"]: row for row in json.loads(probed.stdout)["backends"] if not row["name"].endswith("acme2")
     }
@@ -195,6 +195,6 @@ def test_listing_shows_the_cause_of_each(tmp_path: Path) -> None:
     for kind, facts in KINDS.items():
         row = rows[f"torch-hal-{kind.replace('_', '-')}"]
         cause = facts.cause.replace("'acme'", repr(kind))
-        if (row["state"], cause in row["reason"]) != (facts.state, True):
+        if (row["state"], cause in row["reason"]) != ((facts.state, True) if facts.is_shown else ("available", False)):
             faults.append(f"{kind}: {row['state']}: {row['reason'][:300]}")
     assert not faults, "\n".join(faults)
