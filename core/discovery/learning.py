@@ -126,8 +126,10 @@ class Learning:
             with_count: Whether to ask how many devices an accelerator reports now.
         """
         data = encoded(spec)
-        key = _key(row, [data["fields"]["target"], data["fields"]["init_args"]])
         module = data["fields"]["target"].partition(":")[0]
+        # Of an accelerator, an object is made and asked for its devices; of another kind, only the module is imported.
+        asked = [data["fields"]["target"], data["fields"]["init_args"]] if spec.kind == "accelerator" else module
+        key = _key(row, asked)
         known = self.cache.get(key, module)
         if known is not None and known["error"]:
             known = None if anew else self.cache.get(key, module, _FAILURES_KEPT)

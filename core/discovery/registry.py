@@ -60,18 +60,21 @@ class Registry:
             logger.warning("%s", text)
 
     @classmethod
-    def read(cls, environ: Mapping[str, str], *, path: Sequence[str] | None = None) -> Registry:
+    def read(
+        cls, environ: Mapping[str, str], *, path: Sequence[str] | None = None, is_trusted: bool = False
+    ) -> Registry:
         """What is installed and allowed by ``CORE_PLUGINS``, and what is registered in this process.
 
         Args:
             environ: The environment variables.
             path: The folders that are searched for installed distributions; by default ``sys.path``.
+            is_trusted: Whether plugins are imported in this process, and not asked in a separate one before.
 
         Raises:
             ConfigurationError: ``CORE_PLUGINS`` or ``CORE_PROBE_TIMEOUT`` is malformed.
         """
         registered = {kind: registry.specs() for kind, registry in REGISTRIES.items()}
-        return cls(survey(environ, path), registered, Learning(environ))
+        return cls(survey(environ, path), registered, None if is_trusted else Learning(environ))
 
     def rows(self, kind: str | None = None) -> list[Row]:
         """Every backend found, with the state that is known so far; ordered by kind, name, distribution."""

@@ -52,7 +52,7 @@ class BackendUnderTest:
         """
         if kind not in KINDS:
             raise ConfigurationError(f"kind={kind!r}: unknown kind of backend. Valid: {quoted(KINDS)}.")
-        registry = Registry.read(environ)
+        registry = Registry.read(environ, is_trusted=True)  # its author runs it; other probes tell what its import does
         rows = registry.rows(kind)
         named = [row for row in rows if row.name == name] or _serving(name, kind, registry)
         if not named:
