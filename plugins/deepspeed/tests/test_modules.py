@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
@@ -347,3 +348,18 @@ def test_clipping_tells_the_norm_after_the_step(stage: int, max_norm: float) -> 
         assert norm.isnan()
         optimizer.step()
         assert norm.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.deepspeed
+def test_a_prepared_module_can_be_copied_unless_it_is_sharded() -> None:
+    """AveragedModel takes it; its copy is the plain module. Under stage 3 the error says what to do."""
+    for stage in (2, 3):
+        with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+            own = nn.Linear(4, 2)
+            expected = own(INPUTS).detach()
+            model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
+            if stage == 2:
+                assert torch.equal(AveragedModel(model)(INPUTS), expected)
+            else:
+                with pytest.raises(CoreError, match=r"stage=2 or less.*get_state_dict"):
+                    AveragedModel(model)

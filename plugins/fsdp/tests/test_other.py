@@ -84,3 +84,10 @@ def test_batch_norm_in_mixed_precision(said: dict[str, Any]) -> None:
     """Normalisation with statistics in float32 trains as under DDP, up to rounding."""
     losses = said["batch norm"]
     assert losses[3:] == pytest.approx(losses[:3], rel=1e-2)
+
+
+def test_weights_are_averaged_in_place_of_a_copy(said: dict[str, Any]) -> None:
+    """AveragedModel is refused with what to do instead, which gives the averages that DDP has."""
+    assert "mean.lerp_(p.detach(), 0.01)" in said["copied"]
+    plain, sharded = said["averaged"]
+    assert sharded == pytest.approx(plain, rel=1e-5)

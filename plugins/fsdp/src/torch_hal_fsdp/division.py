@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import torch
@@ -117,6 +117,8 @@ class Division:
             mp_policy=self._policy(batch_norm=isinstance(part, _BatchNorm), is_root=is_root),
             offload_policy=CPUOffloadPolicy(pin_memory=pin) if self.cpu_offload else OffloadPolicy(),
         )
+        # Of a class that fully_shard has made. torch's own function raises an AssertionError.
+        type(part).__deepcopy__ = _refuse_copy  # type: ignore[attr-defined]
 
     def _policy(self, batch_norm: bool = False, is_root: bool = False) -> MixedPrecisionPolicy:
         """The precision as FSDP's MixedPrecisionPolicy."""
@@ -195,3 +197,14 @@ def _recompute(part: nn.Module) -> None:
         return recomputed(forward, *args, use_reentrant=False, **kwargs)
 
     part.forward = forward_kept_by_its_inputs
+
+
+def _refuse_copy(module: nn.Module, memo: object) -> NoReturn:
+    """What :func:`copy.deepcopy` and so :class:`torch.optim.swa_utils.AveragedModel` call for a sharded module."""
+    del memo
+    raise ConfigurationError(
+        f"copy.deepcopy: {type(module).__name__.removeprefix('FSDP')} is sharded over the processes, and torch cannot "
+        "copy it. To average weights, keep means = [p.detach().clone() for p in model.parameters()] and call "
+        "mean.lerp_(p.detach(), 0.01) for each in each step, or use strategy='ddp'. For a copy of the whole model, use "
+        "runtime.get_state_dict(model)."
+    )

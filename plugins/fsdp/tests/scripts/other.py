@@ -13,6 +13,7 @@ import torch.distributed as dist
 from problem import MLP, Transformer, evaluate, loss_of, make, own_batch, say, train, whole_state
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim.swa_utils import AveragedModel
 from torch_hal_fsdp import FSDPStrategy
 
 from core import Runtime
@@ -220,6 +221,29 @@ def batch_norm() -> None:
     said["batch norm"] = losses
 
 
+def averaged() -> None:
+    """Averages of the weights that the loop keeps, and what copying a sharded module says."""
+    totals = []
+    for strategy in (DDPStrategy(), FSDPStrategy(wrap_policy="model")):
+        with Runtime(accelerator="cpu", strategy=strategy, devices=2) as runtime:
+            own, model, optimizer = make(runtime, Transformer)
+            means = [parameter.detach().clone() for parameter in model.parameters()]
+            for step in range(3):
+                runtime.backward(loss_of(model, *own_batch(runtime, own, step)))
+                optimizer.step()
+                optimizer.zero_grad()
+                for mean, parameter in zip(means, model.parameters(), strict=True):
+                    mean.lerp_(parameter.detach(), 0.5)
+            whole = (mean.full_tensor() if isinstance(mean, DTensor) else mean for mean in means)
+            totals.append([float(mean.double().norm()) for mean in whole])
+            if len(totals) == 2:
+                try:
+                    AveragedModel(model)
+                except ConfigurationError as error:
+                    said["copied"] = str(error)
+    said["averaged"] = totals
+
+
 deferred("transformer", Transformer)
 deferred("tied", partial(Transformer, tied=True))
 deferred("mixed", Mixed, wrap_policy=60)
@@ -242,6 +266,7 @@ broadcast()
 traffic()
 compiled()
 batch_norm()
+averaged()
 with Runtime(accelerator="cpu", strategy="fsdp", devices=2) as last:
     last.launch()
     say(last, said)
