@@ -99,6 +99,16 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
             target="core.checkpoints.sharded:ShardedCheckpointIO",
             description="a directory of torch.distributed.checkpoint; each process writes its own shards",
         ),
+        CheckpointIOSpec(
+            name="safetensors",
+            target="core.checkpoints.safetensors_io:SafetensorsCheckpointIO",
+            description="tensors in safetensors' format, other values as torch writes them; needs safetensors",
+        ),
+        CheckpointIOSpec(
+            name="async",
+            target="core.checkpoints.asynchronous:AsyncCheckpointIO",
+            description="written in the background, in the format 'torch', or with fsdp 'sharded'",
+        ),
     ]
 
 

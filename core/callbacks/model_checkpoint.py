@@ -162,6 +162,8 @@ class ModelCheckpoint(Checkpoint):
         """The checkpoint that ``save_last`` has written."""
         self._step_saved = 0  # nothing is to be saved before the first step
         self._is_deferred = False
+        self._written: set[str] = set()
+        """The checkpoints of this run; some may not be committed yet."""
         self._todo: Decision | None = None
         """What has been decided at this point of the run, and not been done yet."""
 
@@ -323,10 +325,12 @@ class ModelCheckpoint(Checkpoint):
         for path in (decision.save, decision.last):
             if path is not None:
                 self._step_saved = trainer.global_step
+                self._written.add(path)
                 trainer.save_checkpoint(path, self.save_weights_only)
         if decision.link is not None:
             self._link(trainer, *decision.link)
         for path in decision.remove:
+            self._written.discard(path)
             trainer.strategy.remove_checkpoint(path)
 
     def _decide(self, trainer: Any, top_k: bool, may_defer: bool) -> Decision:
@@ -408,7 +412,7 @@ class ModelCheckpoint(Checkpoint):
     def _free_name(self, metrics: Mapping[str, Any], filename: str | None, ours: set[str | None]) -> str:
         """The path for ``filename``, with a number if a checkpoint that is not among ``ours`` has the path already."""
         path, number = self.format_checkpoint_name(metrics, filename), self.STARTING_VERSION
-        while self.enable_version_counter and path not in ours and os.path.lexists(path):
+        while self.enable_version_counter and path not in ours and (path in self._written or os.path.lexists(path)):
             path = self.format_checkpoint_name(metrics, filename, ver=number)
             number += 1
         return path
@@ -442,9 +446,7 @@ class ModelCheckpoint(Checkpoint):
         if os.path.isdir(link) and not os.path.islink(link):
             strategy.remove_checkpoint(link)  # a whole one, written where nothing was among the best
         if strategy.is_global_zero:
-            temporary = f"{link}.{os.getpid()}"
-            os.symlink(os.path.relpath(target, os.path.dirname(link)), temporary)
-            os.replace(temporary, link)
+            strategy.checkpoint_io.when_committed(lambda: _replace_link(link, target))
 
     def _tell(self, trainer: Any, what: str) -> None:
         if self.verbose:
@@ -473,3 +475,9 @@ class ModelCheckpoint(Checkpoint):
         for name in STATE:
             setattr(self, name, state[name])
         self.best_k_models = dict(state["best_k_models"])
+
+
+def _replace_link(link: str, target: str) -> None:
+    temporary = f"{link}.{os.getpid()}"
+    os.symlink(os.path.relpath(target, os.path.dirname(link)), temporary)
+    os.replace(temporary, link)

@@ -5,10 +5,12 @@ commits it; otherwise it is absent.
 """
 
 from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
+from core.checkpoints.asynchronous import AsyncCheckpointIO
 from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import committed_directory, committed_file, locate, remove_committed
 from core.checkpoints.find import is_committed, latest, read_manifest
 from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.safetensors_io import SafetensorsCheckpointIO
 from core.checkpoints.sharded import ShardedCheckpointIO
 from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
 from core.checkpoints.untrusted import refuse_code
@@ -16,9 +18,11 @@ from core.checkpoints.weights_only import refuse_unreadable
 
 __all__ = [
     "SHARD",
+    "AsyncCheckpointIO",
     "CheckpointIO",
     "FileRecord",
     "Manifest",
+    "SafetensorsCheckpointIO",
     "ShardedCheckpointIO",
     "TorchCheckpointIO",
     "check_arguments",

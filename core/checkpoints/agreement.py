@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from core.errors import CheckpointError, CoreError
 
-__all__ = ["check_shared", "run_on_each_rank", "run_on_rank_zero"]
+__all__ = ["GatherObject", "check_shared", "gather_over", "run_on_each_rank", "run_on_rank_zero"]
 
 T = TypeVar("T")
 
@@ -18,8 +18,12 @@ GatherObject = Callable[[Any], list[Any]]
 """Returns the objects of all processes, by rank; see :meth:`core.Strategy.all_gather_object`."""
 
 
-def run_on_rank_zero(function: Callable[[], T]) -> T:
+def run_on_rank_zero(function: Callable[[], T], gather: GatherObject | None = None) -> T:
     """Call ``function`` in rank 0 of the default process group, if there is one; every process calls this.
+
+    Args:
+        function: As of :func:`run_on_each_rank`.
+        gather: As of :func:`run_on_each_rank`.
 
     Returns:
         What it returned there, in every process.
@@ -28,7 +32,7 @@ def run_on_rank_zero(function: Callable[[], T]) -> T:
         CheckpointError: It raised an exception; raised in every process.
     """
     is_zero = not dist.is_initialized() or dist.get_rank() == 0
-    outcomes: list[Any] = run_on_each_rank(lambda: function() if is_zero else None)
+    outcomes: list[Any] = run_on_each_rank(lambda: function() if is_zero else None, gather)
     result: T = outcomes[0]
     return result
 
@@ -63,11 +67,20 @@ def run_on_each_rank(function: Callable[[], T], gather: GatherObject | None = No
 
 
 def _gather(obj: Any) -> list[Any]:
-    if not dist.is_initialized():
-        return [obj]
-    gathered: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, obj)
-    return gathered
+    return gather_over(None)(obj)
+
+
+def gather_over(group: dist.ProcessGroup | None) -> GatherObject:
+    """Exchange objects over ``group``; over the default process group, if there is one, without it."""
+
+    def gather(obj: Any) -> list[Any]:
+        if not dist.is_initialized():
+            return [obj]
+        gathered: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(gathered, obj, group)
+        return gathered
+
+    return gather
 
 
 def check_shared(staged: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 from core.checkpoints.commit import remove_committed
 from core.errors import ConfigurationError, WrongTypeError
@@ -32,7 +33,7 @@ class CheckpointIO(ABC):
     created before it is called.
     """
 
-    is_collective: ClassVar[bool] = False
+    is_collective: bool = False
     """Whether every process calls :meth:`save_checkpoint` and writes its own shards of sharded tensors."""
 
     @abstractmethod
@@ -66,11 +67,38 @@ class CheckpointIO(ABC):
     def wait(self) -> None:  # noqa: B027  an optional hook
         """Wait until all writes that :meth:`save_checkpoint` began are committed, for an IO that writes in a thread.
 
-        :meth:`load_checkpoint` and :meth:`remove_checkpoint` of such an IO wait, too.
+        :meth:`load_checkpoint` of such an IO waits, too. Its :meth:`remove_checkpoint` may return before, and removes
+        the checkpoint when the others are committed.
 
         Raises:
             CheckpointError: One of them could not be written.
         """
+
+    def check(self) -> None:  # noqa: B027  an optional hook
+        """Raise the error of a write in a thread that has failed; called before each training step, so it is quick.
+
+        Raises:
+            CheckpointError: A write has failed, and no call has raised it yet.
+        """
+
+    def when_committed(self, function: Callable[[], object]) -> None:
+        """Call ``function``, which takes away what is needed until all saves that were begun are committed.
+
+        An IO that writes in a thread calls it there, and does not call it if the write fails.
+        """
+        function()
+
+    def connect(self, preferred: str) -> None:  # noqa: B027  an optional hook
+        """Called once, before all other methods, if a strategy uses this object.
+
+        Args:
+            preferred: The name of the CheckpointIO whose format suits the strategy, such as ``"sharded"``.
+        """
+
+    def check_checkpoint(  # noqa: B027  an optional hook
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Raise what :meth:`save_checkpoint` would raise because of its arguments, without writing."""
 
     def teardown(self) -> None:
         """Wait for writes that are still running, and release resources; called at the end of a run."""

@@ -8,15 +8,15 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
+from core.checkpoints.agreement import check_shared, gather_over, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, remove_committed
+from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
@@ -48,12 +48,18 @@ class ShardedCheckpointIO(CheckpointIO):
     :class:`core.checkpoints.TorchCheckpointIO`.
     """
 
-    is_collective: ClassVar[bool] = True
+    is_collective = True
 
     def __init__(self) -> None:
         # Imported before there is a process group: functions in it take the current group as a default argument, and
         # would keep it alive as long as the process lives.
         import torch.distributed.checkpoint  # noqa: F401
+
+        self.group: dist.ProcessGroup | None = None
+        """The processes that save together, over a backend for the CPU; unless given, those of the default group."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "group": None}
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -69,12 +75,22 @@ class ShardedCheckpointIO(CheckpointIO):
         shards: dict[Place, Tensor] = {}
         content = _without_shards(checkpoint, (), shards)
         keys = _keys(shards)
+        parts, whole = {keys[place]: shards[place] for place in shards}, {"content": content, "places": keys}
+        group, gather = self.group, gather_over(self.group)
         with ExitStack() as stack:
-            staged = run_on_rank_zero(lambda: _stage(stack, path, content))
-            run_on_each_rank(lambda: check_shared(staged))
-            written = run_on_each_rank(lambda: _write_shards({keys[place]: shards[place] for place in shards}, staged))
-            run_on_rank_zero(lambda: _finish(staged, path, {"content": content, "places": keys}, checkpoint, written))
-            run_on_rank_zero(stack.close)
+            staged = run_on_rank_zero(lambda: _stage(stack, path, content), gather)
+            run_on_each_rank(lambda: check_shared(staged), gather)
+            written = run_on_each_rank(lambda: _write_shards(parts, staged, group), gather)
+            run_on_rank_zero(lambda: _finish(staged, path, whole, checkpoint, written), gather)
+            run_on_rank_zero(stack.close, gather)
+
+    def check_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class."""
+        check_arguments(type(self).__name__, checkpoint, storage_options)
+        refuse_unreadable(_without_shards(checkpoint, (), {}))
+        locate(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class, with full tensors.
@@ -201,7 +217,7 @@ def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path
     return stack.enter_context(committed_directory(path))
 
 
-def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileRecord]:
+def _write_shards(shards: dict[str, Tensor], staged: Path, group: dist.ProcessGroup | None) -> dict[str, FileRecord]:
     """Write this process's shards; every process calls it."""
     if not shards:
         return {}
@@ -210,7 +226,7 @@ def _write_shards(shards: dict[str, Tensor], staged: Path) -> dict[str, FileReco
     from torch.distributed.checkpoint.state_dict_saver import save
 
     try:
-        save(shards, storage_writer=FileSystemWriter(staged), no_dist=not dist.is_initialized())
+        save(shards, storage_writer=FileSystemWriter(staged), process_group=group, no_dist=not dist.is_initialized())
     except (Exception, CheckpointException) as error:  # in every process
         raise CheckpointError(f"the shards of rank {_rank()} cannot be written: {error}") from error
     own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 import torch
 
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, remove_committed
+from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.undisturbed import read_undisturbed
@@ -45,11 +45,18 @@ class TorchCheckpointIO(CheckpointIO):
             ConfigurationError: ``storage_options`` is not ``None``.
             WrongTypeError: ``checkpoint`` is not a dict, or ``path`` is not a path.
         """
-        check_arguments(type(self).__name__, checkpoint, storage_options)
-        refuse_unreadable(checkpoint)
+        self.check_checkpoint(checkpoint, path, storage_options)
         with committed_directory(path) as directory:
             files = {SHARD: write_shard(checkpoint, directory / SHARD, path)}
             Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
+
+    def check_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """As in the base class."""
+        check_arguments(type(self).__name__, checkpoint, storage_options)
+        refuse_unreadable(checkpoint)
+        locate(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""

@@ -82,7 +82,7 @@ class _Resolution:
         world_size = processes * num_nodes
         self._check_environment(environment, processes, num_nodes)
         for kind, default in DEFAULTS.items():
-            self._choose(kind, default)
+            self._choose(kind, getattr(strategy, f"default_{kind}", default))
         self._check_supported(strategy, world_size)
         check_able(accelerator, self.parts["precision"], self.choices["precision"].name, world_size)
         if not self._is_made_for_accelerator(strategy):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
@@ -27,7 +28,8 @@ class StepParts(Synchronization):
     """What :meth:`backward` divides losses by outside of :meth:`accumulate`."""
 
     def _bind_step(self) -> None:
-        self._native_backward = self._strategy.make_backward() if self._may_step() else self._refuse_backward
+        native = self._strategy.make_backward() if self._may_step() else self._refuse_backward
+        self._native_backward = self._checked(native)
         self._first_gradients: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self._loss_divisor = self._gradient_state.num_steps
 
@@ -41,6 +43,18 @@ class StepParts(Synchronization):
             "its step would use the scaled gradients. Prepare it with the model: model, optimizer = "
             "runtime.prepare(model, optimizer)."
         )
+
+    def _checked(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """``backward``, which first raises the error of a checkpoint that was written in the background."""
+        checkpoint_io = self._strategy.checkpoint_io
+        if type(checkpoint_io).check is CheckpointIO.check:
+            return backward
+
+        def checked(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            checkpoint_io.check()
+            backward(loss, *args, **kwargs)
+
+        return checked
 
     def _unbind_step(self) -> None:
         self._native_backward = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from torch.optim import Optimizer
 from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, CoreError
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
 from core.strategies.module_wrapper import unwrap_module
@@ -27,6 +28,8 @@ from core.strategies.process_plan import ProcessPlan
 from core.strategies.stepping import StepMethods
 
 __all__ = ["Strategy"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -87,6 +90,8 @@ class Strategy(StepMethods, ABC):
     script again in each; any other name, such as ``"spawn"`` or ``"fork"``, runs a function in each."""
     distributed_type: ClassVar[str | None] = None
     """:attr:`core.Runtime.distributed_type`; by default ``MULTI_`` and the kind of device, ``NO`` for one process."""
+    default_checkpoint_io: str = "torch"
+    """Name of the CheckpointIO whose format suits it: what ``checkpoint_io="auto"`` means."""
     engine_settings: Mapping[str, Any] = MappingProxyType({})
     """What scripts for Accelerate read, such as ``acme_plugin``; and ``device_mesh``, ``None`` before a run."""
     launch_command: ClassVar[str] = "torchrun"
@@ -182,6 +187,7 @@ class Strategy(StepMethods, ABC):
         self.accelerator = accelerator
         self.precision = precision
         self.checkpoint_io = checkpoint_io
+        checkpoint_io.connect(self.default_checkpoint_io)
         self.cluster_environment = cluster_environment
         self.plan = plan
         self.parallel_devices = [torch.device(device) for device in plan.devices]
@@ -258,11 +264,26 @@ class Strategy(StepMethods, ABC):
         Args:
             failed: Leave at once, without waiting for the others, since this process ends with an error.
         """
-        del failed
         self.precision.teardown()
-        self.checkpoint_io.teardown()
+        self.end_saving(failed)
         self.cluster_environment.teardown()
         self.accelerator.teardown()
+
+    def end_saving(self, failed: bool = False) -> None:
+        """Wait for writes in the background, while the processes are still connected.
+
+        Args:
+            failed: An error already ends this process: one of the CheckpointIO is only logged.
+
+        Raises:
+            CheckpointError: A checkpoint could not be written.
+        """
+        try:
+            self.checkpoint_io.teardown()
+        except CoreError as error:
+            if not failed:
+                raise
+            logger.error("the run ends with an error, and a checkpoint could not be written: %s", error)
 
     # -- placement: modules and optimizers -----------------------------------------------------------------------
 
@@ -425,7 +446,7 @@ class Strategy(StepMethods, ABC):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Write ``checkpoint``, and return once it is committed.
+        """Write ``checkpoint``, and return once it is committed, or with ``"async"`` copied.
 
         Raises:
             CheckpointError: It could not be written; raised in every process.

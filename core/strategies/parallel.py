@@ -422,6 +422,11 @@ class ProcessGroupStrategy(ParallelStrategy):
         try:
             if failed and self._script is not None:
                 self._script.check(settle=SETTLE_SECONDS)
+            if self._group is not None:
+                self.end_saving(failed)
+        except BaseException:
+            failed = True
+            raise
         finally:
             group, self._group = self._group, None
             if group is not None:

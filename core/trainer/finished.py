@@ -89,3 +89,4 @@ class FinishedFit:
         for hook in Hooks(trainer, module, callbacks).bind("on_save_checkpoint"):
             hook(checkpoint)
         Strategy.save_checkpoint(strategy, checkpoint, path, storage_options)
+        strategy.end_saving()  # no step and no end of a run comes that could raise its error

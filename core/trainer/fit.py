@@ -12,6 +12,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.logging import get_logger
 from core.nested import map_tensors
@@ -335,6 +336,9 @@ class FitLoop:
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log = run.settings, run.metric_log
         batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
+        checkpoint_io = run.runtime.strategy.checkpoint_io
+        if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
+            batch_start = (lambda *_: checkpoint_io.check(), *batch_start)
         self.controls.bind_hooks()
         schedules, has_step_schedules = self.schedules, self.schedules.has("step")
         counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps

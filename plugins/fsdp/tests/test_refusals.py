@@ -72,7 +72,7 @@ def test_types(options: dict[str, Any]) -> None:
         ({"reshard_after_forward": 4}, 4, {}, "reshard_after_forward=4"),
         ({"tensor_parallel_size": 2}, 2, {"precision": "16-mixed"}, "precision='16-mixed' with tensor_parallel_size=2"),
         ({"checkpoint_io": TorchCheckpointIO()}, 2, {}, "TorchCheckpointIO with state_dict_type='sharded'"),
-        ({}, 2, {"checkpoint_io": "torch"}, "contradicts"),
+        ({}, 2, {"checkpoint_io": "torch"}, "TorchCheckpointIO with state_dict_type='sharded'"),
         ({"process_group_backend": "nothing"}, 2, {}, "process_group_backend='nothing'"),
     ],
 )

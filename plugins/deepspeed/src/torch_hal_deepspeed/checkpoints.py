@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -209,7 +209,7 @@ class DeepSpeedCheckpointIO(CheckpointIO):
     """
 
     name = NAME
-    is_collective: ClassVar[bool] = True
+    is_collective = True
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None

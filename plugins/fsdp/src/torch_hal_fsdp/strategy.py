@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from core.accelerators import Accelerator
-from core.checkpoints import ShardedCheckpointIO
+from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
 from torch_hal_fsdp.deferred import InitFunction
@@ -69,8 +69,8 @@ class FSDPStrategy(ProcessGroupStrategy):
         reduce_each_batch: Whether gradients are averaged and sharded after each accumulated batch, which saves memory,
             instead of once per step.
         **parts: As in :class:`core.strategies.ProcessGroupStrategy`. For ``state_dict_type="sharded"``,
-            ``checkpoint_io`` is one that every process writes with, unless given
-            :class:`core.checkpoints.ShardedCheckpointIO`.
+            ``checkpoint_io`` is one that every process writes with: ``"sharded"``, which is the default, or
+            ``"async"``.
 
     Raises:
         ConfigurationError: An argument is unknown or has an invalid value.
@@ -100,8 +100,7 @@ class FSDPStrategy(ProcessGroupStrategy):
     ) -> None:
         if state_dict_type not in STATE_DICT_TYPES:
             raise ConfigurationError(f"state_dict_type={state_dict_type!r}. Valid: {quoted(STATE_DICT_TYPES)}.")
-        if parts.get("checkpoint_io") is None and state_dict_type == "sharded":
-            parts["checkpoint_io"] = ShardedCheckpointIO()
+        self.default_checkpoint_io = "sharded" if state_dict_type == "sharded" else "torch"
         super().__init__(**parts)
         check_selection("wrap_policy", wrap_policy)
         if activation_checkpointing is not None:
@@ -370,10 +369,11 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """As in the base class; of sharded tensors, this process reads its part."""
-        if not isinstance(self.checkpoint_io, ShardedCheckpointIO):
+        io = self.checkpoint_io
+        if not isinstance(io, ShardedCheckpointIO | AsyncCheckpointIO) or not io.is_collective:
             return super().load_checkpoint(path)
         placements = [Shard(0) if name == "shard" else Replicate() for name in self.mesh.mesh_dim_names or ()]
-        return self.checkpoint_io.load_shards(path, self.mesh, placements)
+        return io.load_shards(path, self.mesh, placements)
 
     def _whole(self, state: dict[str, Any]) -> dict[str, Any]:
         whole = copy.copy(state)

@@ -1,0 +1,258 @@
+"""The CheckpointIO that writes in the background, in the format of another one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from core.checkpoints.agreement import run_on_each_rank
+from core.checkpoints.base import CheckpointIO
+from core.checkpoints.sharded import ShardedCheckpointIO
+from core.checkpoints.staging import Staging
+from core.checkpoints.torch_io import TorchCheckpointIO
+from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+
+__all__ = ["AsyncCheckpointIO"]
+
+_log = logging.getLogger(__name__)
+
+
+class AsyncCheckpointIO(CheckpointIO):
+    """Writes in the background, in the format of another CheckpointIO.
+
+    :meth:`save_checkpoint` copies the state into the memory of the host, and returns. A thread writes and commits the
+    copy. One write runs at a time: the next save waits for it. The copy's memory is kept for the next one, until
+    :meth:`teardown`.
+
+    If a write fails, the error is logged at once, and raised by the next call of this object or at the next training
+    step, at the latest by :meth:`teardown` at the end of the run. The checkpoint that was there before stays.
+
+    Args:
+        inner: The CheckpointIO that writes; by default in the format that the strategy prefers: ``sharded`` with
+            ``fsdp``, otherwise ``torch``.
+
+    Raises:
+        WrongTypeError: ``inner`` is not a CheckpointIO.
+        ConfigurationError: ``inner`` writes in the background itself; or every process takes part in its saves and it
+            is not a :class:`core.checkpoints.ShardedCheckpointIO`, whose messages can be kept apart from training's.
+    """
+
+    def __init__(self, inner: CheckpointIO | None = None) -> None:
+        if inner is not None:
+            _check(inner)
+        self._given = inner
+        self._staging = Staging()
+        self._lock = threading.Lock()
+        self._write: _Write | None = None
+        self._has_group = False
+        self._use(TorchCheckpointIO() if inner is None else inner)
+
+    def _use(self, inner: CheckpointIO) -> None:
+        self.inner = inner
+        """The CheckpointIO that writes."""
+        self.is_collective = inner.is_collective
+
+    def connect(self, preferred: str) -> None:
+        """Take the format that the strategy prefers, unless another one was given."""
+        if self._given is None and preferred == "sharded" and not isinstance(self.inner, ShardedCheckpointIO):
+            self._use(ShardedCheckpointIO())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inner": self._given}  # a process that is started has its own thread and memory
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["inner"])  # type: ignore[misc]
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Copy ``checkpoint``, and return; it is written in the background.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be copied or holds a value that could not be read back, or an earlier
+                write has failed.
+            ConfigurationError: ``storage_options`` is not one of the inner CheckpointIO.
+            WrongTypeError: ``checkpoint`` is not a dict, or ``path`` is not a path.
+        """
+        options = () if storage_options is None else (storage_options,)
+
+        def prepare() -> None:
+            self.wait()
+            self.inner.check_checkpoint(checkpoint, path, storage_options)
+
+        if self.is_collective:
+            run_on_each_rank(prepare)
+            self._make_group()
+        else:
+            prepare()
+        staged = self._staging.copy(checkpoint)
+        self._write = _Write(lambda: self.inner.save_checkpoint(staged, path, *options), path)
+        self._write.start()
+
+    def _make_group(self) -> None:
+        """A process group of its own: the thread's messages must not mix with those of training."""
+        if self._has_group or not dist.is_initialized() or not isinstance(self.inner, ShardedCheckpointIO):
+            return
+        self.inner.group = dist.new_group(backend="gloo")
+        self._has_group = True
+
+    def when_committed(self, function: Callable[[], object]) -> None:
+        """Call ``function`` when the write that is running is committed, in the background; at once if there is none.
+
+        If the write fails, it is not called.
+
+        Raises:
+            CheckpointError: An earlier write has failed.
+        """
+        self.check()
+        if self._write is None or not self._write.add(function):
+            self.wait()
+            function()
+
+    # -- errors --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise the error of a write that has failed, without waiting for one that is running.
+
+        Raises:
+            CheckpointError: A write has failed, and no call has raised it yet.
+        """
+        write = self._write
+        if write is not None and write.is_done:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the write that is running is committed.
+
+        Raises:
+            CheckpointError: It could not be written, and no call has raised that yet.
+        """
+        with self._lock:
+            write, self._write = self._write, None
+        if write is None:
+            return
+        try:
+            write.join()
+        except BaseException:  # as Ctrl+C: it is still running
+            self._write = write
+            raise
+        self._staging.release()
+        if write.error is not None:
+            raise write.error
+
+    def teardown(self) -> None:
+        """Wait, and free the memory of the copy."""
+        try:
+            self.wait()
+        finally:
+            self._staging.clear()
+            self._has_group = False
+            if isinstance(self.inner, ShardedCheckpointIO):
+                self.inner.group = None
+            self.inner.teardown()
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+        """As of the inner CheckpointIO, after the write that is running."""
+        self.wait()
+        return self.inner.load_checkpoint(path, map_location)
+
+    def load_shards(
+        self, path: str | os.PathLike[str], mesh: DeviceMesh, placements: Sequence[Placement]
+    ) -> dict[str, Any]:
+        """As :meth:`core.checkpoints.ShardedCheckpointIO.load_shards`, after the write that is running.
+
+        Raises:
+            ConfigurationError: The inner CheckpointIO is another one.
+        """
+        if not isinstance(self.inner, ShardedCheckpointIO):
+            raise ConfigurationError(
+                f"load_shards: {type(self.inner).__name__} has no shards. Use AsyncCheckpointIO(ShardedCheckpointIO())."
+            )
+        run_on_each_rank(self.wait)
+        return self.inner.load_shards(path, mesh, placements)
+
+    def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Remove the checkpoint at ``path``, in the background after the write that is running is committed."""
+        self.when_committed(lambda: self.inner.remove_checkpoint(path))
+
+
+def _check(inner: Any) -> None:
+    if not isinstance(inner, CheckpointIO):
+        raise WrongTypeError(f"inner={inner!r} must be a CheckpointIO, not {type(inner).__name__}.")
+    if isinstance(inner, AsyncCheckpointIO):
+        raise ConfigurationError("inner: an AsyncCheckpointIO writes in the background already. Give the one in it.")
+    if inner.is_collective and not isinstance(inner, ShardedCheckpointIO):
+        raise ConfigurationError(
+            f"inner={type(inner).__name__}: every process takes part in its saves, at the same time as in training. "
+            "Valid: ShardedCheckpointIO, TorchCheckpointIO, or another one with which process 0 writes."
+        )
+
+
+class _Write:
+    """A write in a thread, and what is to be done after it."""
+
+    def __init__(self, function: Callable[[], object], path: Any) -> None:
+        self._functions = [function]
+        self._path = path
+        self._lock = threading.Lock()
+        self._is_over = False
+        self.error: CoreError | None = None
+        # Not a daemon: the interpreter waits for it before it ends.
+        self._thread = threading.Thread(target=self._run, name="checkpoint writer", daemon=False)
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_over
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def add(self, function: Callable[[], object]) -> bool:
+        """Call ``function`` after the others; false if it is too late."""
+        with self._lock:
+            if not self._is_over:
+                self._functions.append(function)
+            return not self._is_over
+
+    def _run(self) -> None:
+        try:
+            while (function := self._next()) is not None:
+                function()
+        except CoreError as error:
+            self._fail(error)
+        except BaseException as error:  # noqa: BLE001  a CheckpointIO of the user's may raise anything
+            failure = CheckpointError(f"checkpoint {self._path} cannot be written: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure)
+
+    def _next(self) -> Callable[[], object] | None:
+        with self._lock:
+            if not self._functions:
+                self._is_over = True
+                return None
+            return self._functions.pop(0)
+
+    def _fail(self, error: CoreError) -> None:
+        _log.error("a checkpoint was not written in the background: %s", error)
+        self.error = error
+        with self._lock:
+            self._functions.clear()
+            self._is_over = True
