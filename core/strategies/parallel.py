@@ -419,19 +419,17 @@ class ProcessGroupStrategy(ParallelStrategy):
         Raises:
             LaunchError: Another process has failed, which may be the reason why this one fails.
         """
+        failing = True
         try:
             if failed and self._script is not None:
                 self._script.check(settle=SETTLE_SECONDS)
-            if self._group is not None:
-                self.end_saving(failed)
-        except BaseException:
-            failed = True
-            raise
+            self.end_saving(failed)
+            failing = failed
         finally:
             group, self._group = self._group, None
             if group is not None:
-                group.leave(failed=failed)
-            super().teardown(failed)
+                group.leave(failed=failing)
+            super().teardown(failing)
 
     def end_at_leave(self, end: Callable[[bool], None]) -> None:
         """Call ``end(failed)`` when this process begins to leave the process group, at the latest when its script ends.
