@@ -226,11 +226,10 @@ class ParallelStrategy(Strategy):
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         """Rank 0 writes, or each process its part; an error in one process is raised in all."""
-        save = partial(super().save_checkpoint, checkpoint, path, storage_options)
-        if self.checkpoint_io.is_collective:
-            save()
-        else:
-            self.run_on_each_rank(save if self.is_global_zero else lambda: None)
+        save: Callable[[], object] = partial(super().save_checkpoint, checkpoint, path, storage_options)
+        if not self.checkpoint_io.is_collective:
+            save = partial(self.run_on_each_rank, save if self.is_global_zero else lambda: None)
+        save()
 
 
 class ProcessGroupParts(StrategyParts, total=False):
