@@ -52,7 +52,7 @@ def check_variables(environ: Mapping[str, str]) -> list[Check]:
         missing = ", ".join(name for name in detect.TORCHRUN_VARIABLES if name not in environ)
         remedy = f"Set {missing} too, or unset {', '.join(some)}. torch-hal run sets all of them."
         checks.append(Check("variables", "problem", f"{', '.join(some)} set, but not {missing}", remedy))
-    for name in ("torchelastic", "openmpi", "slurm", "mpich", "local"):
+    for name in detect.ORDER:
         try:
             if getattr(detect, name)(environ):
                 checks.append(Check("variables", "ok", f"a run started here would use cluster environment {name!r}"))

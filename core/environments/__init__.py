@@ -1,18 +1,26 @@
 """Cluster environments: they tell a process its ranks and the address at which the processes meet."""
 
 from core.environments.base import ClusterEnvironment
+from core.environments.kubeflow import KubeflowEnvironment
 from core.environments.launched import LaunchedEnvironment, RankVariables
 from core.environments.local import LocalEnvironment
+from core.environments.lsf import LSFEnvironment
 from core.environments.mpi import MPICHEnvironment, OpenMPIEnvironment
+from core.environments.plain import PlainEnvironment
+from core.environments.pmix import PMIxEnvironment
 from core.environments.slurm import SlurmEnvironment
 from core.environments.torchelastic import TorchElasticEnvironment
 
 __all__ = [
     "ClusterEnvironment",
+    "KubeflowEnvironment",
+    "LSFEnvironment",
     "LaunchedEnvironment",
     "LocalEnvironment",
     "MPICHEnvironment",
     "OpenMPIEnvironment",
+    "PMIxEnvironment",
+    "PlainEnvironment",
     "RankVariables",
     "SlurmEnvironment",
     "TorchElasticEnvironment",

@@ -9,10 +9,15 @@ from core.errors import ConfigurationError
 
 __all__ = [
     "LAUNCHED",
+    "ORDER",
     "TORCHRUN_VARIABLES",
+    "kubeflow",
     "local",
+    "lsf",
     "mpich",
     "openmpi",
+    "plain",
+    "pmix",
     "slurm",
     "slurm_tasks",
     "torchelastic",
@@ -24,6 +29,8 @@ LAUNCHED = "CORE_LAUNCHED_PLAN"
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets. Whoever starts processes by hand must set them too."""
 
+ORDER = ("torchelastic", "kubeflow", "lsf", "openmpi", "pmix", "slurm", "mpich", "plain", "local")
+"""The names of core's cluster environments in the order in which they are asked; each is a function here."""
 
 _SIZES = (
     *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "PALS_SIZE"),
@@ -64,15 +71,62 @@ def torchelastic(environ: Mapping[str, str]) -> bool:
     if LAUNCHED in environ or not all(variable in environ for variable in TORCHRUN_VARIABLES):
         return False
     if "TORCHELASTIC_RUN_ID" not in environ:
-        for name, is_it in (("openmpi", openmpi), ("slurm", slurm), ("mpich", mpich)):
-            size = next((variable for variable in _SIZES if variable in environ), "SLURM_NTASKS")
-            if is_it(environ) and environ.get(size) != environ["WORLD_SIZE"]:
-                raise ConfigurationError(
-                    f"the environment variables WORLD_SIZE={environ['WORLD_SIZE']} and {size}={environ.get(size)} "
-                    f"contradict each other. Set cluster_environment to 'torchelastic' or {name!r}, or unset RANK and "
-                    "WORLD_SIZE"
-                )
+        _refuse_ambiguous("torchelastic", environ)
     return True
+
+
+def kubeflow(environ: Mapping[str, str]) -> bool:
+    """Whether this is one of several replicas of a PyTorchJob, and no launcher in it has set a local rank.
+
+    Raises:
+        ConfigurationError: The replicas' number contradicts that of another launcher.
+    """
+    in_pod = "KUBERNETES_SERVICE_HOST" in environ or "KUBERNETES_PORT" in environ
+    if not in_pod or not _has_env_variables(environ):
+        return False
+    _refuse_ambiguous("kubeflow", environ)
+    return True
+
+
+def plain(environ: Mapping[str, str]) -> bool:
+    """Whether the variables for torch's ``env://`` are set for several processes, without a local rank.
+
+    Raises:
+        ConfigurationError: Their number contradicts that of another launcher.
+    """
+    if not _has_env_variables(environ):
+        return False
+    _refuse_ambiguous("plain", environ)
+    return True
+
+
+def _has_env_variables(environ: Mapping[str, str]) -> bool:
+    needed = [name for name in TORCHRUN_VARIABLES if name != "LOCAL_RANK"]
+    if LAUNCHED in environ or "LOCAL_RANK" in environ or not all(name in environ for name in needed):
+        return False
+    return whole_number(environ, "WORLD_SIZE", low=1) > 1
+
+
+def _refuse_ambiguous(asked: str, environ: Mapping[str, str]) -> None:
+    """Refuse ``WORLD_SIZE`` where a launcher that sets other variables has started another number of processes."""
+    for name, is_it in (("lsf", lsf), ("openmpi", openmpi), ("slurm", slurm), ("mpich", mpich)):
+        size = next((variable for variable in _SIZES if variable in environ), "SLURM_NTASKS")
+        if is_it(environ) and environ.get(size) != environ["WORLD_SIZE"]:
+            raise ConfigurationError(
+                f"the environment variables WORLD_SIZE={environ['WORLD_SIZE'][:100]} and {size}={environ.get(size)} "
+                f"contradict each other. Set cluster_environment to {asked!r} or {name!r}, or unset RANK and "
+                "WORLD_SIZE"
+            )
+
+
+def lsf(environ: Mapping[str, str]) -> bool:
+    """Whether ``jsrun`` has started this process as one of several in a job of LSF."""
+    return LAUNCHED not in environ and "LSB_JOBID" in environ and whole_number(environ, "JSM_NAMESPACE_SIZE", 1) > 1
+
+
+def pmix(environ: Mapping[str, str]) -> bool:
+    """Whether SLURM has several tasks for this program, and has told them their ranks by PMIx."""
+    return "PMIX_RANK" in environ and slurm(environ)
 
 
 def openmpi(environ: Mapping[str, str]) -> bool:

@@ -147,7 +147,7 @@ class LocalEnvironment(ClusterEnvironment):
         names = [name for name, alone in _ALONE.items() if self.environ.get(name, alone) != alone]
         if not names:
             return
-        given = ", ".join(f"{name}={self.environ[name]}" for name in names)
+        given = ", ".join(f"{name}={self.environ[name][:100]}" for name in names)
         missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in self.environ)
         raise ConfigurationError(
             f"environment variables {given} say that another launcher started this process, but "

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES, mpich, openmpi, slurm, slurm_tasks
+from core.environments.detect import (
+    LAUNCHED,
+    TORCHRUN_VARIABLES,
+    kubeflow,
+    lsf,
+    mpich,
+    openmpi,
+    plain,
+    slurm,
+    slurm_tasks,
+)
 from core.environments.inherited import ranks_environ
 from core.environments.variables import whole_number
 
@@ -18,12 +28,17 @@ def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
         environ: The environment variables; by default this process's.
     """
     environ = ranks_environ() if environ is None else environ
-    if LAUNCHED in environ or all(name in environ for name in TORCHRUN_VARIABLES):
+    is_torchruns = LAUNCHED in environ or all(name in environ for name in TORCHRUN_VARIABLES)
+    if is_torchruns or kubeflow(environ):
         return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE", low=1)
+    if lsf(environ):
+        return whole_number(environ, "JSM_NAMESPACE_RANK"), whole_number(environ, "JSM_NAMESPACE_SIZE")
     if openmpi(environ):
         return whole_number(environ, "OMPI_COMM_WORLD_RANK"), whole_number(environ, "OMPI_COMM_WORLD_SIZE")
     if slurm(environ):
         return whole_number(environ, "SLURM_PROCID"), slurm_tasks(environ)
     if mpich(environ):
         return whole_number(environ, "PMI_RANK"), whole_number(environ, "PMI_SIZE")
+    if plain(environ):
+        return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
     return 0, 1

@@ -15,6 +15,8 @@ from core.errors import ConfigurationError
 __all__ = ["SlurmEnvironment", "first_host"]
 
 _COUNTS = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
+_PART = re.compile(r"([^\[\],\s]*)(?:\[(\d+)(?:[-,][\d,-]*)?\])?", re.ASCII)
+"""A part of a host's name, and the first of the numbers behind it."""
 _FIRST_PORT, _PORTS = 20000, 12000
 """Below the ports that Linux gives to outgoing connections."""
 
@@ -119,17 +121,14 @@ def first_host(hosts: str) -> str:
     Raises:
         ConfigurationError: The list is in another notation.
     """
-    first = re.match(r"([^\[\],\s]*)(?:\[([^\]]*)\]([^\[\],\s]*))?(?:,|$|\[)", hosts, re.ASCII)
-    host = ""
-    if first is not None:
-        prefix, numbers, suffix = first[1], first[2], first[3] or ""
-        if numbers is None:
-            host = prefix if not first[0].endswith("[") else ""
-        elif number := re.match(r"\d+", numbers, re.ASCII):
-            host = f"{prefix}{number[0]}{suffix}"
-            rest = hosts[first.end() - 1 :]
-            if rest.startswith("["):  # several brackets, as in rack[1-2]node[1-4]
-                host += first_host("x" + rest).removeprefix("x")
+    parts: list[str] = []
+    end = 0
+    while part := _PART.match(hosts, end):  # several brackets, as in rack[1-2]node[1-4]
+        parts.append(part[1] + (part[2] or ""))
+        end = part.end()
+        if part[2] is None:
+            break
+    host = "".join(parts) if end == len(hosts) or hosts[end] == "," else ""
     if not host:
         raise ConfigurationError(
             f"the list of hosts {hosts[:100]!r} (SLURM_STEP_NODELIST) is not in SLURM's notation, such as "

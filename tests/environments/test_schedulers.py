@@ -10,7 +10,16 @@ import pytest
 from python_processes import run_python
 
 from core import Request, resolve
-from core.environments import MPICHEnvironment, OpenMPIEnvironment, SlurmEnvironment
+from core.discovery.registry import Registry
+from core.environments import (
+    KubeflowEnvironment,
+    LSFEnvironment,
+    MPICHEnvironment,
+    OpenMPIEnvironment,
+    PMIxEnvironment,
+    SlurmEnvironment,
+    detect,
+)
 from core.environments.ranks import launched_ranks
 from core.environments.slurm import first_host
 from core.errors import BackendError, ConfigurationError, CoreError
@@ -51,6 +60,34 @@ OPEN_MPI = {
     "PMIX_NAMESPACE": "1437073409",
     "PMIX_RANK": "2",
 }
+PMIX = {**SLURM, "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.4242.0", "PMIX_SERVER_URI2": "pmix-server.1;tcp4://"}
+"""In a task of ``srun --mpi=pmix``: PMIx sets no number of tasks."""
+JSRUN = {
+    "LSB_JOBID": "77",
+    "LSB_MCPU_HOSTS": "batch1 1 gpu07 42 gpu08 42",
+    "JSM_NAMESPACE_SIZE": "6",
+    "JSM_NAMESPACE_RANK": "4",
+    "JSM_NAMESPACE_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_RANK": "4",
+    "OMPI_COMM_WORLD_SIZE": "6",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "PMIX_RANK": "4",
+}
+"""In a process of ``jsrun --nrs 2 --tasks_per_rs 3``, whose MPI is Open MPI's."""
+REPLICA = {
+    "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+    "KUBERNETES_PORT": "tcp://10.0.0.1:443",
+    "MASTER_ADDR": "train-master-0",
+    "MASTER_PORT": "23456",
+    "WORLD_SIZE": "3",
+    "RANK": "2",
+    "PET_NNODES": "3",
+    "PET_NODE_RANK": "2",
+    "PYTHONUNBUFFERED": "1",
+}
+"""In the second worker of a PyTorchJob."""
+ENV = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
+"""What torch's ``env://`` needs, and no more."""
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "3", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"}
 
 
@@ -64,6 +101,15 @@ def plan(environ: dict[str, str], **arguments: Any) -> Any:
         (SLURM, "slurm", (3, 4, 1, 2, 1, 2)),
         (OPEN_MPI, "openmpi", (2, 3, 2, 3, 0, 1)),
         (MPICH, "mpich", (1, 3, 1, 3, 0, 1)),
+        (PMIX, "pmix", (3, 4, 1, 2, 1, 2)),
+        (JSRUN, "lsf", (4, 6, 1, 3, 1, 2)),
+        ({**JSRUN, "JSM_NAMESPACE_LOCAL_SIZE": "3", "LSB_MCPU_HOSTS": ""}, "lsf", (4, 6, 1, 3, 1, 2)),
+        (REPLICA, "kubeflow", (2, 3, 0, 1, 2, 3)),
+        (ENV, "plain", (2, 3, 2, 3, 0, 1)),
+        ({**ENV, "MASTER_ADDR": "host", "LOCAL_WORLD_SIZE": "1"}, "plain", (2, 3, 0, 1, 2, 3)),
+        ({**ENV, "LOCAL_RANK": "2"}, "torchelastic", (2, 3, 2, 3, 0, 1)),
+        ({**REPLICA, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "torchelastic", (2, 3, 0, 1, 2, 3)),
+        ({**ENV, **OPEN_MPI, "WORLD_SIZE": "2"}, "openmpi", (2, 3, 2, 3, 0, 1)),
         ({**SLURM, **OPEN_MPI, "MASTER_ADDR": "a"}, "openmpi", (2, 3, 2, 3, 0, 1)),  # srun starts mpirun's daemons
     ],
 )
@@ -98,6 +144,17 @@ def test_where_the_processes_meet() -> None:
         MPICHEnvironment(MPICH | given),
     ):
         assert (environment.main_address, environment.main_port) == ("head", 1234)
+    assert PMIxEnvironment(PMIX).main_address == "gpu07"
+    assert 20000 <= PMIxEnvironment(PMIX).main_port < 32000
+    assert PMIxEnvironment({**PMIX, "PMIX_NAMESPACE": "x"}).main_port != PMIxEnvironment(PMIX).main_port
+    assert (LSFEnvironment(JSRUN).main_address, LSFEnvironment(JSRUN).main_port) == ("gpu07", 21309)
+    even = {**JSRUN, "LSB_MCPU_HOSTS": "gpu01 42 gpu02 42"}
+    assert LSFEnvironment(even).main_address == "gpu01"
+    assert LSFEnvironment({**JSRUN, "MASTER_ADDR": "head"}).main_address == "head"
+    assert (KubeflowEnvironment(REPLICA).main_address, KubeflowEnvironment(REPLICA).main_port) == (
+        "train-master-0",
+        23456,
+    )
     with pytest.raises(ConfigurationError, match=r"MASTER_ADDR on several machines.*mpirun -x MASTER_ADDR"):
         _ = OpenMPIEnvironment({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}).main_address
 
@@ -155,6 +212,13 @@ def test_a_process_that_is_alone_stays_alone(environ: dict[str, str]) -> None:
         ({**SLURM, "SLURM_NODEID": "7"}, {}, "SLURM_NODEID=7"),
         ({"JSM_NAMESPACE_SIZE": "4", "JSM_NAMESPACE_RANK": "0"}, {}, "JSM_NAMESPACE_SIZE is '4'.*cluster_environment"),
         ({"PMIX_RANK": "1"}, {}, "PMIX_RANK is '1'"),
+        ({**PMIX, "PMIX_RANK": "0"}, {}, "PMIX_RANK=0 and SLURM_PROCID=3.*cluster_environment='slurm'"),
+        ({**JSRUN, "LSB_MCPU_HOSTS": "a 1 b 1 c 1 d 1"}, {}, "not a multiple of the job's 4 hosts"),
+        ({**JSRUN, "LSB_MCPU_HOSTS": "a b"}, {}, "LSB_MCPU_HOSTS is 'a b'"),
+        ({**REPLICA, "PET_NPROC_PER_NODE": "4"}, {}, "nprocPerNode is '4'.*torchrun"),
+        (REPLICA, {"devices": 2}, "Set devices=1.*torchrun --nproc_per_node 2"),
+        ({**ENV, "MASTER_ADDR": "host"}, {}, "Set LOCAL_WORLD_SIZE, or cluster_environment='kubeflow'"),
+        ({**ENV, "RANK": "3"}, {}, "a rank must be smaller"),
         (
             {**OPEN_MPI, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
             {"cluster_environment": "auto"},
@@ -173,6 +237,14 @@ def test_what_would_train_alone_by_mistake_is_refused(
         plan(environ, **arguments)
 
 
+def test_the_order_of_detection() -> None:
+    """It is that of the priorities, and the one that the documentation shows."""
+    specs = sorted(Registry.read({}).specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
+    assert [spec.name for spec in specs if not spec.target.startswith("torch_hal_")] == list(detect.ORDER)
+    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text("utf-8")
+    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == list(detect.ORDER)
+
+
 def test_each_process_alone_if_the_user_says_so() -> None:
     """Four runs with other seeds, as ``srun`` starts them."""
     found = plan(SLURM, cluster_environment="local")
@@ -180,10 +252,10 @@ def test_each_process_alone_if_the_user_says_so() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "1e999", "9" * 100])
-@pytest.mark.parametrize("name", [*SLURM, *OPEN_MPI, *MPICH])
+@pytest.mark.parametrize("name", sorted({*SLURM, *OPEN_MPI, *MPICH, *PMIX, *JSRUN, *REPLICA, *ENV}))
 def test_any_value_of_any_variable(name: str, value: str) -> None:
     """A Plan, or an error of ours."""
-    for environ in (SLURM, OPEN_MPI, MPICH):
+    for environ in (SLURM, OPEN_MPI, MPICH, PMIX, JSRUN, REPLICA, ENV):
         if name in environ:
             try:
                 found = plan({**environ, name: value})
