@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from core import AcceleratorRegistry, Runtime, Trainer
+from core.environments import detect
 from core.explain import main
 
 from .backends import TORCHRUN, AbsentAccelerator, BrokenAccelerator, TwoAccelerator
@@ -89,7 +90,7 @@ def test_every_choice_and_every_candidate_is_explained(capsys: pytest.CaptureFix
         f"cluster_environment  local  [torch-hal {_version()}]",
         "has the highest priority of those that detect how this",
         "process was started",
-        *(f"not {name}: did not start this process" for name in ("torchelastic", "openmpi", "slurm", "mpich")),
+        *(f"not {name}: did not start this process" for name in detect.ORDER[:-1]),
         "devices              cpu, cpu",
         "requested by devices='2'",
         "num_nodes            1",

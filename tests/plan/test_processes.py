@@ -9,7 +9,7 @@ import pytest
 
 from core import AcceleratorRegistry, ClusterEnvironmentRegistry, Runtime, StrategyRegistry, Trainer
 from core.discovery.registry import Registry
-from core.environments import LocalEnvironment
+from core.environments import LocalEnvironment, detect
 from core.errors import ConfigurationError, LaunchError
 from core.strategies import DDPStrategy
 
@@ -22,9 +22,7 @@ def test_a_process_without_a_launcher() -> None:
     """With no launcher's variables the processes are the strategy's own to start."""
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
-    assert rejected(plan.cluster_environment) == dict.fromkeys(
-        ("torchelastic", "openmpi", "slurm", "mpich"), "did not start this process"
-    )
+    assert rejected(plan.cluster_environment) == dict.fromkeys(detect.ORDER[:-1], "did not start this process")
 
 
 @pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, [0, 1]])
@@ -39,7 +37,7 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
     assert plan.launcher is None
     assert rejected(plan.cluster_environment) == {
         name: f"its priority ({priority}) is lower than that of torchelastic (50)"
-        for name, priority in (("openmpi", 40), ("slurm", 30), ("mpich", 20), ("local", 0))
+        for name, priority in zip(detect.ORDER[1:], (46, 44, 40, 35, 30, 20, 10, 0), strict=True)
     }
     runtime = given if isinstance(given, Runtime) else given.runtime
     assert (runtime.process_index, runtime.num_processes) == (1, 2)
