@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from core.registration import CodeRegistry
     from core.runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
     from core.runtime.batch_size import find_executable_batch_size
-    from core.runtime.handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs
+    from core.runtime.handlers import DDPCommunicationHookType, DistributedDataParallelKwargs, InitProcessGroupKwargs
     from core.runtime.local_sgd import LocalSGD
     from core.runtime.notebook import notebook_launcher
     from core.runtime.peft_models import is_peft_model
+    from core.runtime.profiling import ProfileKwargs
     from core.runtime.without_runtime import DistributedType, broadcast_object_list, gather, gather_object
     from core.strategies import Strategy
     from core.trainer import DataModule, Module, Trainer
@@ -55,6 +56,7 @@ __all__ = [
     "ClusterEnvironment",
     "ClusterEnvironmentRegistry",
     "CoreError",
+    "DDPCommunicationHookType",
     "DistributedDataParallelKwargs",
     "DistributedType",
     "DataModule",
@@ -65,6 +67,7 @@ __all__ = [
     "Plan",
     "Precision",
     "PrecisionRegistry",
+    "ProfileKwargs",
     "ProjectConfiguration",
     "Request",
     "Runtime",
@@ -97,6 +100,7 @@ _HOMES = {
     **dict.fromkeys(
         ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"
     ),
+    "DDPCommunicationHookType": "core.runtime.handlers",
     "DistributedDataParallelKwargs": "core.runtime.handlers",
     "DataModule": "core.trainer",
     "GradientAccumulationPlugin": "core.runtime",
@@ -104,6 +108,7 @@ _HOMES = {
     "LocalSGD": "core.runtime.local_sgd",
     "Module": "core.trainer",
     "Plan": "core.plan",
+    "ProfileKwargs": "core.runtime.profiling",
     "ProjectConfiguration": "core.runtime",
     "Request": "core.plan",
     "Runtime": "core.runtime",

@@ -20,7 +20,7 @@ from core.runtime.loaders import GradientAccumulationPlugin
 from core.runtime.memory import MemoryRelease
 from core.runtime.metrics import MetricGathering
 from core.runtime.processes import ProcessControl
-from core.runtime.profiling import Profiling
+from core.runtime.profiling import ProfileKwargs, Profiling
 from core.runtime.project import ProjectConfiguration
 from core.runtime.run_state import StateSaving
 from core.runtime.settings import (
@@ -124,7 +124,7 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         non_blocking: bool | None = None,
         dataloader_config: DataSettings | None = None,
         rng_types: Sequence[str] | None = None,
-        kwargs_handlers: Sequence[DistributedDataParallelKwargs | InitProcessGroupKwargs] | None = None,
+        kwargs_handlers: Sequence[DistributedDataParallelKwargs | InitProcessGroupKwargs | ProfileKwargs] | None = None,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
@@ -166,7 +166,7 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         self._debug = is_debug
         self._gradient_state.plugin, self._data_settings = accumulation, data_settings
         self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer
-        apply_handlers(kwargs_handlers, self._strategy, self.num_processes)
+        self._profile_kwargs = apply_handlers(kwargs_handlers, self._strategy, self.num_processes)
         if not self._strategy.supports_custom_loop:
             raise ConfigurationError(
                 f"strategy={self.plan.strategy.name!r}: it runs whole training steps only, so it cannot be used with a "

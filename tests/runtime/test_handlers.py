@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from python_processes import run_python
 
-from core import DistributedDataParallelKwargs, InitProcessGroupKwargs, Runtime
+from core import DDPCommunicationHookType, DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs, Runtime
 from core.errors import ConfigurationError, WrongTypeError
 from core.strategies import DDPStrategy
 
@@ -38,29 +39,45 @@ def test_one_process_needs_none() -> None:
 
 
 def test_objects_of_accelerates_own_classes() -> None:
-    """They are recognized by their names; a communication hook is refused with the strategy's argument."""
+    """They are recognized by their names; a wrapper of a communication hook is refused with the strategy's argument."""
 
     @dataclass
     class Handler:
         find_unused_parameters: bool = True
         comm_hook: str = "no"
+        comm_wrapper: str = "no"
 
     Handler.__name__ = "DistributedDataParallelKwargs"
     strategy = runtime(Handler()).strategy
     assert isinstance(strategy, DDPStrategy)
     assert strategy.ddp_kwargs == {"find_unused_parameters": True}
     with pytest.raises(ConfigurationError, match="communication_hook"):
-        runtime(Handler(comm_hook="fp16"))
+        runtime(Handler(comm_hook="fp16", comm_wrapper="bf16"))
 
 
-class ProfileKwargs:
+@pytest.mark.parametrize(
+    ("hook", "name"),
+    [(DDPCommunicationHookType.FP16, "fp16_compress"), ("bf16", "bf16_compress"), ("power_sgd", "power_sgd")],
+)
+def test_communication_hooks(hook: Any, name: str) -> None:
+    """They become the strategy's, with their options."""
+    options = {"matrix_approximation_rank": 2} if name == "power_sgd" else {}
+    strategy = runtime(DistributedDataParallelKwargs(comm_hook=hook, comm_state_option=options)).strategy
+    assert isinstance(strategy, DDPStrategy)
+    assert (strategy.communication_hook, strategy.communication_options) == (name, options)
+    assert not strategy.ddp_kwargs
+
+
+class GradScalerKwargs:
     pass
 
 
 @pytest.mark.parametrize(
     ("handlers", "error", "text"),
     [
-        ([ProfileKwargs()], WrongTypeError, r"runtime\.profile"),
+        ([GradScalerKwargs()], WrongTypeError, "MixedPrecision"),
+        ([DistributedDataParallelKwargs(comm_hook="fp61")], ConfigurationError, "Did you mean 'fp16'"),
+        ([DistributedDataParallelKwargs(comm_state_option={"rank": 1})], ConfigurationError, "without comm_hook"),
         ([3], WrongTypeError, "'InitProcessGroupKwargs'"),
         ([InitProcessGroupKwargs(), InitProcessGroupKwargs()], ConfigurationError, "has 2 objects"),
         ([InitProcessGroupKwargs(backend="other")], ConfigurationError, "'gloo'"),
@@ -78,6 +95,20 @@ def test_the_strategy_has_another_value() -> None:
     handler = DistributedDataParallelKwargs(find_unused_parameters=True)
     with pytest.raises(ConfigurationError, match="find_unused_parameters=False"):
         runtime(handler, strategy=DDPStrategy(find_unused_parameters=False))
+
+
+def test_settings_of_profiling(tmp_path: Path) -> None:
+    """Those among the handlers hold if profile is given nothing; others are given as an object or as arguments."""
+    handler = ProfileKwargs(activities=["cpu"], record_shapes=True, output_trace_dir=tmp_path / "one")
+    with runtime(handler, strategy="auto", devices=1) as run:
+        with run.profile() as profiler:
+            torch.ones(2, 3) @ torch.ones(3, 2)
+        assert any([2, 3] in event.input_shapes for event in profiler.events() or [])
+        with run.profile(ProfileKwargs(output_trace_dir=tmp_path / "two")):
+            torch.ones(1)
+        with pytest.raises(ConfigurationError, match="one of the two"), run.profile(handler, with_flops=True):
+            pass
+    assert [path.name for path in sorted(tmp_path.glob("*/*.json"))] == ["profile_0.json"] * 2
 
 
 SCRIPT = """
