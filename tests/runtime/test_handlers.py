@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -103,7 +103,7 @@ def test_settings_of_profiling(tmp_path: Path) -> None:
     with runtime(handler, strategy="auto", devices=1) as run:
         with run.profile() as profiler:
             torch.ones(2, 3) @ torch.ones(3, 2)
-        assert any([2, 3] in event.input_shapes for event in profiler.events() or [])
+        assert any([2, 3] in event.input_shapes for event in cast(Any, profiler).events())
         with run.profile(ProfileKwargs(output_trace_dir=tmp_path / "two")):
             torch.ones(1)
         with pytest.raises(ConfigurationError, match="one of the two"), run.profile(handler, with_flops=True):
