@@ -11,9 +11,15 @@ from core.loggers.values import import_package
 
 __all__ = ["WandbLogger"]
 
+STEP = "trainer/global_step"
+"""The step of each set of values, as a value: wandb's own step cannot go back."""
+
 
 class WandbLogger(Logger):
     """Writes a run of Weights & Biases. :attr:`experiment` is its ``wandb.Run``.
+
+    wandb drops values of a step before its newest, such as those of evaluation after those of training. So each set of
+    values is a step of wandb's, and has its own step as the value ``trainer/global_step``, the axis of all curves.
 
     Args:
         name: The name of the run as it is shown.
@@ -65,11 +71,14 @@ class WandbLogger(Logger):
 
     def open(self) -> Any:
         """Start or continue the run."""
-        return import_package("wandb", "wandb", type(self).__name__).init(**self._options)
+        run = import_package("wandb", "wandb", type(self).__name__).init(**self._options)
+        run.define_metric(STEP)
+        run.define_metric("*", step_metric=STEP, step_sync=True)
+        return run
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
         """Write values; wandb's own objects, such as images, are values as well."""
-        self.experiment.log(dict(values), step=step, **options)
+        self._log(dict(values), step, **options)
 
     def write_hyperparams(self, values: Mapping[str, Any]) -> None:
         """Add to the run's configuration."""
@@ -79,12 +88,15 @@ class WandbLogger(Logger):
         """Write each list of images; ``options`` are arguments of ``wandb.Image``."""
         wandb = import_package("wandb", "wandb", type(self).__name__)
         shown = {name: [wandb.Image(image, **options) for image in batch] for name, batch in images.items()}
-        self.experiment.log(shown, step=step)
+        self._log(shown, step)
 
     def write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int | None) -> None:
         """Write a ``wandb.Table``."""
         wandb = import_package("wandb", "wandb", type(self).__name__)
-        self.experiment.log({name: wandb.Table(columns=columns, data=rows)}, step=step)
+        self._log({name: wandb.Table(columns=columns, data=rows)}, step)
+
+    def _log(self, values: dict[str, Any], step: int | None, **options: Any) -> None:
+        self.experiment.log(values if step is None else {**values, STEP: step}, **options)
 
     def close(self, status: str) -> None:
         """Finish the run."""

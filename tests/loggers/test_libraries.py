@@ -71,6 +71,22 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb.teardown()
 
 
+@needs("wandb")
+def test_wandb_keeps_values_of_earlier_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Trainer logs evaluation by batch, whose steps begin at 0, between steps of training; none is lost."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = WandbLogger(save_dir=tmp_path, offline=True, project="p")
+    for step, name in ((5, "a"), (2, "b"), (5, "c"), (6, "d")):
+        logger.log_metrics({name: float(step)}, step=step)
+    found = dict(logger.experiment.summary)
+    logger.finish()
+    wandb.teardown()
+    assert {name: found[name] for name in "abcd"} == {"a": 5.0, "b": 2.0, "c": 5.0, "d": 6.0}
+    assert found["trainer/global_step"] == 6
+
+
 @needs("mlflow")
 @pytest.mark.filterwarnings("default")  # the library's own
 def test_mlflow(tmp_path: Path) -> None:
