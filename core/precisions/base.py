@@ -36,6 +36,11 @@ class Precision:
     """Dtype that floating point buffers are stored in."""
     output_dtype: torch.dtype = torch.float32
     """Dtype of the module's floating point outputs."""
+    state_dtype: torch.dtype | None = None
+    """Dtype of the optimizer's state; ``None`` for that of the parameters. If it is wider, optimizers work on copies of
+    the parameters in it."""
+    keep_float32: tuple[str | type[nn.Module], ...] = ()
+    """Parts of a module that stay in float32: classes, and names as in ``named_modules``."""
     scales_loss: bool = False
     """Whether the loss is scaled before backward and gradients are unscaled before the step."""
 
@@ -78,6 +83,10 @@ class Precision:
     def scale_loss(self, loss: Tensor) -> Tensor:
         """``loss`` as :meth:`backward` computes gradients of it, for a user who calls the tensor's own ``backward``."""
         return loss
+
+    def prepare_optimizer(self, optimizer: Optimizer) -> None:
+        """Prepare ``optimizer`` for :meth:`optimizer_step`, before a state is loaded into it."""
+        del optimizer
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Apply the gradients; returns what ``optimizer.step`` returns."""

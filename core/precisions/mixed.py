@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
 from core.precisions.dtypes import half_dtype, widen
+from core.precisions.kept import KeptParts, Parts, read_parts
 from core.precisions.loss import check_tensor
 
 __all__ = ["MixedPrecision"]
@@ -41,13 +42,18 @@ class MixedPrecision(Precision):
     Args:
         dtype: ``"float16"`` for 16-mixed, ``"bfloat16"`` for bf16-mixed, or the :class:`torch.dtype`.
         scaler: Scales the loss under 16-mixed; a ``GradScaler`` with torch's defaults if ``None``.
+        keep_float32: Parts of the module that autocast leaves in float32: classes of modules, and names as in
+            ``named_modules``, of which the end is enough. Their inputs are converted to float32.
 
     Raises:
-        ConfigurationError: ``dtype`` is not a 16-bit dtype, or a scaler is given for bfloat16.
-        WrongTypeError: ``scaler`` is not a GradScaler.
+        ConfigurationError: ``dtype`` is not a 16-bit dtype, or a scaler is given for bfloat16; or, when a module is
+            converted, it lacks a part.
+        WrongTypeError: ``scaler`` is not a GradScaler, or ``keep_float32`` is something else.
     """
 
-    def __init__(self, dtype: str | torch.dtype, scaler: torch.amp.GradScaler | None = None) -> None:
+    def __init__(
+        self, dtype: str | torch.dtype, scaler: torch.amp.GradScaler | None = None, keep_float32: Parts = ()
+    ) -> None:
         self.compute_dtype = half_dtype(dtype)
         self.name = _NAMES[self.compute_dtype]
         self.scales_loss = self.compute_dtype is torch.float16
@@ -59,7 +65,10 @@ class MixedPrecision(Precision):
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             raise WrongTypeError(f"scaler={scaler!r} must be a torch.amp.GradScaler, not {type(scaler).__name__}.")
         self.scaler = scaler
+        self.keep_float32 = read_parts(keep_float32)
+        self._kept = KeptParts(self.keep_float32, self._without_autocast, None)
         self._autocast: Callable[[], torch.autocast] = _not_connected
+        self._device_type = "cpu"
         self._backwards = 0
         """Number of backward passes since the scale was updated."""
         self._unscaled: dict[Optimizer, int] = {}
@@ -79,6 +88,7 @@ class MixedPrecision(Precision):
                 f"precision={self.name!r} is not supported on device type {device_type!r}: {fault} "
                 f"Valid: {quoted(_valid_names(device_type))}."
             )
+        self._device_type = device_type
         self._autocast = partial(torch.autocast, device_type, dtype=self.compute_dtype)
         if self.scales_loss and self.scaler is None:
             self.scaler = torch.amp.GradScaler(device_type)
@@ -89,7 +99,14 @@ class MixedPrecision(Precision):
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in float32."""
-        return module.float()
+        return self._kept.convert(module, torch.float32) if self.keep_float32 else module.float()
+
+    def _without_autocast(self) -> torch.autocast:
+        return torch.autocast(self._device_type, enabled=False)
+
+    def teardown(self) -> None:
+        """As in the base class; parts are left as they were."""
+        self._kept.release()
 
     def forward_context(self) -> torch.autocast:
         """Autocast to the 16-bit dtype on the connected type of device."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
+from core.errors import ConfigurationError
 from core.precisions.base import Precision
 from core.precisions.dtypes import DefaultDtype, half_dtype, require_dtype, to_floating, widen
+from core.precisions.kept import KeptParts, Parts, read_parts
+from core.precisions.master_weights import MasterWeights
 
 __all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision"]
 
@@ -59,14 +65,31 @@ class HalfPrecision(Precision):
 
     Args:
         dtype: ``"float16"`` for 16-true, ``"bfloat16"`` for bf16-true, or the :class:`torch.dtype`.
+        keep_float32: Parts of the module that stay in float32: classes of modules, and names as in ``named_modules``,
+            of which the end is enough. Their inputs are converted to float32, and their outputs to the 16-bit dtype.
+        state_dtype: ``"float32"`` lets optimizers work on float32 copies of the parameters, with their state in
+            float32; the parameters get the rounded values. By default the state has the parameters' dtype.
 
     Raises:
-        ConfigurationError: ``dtype`` is not a 16-bit dtype.
+        ConfigurationError: ``dtype`` is not a 16-bit dtype, or ``state_dtype`` is something else; or, when a module is
+            converted, it lacks a part, or a part shares parameters with the rest.
+        WrongTypeError: ``keep_float32`` is something else.
     """
 
-    def __init__(self, dtype: str | torch.dtype) -> None:
+    def __init__(
+        self,
+        dtype: str | torch.dtype,
+        keep_float32: Parts = (),
+        state_dtype: str | torch.dtype | None = None,
+    ) -> None:
         self.param_dtype = self.compute_dtype = self.reduce_dtype = self.buffer_dtype = half_dtype(dtype)
         self.name = "16-true" if self.param_dtype is torch.float16 else "bf16-true"
+        self.state_dtype = None if state_dtype in (None, self.param_dtype) else torch.float32
+        if state_dtype not in (None, "float32", torch.float32, self.param_dtype):
+            raise ConfigurationError(f"state_dtype={state_dtype!r}: must be 'float32', or None for the dtype itself.")
+        self._masters = MasterWeights(self.param_dtype)
+        self.keep_float32 = read_parts(keep_float32)
+        self._kept = KeptParts(self.keep_float32, partial(DefaultDtype, torch.float32), self.param_dtype)
 
     def connect(self, device_type: str) -> None:
         """As in the base class; raises where the device does not support the dtype."""
@@ -74,7 +97,38 @@ class HalfPrecision(Precision):
 
     def convert_module(self, module: nn.Module) -> nn.Module:
         """``module``, its floating point parameters and buffers in the declared dtype."""
+        if self.keep_float32:
+            return self._kept.convert(module, self.param_dtype)
         return module.half() if self.param_dtype is torch.float16 else module.bfloat16()
+
+    def overrides(self, hook: str) -> bool:
+        """As in the base class; ``optimizer_step`` counts only with another ``state_dtype``."""
+        return super().overrides(hook) and (hook != "optimizer_step" or self.state_dtype is not None)
+
+    def prepare_optimizer(self, optimizer: Optimizer) -> None:
+        """As in the base class."""
+        if self.state_dtype is not None:
+            self._masters.prepare(optimizer)
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """As in the base class, on copies in ``state_dtype``.
+
+        Raises:
+            ConfigurationError: A closure is given with ``state_dtype="float32"``.
+        """
+        if self.state_dtype is None:
+            return super().optimizer_step(optimizer, closure)
+        if closure is not None:
+            raise ConfigurationError(
+                f"precision={self.name!r}: step was given a closure, which computes gradients of the parameters and "
+                "not of their float32 copies. Use an optimizer that needs no closure, or leave out state_dtype."
+            )
+        return self._masters.step(optimizer)
+
+    def teardown(self) -> None:
+        """As in the base class; parts and optimizers are left as they were."""
+        self._kept.release()
+        self._masters.release()
 
     def forward_context(self) -> DefaultDtype:
         """Tensors created in the forward pass have the declared dtype too."""

@@ -21,6 +21,7 @@ from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, CoreError
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
+from core.strategies.applied import check_applied
 from core.strategies.module_wrapper import unwrap_module
 from core.strategies.parts import StrategyParts, keyword_parameters, requested_parts, signature
 from core.strategies.placement import move_module, move_optimizer_state
@@ -75,6 +76,8 @@ class Strategy(StepMethods, ABC):
     """Whether :class:`core.Runtime` can use it; if not, it runs only whole training steps of the Trainer."""
     moves_batches: ClassVar[bool] = False
     """Whether it brings batches, or parts of them, to devices itself, so that a Module cannot override how."""
+    applies_precision: ClassVar[bool] = True
+    """Whether it calls the precision's hooks; ``False`` where an engine reads only what the precision declares."""
     inference_is_collective: ClassVar[bool] = False
     """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
     keeps_replicas_equal: bool = True
@@ -184,6 +187,9 @@ class Strategy(StepMethods, ABC):
             cluster_environment: Tells this process its ranks.
             plan: What was decided about devices and processes; kept as :attr:`plan`.
         """
+        own_optimizers = type(self).setup_optimizers is Strategy.setup_optimizers
+        parts = self.applies_precision
+        check_applied(self.name, precision, parts=parts, state=parts and own_optimizers)
         self.accelerator = accelerator
         self.precision = precision
         self.checkpoint_io = checkpoint_io
@@ -346,6 +352,7 @@ class Strategy(StepMethods, ABC):
         """The optimizers as the strategy needs them, their state on this process's device."""
         for optimizer in optimizers:
             move_optimizer_state(optimizer)
+            self.precision.prepare_optimizer(optimizer)
         return list(optimizers)
 
     # -- step: see core.strategies.stepping ----------------------------------------------------------------------

@@ -80,6 +80,7 @@ class FSDPStrategy(ProcessGroupStrategy):
     distributed_type = "FSDP"
     name = "fsdp"
     inference_is_collective: ClassVar[bool] = True
+    applies_precision: ClassVar[bool] = False
     supports_manual_optimization: ClassVar[bool] = False  # gradients are divided after the forward pass only
 
     def __init__(

@@ -50,6 +50,7 @@ class IPUStrategy(SingleDeviceStrategy):
     precisions = ("32-true", "16-true")
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
     one_process_per_node: ClassVar[bool] = True
+    applies_precision: ClassVar[bool] = False
     supports_custom_loop: ClassVar[bool] = False
     moves_batches: ClassVar[bool] = True
 
