@@ -8,14 +8,17 @@ launcher has set.
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, nearest, quoted
 from core.runs import last_run
 
-__all__ = ["MultiProcessAdapter", "get_logger"]
+__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger"]
+
+VARIABLE = "CORE_LOG"
+LEVELS = ("debug", "info", "warning", "error")
 
 
 class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
@@ -91,3 +94,30 @@ def get_logger(name: str, log_level: str | int | None = None) -> MultiProcessAda
             raise ConfigurationError(f"log_level={log_level!r}: there is no such level. Valid: {names}.") from error
         logging.getLogger().setLevel(level)
     return MultiProcessAdapter(logger)
+
+
+def follow_variable(environ: Mapping[str, str]) -> None:
+    """Show torch-hal's own messages from the level in ``CORE_LOG`` on, on stderr unless handlers are set up already.
+
+    Args:
+        environ: The environment variables.
+
+    Raises:
+        ConfigurationError: There is no such level.
+    """
+    given = environ.get(VARIABLE, "")
+    if not given:
+        return
+    if given.lower() not in LEVELS:
+        raise ConfigurationError(
+            f"environment variable {VARIABLE}={given!r}: there is no such level.{nearest(given.lower(), LEVELS)} "
+            f"Valid: {quoted(LEVELS)}."
+        )
+    own = logging.getLogger("core")
+    own.setLevel(given.upper())
+    if not own.hasHandlers():
+        rank, world_size = launched_ranks(environ)
+        prefix = f"[rank {rank}] " if world_size > 1 else ""
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(f"{prefix}%(levelname)s %(name)s: %(message)s"))
+        own.addHandler(handler)

@@ -19,7 +19,7 @@ from core.checking import check_count
 from core.nested import map_tensors
 from core.random import get_rng_state, set_rng_state
 
-__all__ = ["ModelSummary"]
+__all__ = ["ModelSummary", "start_line"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class ModelSummary(Callback):
         self.summary: Summary | None = None
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Show the table. Every process computes the operations, since a forward pass may need all of them."""
+        """Show what runs on what, and the table. Every process computes the operations, since a forward pass may need all of them."""
         if self.max_depth == 0:
             return
         inputs = getattr(module, "example_input_array", None)
@@ -63,12 +63,17 @@ class ModelSummary(Callback):
     def write(self, summary: Summary) -> None:
         """Write the table, in process 0."""
         if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
-            logger.info("\n%s", summary)
+            logger.info("%s\n\n%s", start_line(trainer.plan), summary)
         else:
-            sys.stderr.write(f"\n{summary}\n\n")
+            sys.stderr.write(f"{start_line(trainer.plan)}\n\n{summary}\n\n")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "summary": None}
+
+
+def start_line(plan: Any) -> str:
+    """The line with which a fit begins: what runs on what."""
+    return f"{plan.headline}; details: torch-hal explain"
 
 
 def _obstacle(strategy: Any, module: nn.Module) -> str | None:

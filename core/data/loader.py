@@ -17,6 +17,7 @@ from core.data.active import ActivePasses
 from core.data.dispatch import dispatched
 from core.data.parts import Epochs, generators_of
 from core.data.reading import MapReading, Reading, Start, make_reading
+from core.data.repeated import watched
 from core.data.seeds import PassSeeds, seeded
 from core.data.sharding import Real
 from core.data.share import Share
@@ -346,7 +347,7 @@ class _Pass:
             return dispatch.parts(reading.begin(inner, seeds) if dispatch.is_reader else None)
         iterator = reading.begin(start, seeds)
         self._yielded_before = getattr(iterator, "_num_yielded", 0)
-        return iterator
+        return watched(iterator, self._reading.own)
 
     def batches(self) -> Iterator[Any]:
         """What the user iterates over."""

@@ -58,6 +58,10 @@ class Registry:
         self._causes: dict[tuple[str, str, str], BaseException | None] = {}
         for text in found.warnings:
             logger.warning("%s", text)
+        for row in found.rows:
+            logger.debug(
+                "%s %r of %s is %s%s", row.kind, row.name, row.origin, row.state, row.reason and f": {row.reason}"
+            )
 
     @classmethod
     def read(
@@ -261,6 +265,7 @@ class Registry:
         if key not in self._activations:
             self._learn([row])
         if key not in self._activations:
+            logger.debug("activating %s of %s", row.module, row.origin)
             self._activations[key] = activation = activate(row.module, self._declared(row))
             self._record(row, list(self._by_module[key]), activation)
         return self._activations[key]

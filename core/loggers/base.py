@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, final
 
+from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
 from core.loggers.values import as_mapping, plain
 
@@ -15,7 +16,9 @@ __all__ = ["Logger", "NoExperiment"]
 class Logger(ABC):
     """Writes what one run logs. Every process may call every method; only process 0 writes.
 
-    A front end sets :attr:`process_index`; without one, this process writes. The run is opened when it is first used.
+    A front end sets :attr:`process_index`; before, it is the rank that a launcher has set. The run is opened when it is
+    first used.
+
     A subclass defines :meth:`open` and :meth:`write_metrics`, and overrides the other ``write_*`` methods that its
     library offers; they are called in process 0 only, with tensors of one element converted to numbers.
     """
@@ -28,7 +31,7 @@ class Logger(ABC):
     """The package that it needs, as ``import`` names it; empty if none."""
 
     def __init__(self) -> None:
-        self.process_index = 0
+        self.process_index = launched_ranks()[0]
         """The number of this process. Loggers of other processes than 0 write nothing."""
         self.prefix = ""
         """What the names of metrics start with, followed by a hyphen; nothing if empty."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
+
 import torch
 
 from core.accelerators.base import Accelerator
 from core.errors import ConfigurationError
 from core.precisions.base import Precision
 
-__all__ = ["check_able", "check_eager"]
+__all__ = ["check_able", "check_eager", "warn_of_cores"]
+
+logger = logging.getLogger(__name__)
 
 _COMPUTING = {torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 """The capability that computing in a dtype needs."""
@@ -44,6 +49,24 @@ def check_eager(accelerator: Accelerator, strategy_name: str) -> None:
         raise ConfigurationError(
             f"strategy={strategy_name!r} runs operations one by one, which accelerator {accelerator.name!r} does not "
             f"support: {accelerator.unsupported['eager']}. Use a strategy that is made for {accelerator.name!r}."
+        )
+
+
+def warn_of_cores(processes: int, requested: str) -> None:
+    """Warn if the processes of a machine outnumber the cores that this process may use.
+
+    Args:
+        processes: The number of processes that compute on the cores.
+        requested: The argument that asks for them.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or processes
+    if processes > cores:
+        logger.warning(
+            "%s: %d processes share %d core(s), so each is slower than one alone. Set devices=%d",
+            requested,
+            processes,
+            cores,
+            cores,
         )
 
 

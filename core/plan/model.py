@@ -117,6 +117,12 @@ class Plan:
         """Whether the strategy runs a function in the processes that it starts, rather than the user's script."""
         return self.launcher not in (None, "script")
 
+    @property
+    def headline(self) -> str:
+        """What runs on what, in one line: ``ddp on cpu:0-1, bf16-mixed``."""
+        machines = f" on each of {self.num_nodes} machines" if self.num_nodes > 1 else ""
+        return f"{self.strategy.name} on {_ranges(self.devices)}{machines}, {self.precision.name}"
+
     def choices(self) -> dict[str, Choice]:
         """The choices by kind."""
         return {kind: getattr(self, kind) for kind in KINDS}
@@ -174,6 +180,20 @@ class Plan:
 
     def __str__(self) -> str:
         return render(self)
+
+
+def _ranges(devices: Sequence[str]) -> str:
+    """``cuda:0-1``; devices without an index, such as those of a CPU, are numbered if there are several."""
+    if len(devices) == 1:
+        return devices[0]
+    kind = devices[0].partition(":")[0]
+    if len(set(devices)) == 1:
+        return f"{kind}:0-{len(devices) - 1}"
+    indices = [device.partition(":")[2] for device in devices]
+    numbers = [int(index) if index.isdecimal() else -1 for index in indices]
+    if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{kind}:{numbers[0]}-{numbers[-1]}"
+    return f"{kind}:{','.join(indices)}"
 
 
 _PLAIN = (str, int, float, bool, type(None))

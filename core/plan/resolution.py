@@ -18,8 +18,9 @@ from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
 from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
 from core.kinds import KINDS
+from core.logging import follow_variable, get_logger
 from core.plan.candidates import choose_accelerator, outranked, unusable
-from core.plan.capabilities import check_able, check_eager
+from core.plan.capabilities import check_able, check_eager, warn_of_cores
 from core.plan.construction import construct
 from core.plan.launched import take_launched
 from core.plan.model import Choice, Plan, Rejected
@@ -31,6 +32,8 @@ from core.strategies.base import Strategy
 __all__ = ["resolve"]
 
 logger = logging.getLogger(__name__)
+messages = get_logger(__name__)
+"""Of process 0 only."""
 
 DEFAULTS = {kind.name: kind.default for kind in KINDS.values() if kind.default}
 """What ``"auto"`` means for the kinds that need no rule."""
@@ -46,11 +49,20 @@ def resolve(request: Request, registry: Registry | None = None) -> Plan:
     Raises:
         CoreError: An argument is unknown, has the wrong type, contradicts another, or names what cannot be used here.
     """
+    follow_variable(request.environ)
     if LAUNCHED in request.environ:
         taken = take_launched(request)
         if taken is not None:
             return taken
-    return _Resolution(request, registry or Registry.read(request.environ)).plan()
+    plan = _Resolution(request, registry or Registry.read(request.environ)).plan()
+    for variable in _RESTARTS:
+        if (count := request.environ.get(variable, "0")) != "0":
+            messages.info("restart %s of this run, as its launcher says in %s", count, variable)
+    messages.info("the Plan:\n%s", plan)
+    return plan
+
+
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
 class _Resolution:
@@ -345,6 +357,8 @@ class _Resolution:
             if value is argument.value and argument.label == "devices":
                 raise
             raise DeviceError(f"{reason}: {error}") from error
+        if limit is None and not is_started:
+            warn_of_cores(len(indices), str(argument))
         accelerator.import_backend()
         devices = accelerator.get_parallel_devices(accelerator.parse_devices(indices))
         if not devices or not all(isinstance(device, torch.device) for device in devices):

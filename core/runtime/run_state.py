@@ -192,6 +192,8 @@ class StateSaving(Checkpointing):
             project.iteration = max(project.iteration, _number(path) + 1)
             if project.total_limit is not None and is_writer and output_dir is None:
                 remove_old_checkpoints(path.parent, project.total_limit)
+        if strategy.is_global_zero:
+            logger.info("save_state: %s", path)
         return str(path)
 
     def _run_save_hooks(self, meeting: Meeting, staged: Path) -> list[Any]:
@@ -277,6 +279,8 @@ class StateSaving(Checkpointing):
         for hook in list(self._load_hooks.values()):
             hook(models, str(directory))
         checkpoint = strategy.load_checkpoint(directory / STATE)
+        if strategy.is_global_zero:
+            logger.info("load_state: %s", path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard)
         objects = {
             "model": models,

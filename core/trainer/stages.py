@@ -26,6 +26,7 @@ from core.trainer.run import Run
 from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
+from core.trainer.start_line import say_what_runs
 from core.trainer.state import find_for_all, load_module
 from core.trainer.steps import StepModule
 from core.trainer.torch_settings import torch_settings
@@ -138,6 +139,7 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
         check_module(run.module, "validation_step")
     trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))
     loop.configure(ckpt_path)
+    say_what_runs(run)
     log_start(trainer.loggers, run.module, run.datamodule)
     loop.run()
 

@@ -84,6 +84,8 @@ class FitState:
         for hook in run.hooks.bind("on_save_checkpoint"):
             hook(checkpoint)
         meeting.save(lambda: checkpoint, path, storage_options)
+        if strategy.is_global_zero:
+            logger.info("checkpoint of epoch %d, step %d: %s", progress.epoch, progress.step, os.fspath(path))
 
     def process_states(self) -> list[dict[str, Any]]:
         """At the end of the fit, what is each process's own, by rank; every process calls it."""
@@ -140,6 +142,8 @@ class FitState:
         """
         run, strategy = self.run, self.run.runtime.strategy
         checkpoint = _read(strategy, path, *PARTS)
+        if strategy.is_global_zero:
+            logger.info("resuming from %s", path)
         _check_number(checkpoint, len(self.optimization.optimizers), path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
         if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:

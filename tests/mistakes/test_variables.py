@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from core.discovery.states import survey
@@ -54,3 +56,10 @@ def test_other_variables_are_left_alone(name: str) -> None:
     """torch-hal's own variables, and other programs' that begin alike, are no misspellings."""
     value = {"CORE_PLUGINS": ""}.get(name, "1")
     survey({name: value})
+
+
+def test_the_page_has_the_table() -> None:
+    """The page of the documentation has each variable with its meaning."""
+    page = (Path(__file__).parents[2] / "docs" / "environment-variables.md").read_text("utf-8")
+    for name, meaning in VARIABLES.items():
+        assert f"| `{name}` | {meaning} |" in page

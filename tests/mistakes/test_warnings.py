@@ -1,0 +1,110 @@
+"""What is no error and yet not meant: said once, and only where it is true."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from core.data import repeated
+from core.loggers import Logger
+from core.plan import Request, resolve
+
+from .cases import Net, runtime, trainer
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
+@pytest.mark.parametrize(("more", "count"), [(1, 1), (0, 0)])
+def test_more_processes_than_cores(more: int, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning if there are more processes than cores; none otherwise."""
+    resolve(Request.read(accelerator="cpu", devices=CORES + more, environ={}))
+    assert len(warnings_of(caplog, "core(s)")) == count
+
+
+class Numbers(IterableDataset[Any]):
+    """Twelve rows."""
+
+    def __init__(self, divides: bool) -> None:
+        self.divides = divides
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if self.divides and worker is not None else (0, 1)
+        for number in range(first, 12, step):
+            yield torch.tensor([number, number + 1.0])
+
+
+@pytest.mark.parametrize(("divides", "workers", "count"), [(False, 2, 1), (True, 2, 0), (False, 0, 0), (False, 1, 0)])
+def test_every_worker_gives_every_sample(
+    divides: bool, workers: int, count: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning where the workers of an iterable data set repeat each other, over all passes; no batch changes."""
+    monkeypatch.setattr(repeated.logger, "_warned", set())
+    own = DataLoader(Numbers(divides), batch_size=3, num_workers=workers)
+    run = runtime()
+    loader = run.prepare(own)
+    for _ in range(2):
+        assert all(torch.equal(a, b) for a, b in zip(list(loader), list(own), strict=True))
+    run.teardown()
+    assert len(warnings_of(caplog, "every sample")) == count
+
+
+class Recorded(Logger):
+    """Notes what happens to it."""
+
+    name = "recorded"
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+
+    def open(self) -> Any:
+        self.events.append("open")
+        return self
+
+    def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        self.events.append("metrics")
+
+    def write_hyperparams(self, values: Mapping[str, Any]) -> None:
+        self.events.append("hyperparams")
+
+    def close(self, status: str) -> None:
+        self.events.append("close")
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("0", {"open", "hyperparams", "metrics", "close"}), ("1", set())])
+def test_logger_before_there_is_a_run(rank: str, expected: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A logger that a script uses before its Trainer exists is opened, fed and closed in rank 0 only."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    for name, value in {**ranks, "MASTER_PORT": "29599"}.items():
+        monkeypatch.setenv(name, value)
+    events: list[str] = []
+    logger = Recorded(events)
+    logger.log_hyperparams({"lr": 0.1})
+    logger.experiment  # noqa: B018
+    logger.log_metrics({"loss": 1.0})
+    logger.finish()
+    assert set(events) == expected
+    assert len(events) == len(expected)
+
+
+def test_logger_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    """In a fit on one process it is opened once, fed and closed by the end of the script."""
+    events: list[str] = []
+    caplog.set_level(logging.INFO)
+    fitting = trainer(logger=Recorded(events), log_every_n_steps=1)
+    module = Net()
+    fitting.fit(module, [(torch.ones(2, 3), torch.ones(2, 1))], [(torch.ones(2, 3), torch.ones(2, 1))])
+    assert events[0] == "open"
+    assert events.count("open") == 1
+    assert "metrics" in events
