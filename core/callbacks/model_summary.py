@@ -46,7 +46,10 @@ class ModelSummary(Callback):
         self.summary: Summary | None = None
 
     def on_fit_start(self, trainer: Any, module: Any) -> None:
-        """Show what runs on what, and the table. Every process computes the operations, since a forward pass may need all of them."""
+        """Show what runs on what, and the table.
+
+        Every process computes the operations, since a forward pass may need all of them.
+        """
         if self.max_depth == 0:
             return
         inputs = getattr(module, "example_input_array", None)
@@ -58,17 +61,22 @@ class ModelSummary(Callback):
         if obstacle:
             summary = attrs.evolve(summary, notes=(*summary.notes, f"FLOPs are not counted: {obstacle}."))
         self.summary = summary
+        _say(start_line(trainer.plan))
         self.write(summary)
 
     def write(self, summary: Summary) -> None:
         """Write the table, in process 0."""
-        if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
-            logger.info("%s\n\n%s", start_line(trainer.plan), summary)
-        else:
-            sys.stderr.write(f"{start_line(trainer.plan)}\n\n{summary}\n\n")
+        _say(f"\n{summary}", end="\n\n")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "summary": None}
+
+
+def _say(text: str, end: str = "\n") -> None:
+    if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
+        logger.info("%s", text)
+    else:
+        sys.stderr.write(text + end)
 
 
 def start_line(plan: Any) -> str:
