@@ -363,3 +363,33 @@ def test_a_prepared_module_can_be_copied_unless_it_is_sharded() -> None:
             else:
                 with pytest.raises(CoreError, match=r"stage=2 or less.*get_state_dict"):
                     AveragedModel(model)
+
+
+class Classifier(nn.Module):
+    """With a method of its own, as models of transformers have ``generate``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scores: Tensor = self.layer(inputs)
+        return scores
+
+    def generate(self, inputs: Tensor) -> Tensor:
+        return self(inputs).argmax(1)
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_models_own_methods_and_its_whole_weights(stage: int) -> None:
+    """The prepared module has the user's methods, and get_state_dict gives what the plain module would save."""
+    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage, config=WHOLE), devices=1) as runtime:
+        own = Classifier()
+        weights = {name: value.clone() for name, value in own.state_dict().items()}
+        expected = own.generate(INPUTS)
+        model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
+        assert torch.equal(model.generate(INPUTS), expected)
+        state = runtime.get_state_dict(model)
+        assert state.keys() == weights.keys()
+        assert all(torch.equal(state[name], weights[name]) for name in weights)
