@@ -173,6 +173,13 @@ class FitState:
             with load_errors("datamodule", path):
                 run.datamodule.load_state_dict(checkpoint["datamodule"])
         run.progress.load_state_dict(checkpoint["progress"])
+        if run.progress.step:
+            for schedule in self.optimization.schedules:
+                # Without it a scheduler's first step here warns that the optimizer has not stepped yet: it has, in the
+                # run that wrote the checkpoint. torch keeps this under a private name, and no public call sets it.
+                scheduled: Any = getattr(schedule.scheduler, "optimizer", None)
+                if scheduled is not None:
+                    scheduled._opt_called = True
         run.metric_log.load_state_dict(checkpoint["metrics"])
         run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
         for hook in run.hooks.bind("on_load_checkpoint"):
