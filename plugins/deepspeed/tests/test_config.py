@@ -370,3 +370,10 @@ def test_scripts_for_accelerate_read_the_settings() -> None:
     with plugin.zero3_init_context_manager(enable=False):
         assert torch.nn.Linear(1, 1).weight.numel() == 1
     assert pickle.loads(pickle.dumps(plugin)).zero_stage == 3
+
+
+def test_compile_is_refused_by_stage_3_only() -> None:
+    """DeepSpeed gathers the parameters of stage 3 in hooks that torch's compiler cannot trace."""
+    with pytest.raises(ConfigurationError, match="compile=True: DeepSpeed gathers the parameters of stage=3"):
+        DeepSpeedStrategy(stage=3).check_compile("compile=True")
+    DeepSpeedStrategy(stage=2).check_compile("compile=True")

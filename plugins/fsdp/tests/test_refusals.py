@@ -11,6 +11,7 @@ from torch_hal_fsdp import FSDPStrategy
 from core import Runtime
 from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
 from core.errors import ConfigurationError, CoreError, WrongTypeError
+from core.precisions import HalfPrecision
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,12 @@ def test_names(name: str) -> None:
     assert runtime.plan.strategy.name == name
     assert runtime.plan.process_group_backend == "gloo"
     assert "torch-hal-fsdp" in runtime.plan.strategy.origin
+
+
+@pytest.mark.parametrize(
+    ("options", "says"), [({"keep_float32": nn.LayerNorm}, "keep_float32"), ({"state_dtype": "float32"}, "state_dtype")]
+)
+def test_settings_of_precisions(options: dict[str, Any], says: str) -> None:
+    """FSDP reads what a precision declares, and cannot do what only its hooks do."""
+    with pytest.raises(ConfigurationError, match=f"with {says}: strategy 'fsdp'"):
+        Runtime(accelerator="cpu", devices=2, strategy=FSDPStrategy(), precision=HalfPrecision("bfloat16", **options))
