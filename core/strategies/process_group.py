@@ -40,6 +40,9 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
 
+LISTING = 32
+"""Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
+
 MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
 
 logger = logging.getLogger(__name__)
@@ -432,10 +435,16 @@ def _meet(
         store.set(f"{point}/all", "")
     patience = Patience(f"rank {rank} of {world_size} waits {MEETING_POINTS[point]}{address_of(store)}", limit)
 
+    def whom() -> str:
+        if world_size <= LISTING or rank < 2:
+            return f"for rank(s) {_missing(store, point, world_size)}"
+        # Each asking for each would keep the store busy, with the square of their number.
+        return f"for {world_size - store.add(point, 0)} rank(s), which ranks 0 and 1 list"
+
     def look() -> None:
         if check is not None:
             check()
-        patience.tell(lambda: f"for rank(s) {_missing(store, point, world_size)}")
+        patience.tell(whom)
 
     return wait_for_key(store, f"{point}/all", limit.total_seconds(), look)
 

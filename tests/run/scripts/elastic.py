@@ -1,9 +1,13 @@
-"""An unchanged training script: data that does not divide, checkpoints within epochs; with ``die`` rank 1 dies once."""
+"""An unchanged training script: data that does not divide, checkpoints within epochs; with ``die`` rank 1 dies once.
+
+With ``slowly`` each process writes down the samples that it sees.
+"""
 
 import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,11 @@ class Regression(Module):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         inputs, targets = batch
+        if "slowly" in sys.argv:
+            time.sleep(0.2)
+            with open(OUT / f"seen.{os.getpid()}", "a") as file:
+                samples = ",".join(map(repr, inputs[:, 0].tolist()))
+                file.write(f"{self.trainer.current_epoch} {os.environ['WORLD_SIZE']} {batch_idx} {samples}\n")
         noise = torch.rand_like(inputs) / 100 + random.random() / 100
         return nn.functional.mse_loss(self.model(inputs + noise), targets)
 

@@ -1,0 +1,61 @@
+"""Waiting for a late rank, with many ranks: what it asks of the store grows with the ranks, not with their square."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from core.strategies import patience, process_group
+
+
+class Store:
+    """A store in this process that counts the keys of requests for several at once."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self.listed = 0
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self.values[key] = 0
+
+    def add(self, key: str, amount: int) -> int:
+        with self._lock:
+            self.values[key] = self.values.get(key, 0) + amount
+            return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        with self._lock:
+            self.listed += len(keys) if len(keys) > 1 else 0
+            return all(key in self.values for key in keys)
+
+
+def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Of 100 ranks that wait for one, each says for how many; ranks 0 and 1 say for whom."""
+    monkeypatch.setattr(patience, "TELL_SECONDS", 0.0)
+    store: Any = Store()
+    size = 100
+
+    def meet(rank: int) -> None:
+        assert process_group._meet(store, "joining", size, rank, timedelta(seconds=60), None)
+
+    threads = [threading.Thread(target=meet, args=(rank,), daemon=True) for rank in range(size)]
+    with caplog.at_level(logging.WARNING):
+        for thread in threads[:-1]:
+            thread.start()
+        end = time.monotonic() + 60
+        while len(caplog.messages) < size - 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        threads[-1].start()
+        for thread in threads:
+            thread.join(60)
+    before_it_came = [message for message in caplog.messages if "for rank(s) [" in message]
+    assert [message.split()[1] for message in sorted(before_it_came)] == ["0", "1"]
+    assert sum("which ranks 0 and 1 list" in message for message in caplog.messages) >= size - 3
+    assert store.listed <= 2 * 8 * size  # by halves, where many are missing; all 99 would ask for more than 20,000
