@@ -34,7 +34,7 @@ from core.errors import CheckpointError, WrongTypeError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["committed_directory", "committed_file", "locate", "remove_committed", "set_aside_names"]
+__all__ = ["committed_directory", "committed_file", "locate", "remove_committed", "set_aside_names", "write_errors"]
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def remove_committed(path: str | os.PathLike[str]) -> None:
             _remove_empty(target.parent / _ASIDE)
             _sync(target.parent)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.") from error
+        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{_remedy(error)}") from error
 
 
 def _take_away(item: Path, stage: Path, name: str) -> None:
@@ -139,7 +139,7 @@ def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Pat
             _take_place(staged, target)
             _retire(target, stage)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.") from error
+        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{_remedy(error)}") from error
 
 
 def _take_place(staged: Path, target: Path) -> None:
@@ -293,6 +293,32 @@ def _delete(stage: Path) -> None:
         shutil.rmtree(stage)
     except OSError as error:
         _log.warning("could not remove the temporary directory %s: %s", stage, error)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Free space (or inodes) there, or save to another disk.",
+    errno.EDQUOT: "Free space in your quota, or save to another disk.",
+    errno.EFBIG: "Raise the limit on the size of files, or save to another disk.",
+    errno.EACCES: "Give this user the right to write there, or choose another directory.",
+    errno.EPERM: "Give this user the right to write there, or choose another directory.",
+    errno.EROFS: "Mount the file system for writing, or choose another directory.",
+    errno.ENOENT: "The directory was removed or moved during the save. Keep it until the run has ended.",
+    errno.EIO: "The disk or the network file system fails. Check it, or save to another one.",
+}
+
+
+@contextmanager
+def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an OSError of a save to ``path`` into a CheckpointError that names it, the cause and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {_target(path)} cannot be written: {error}.{_remedy(error)}") from error
+
+
+def _remedy(error: OSError) -> str:
+    advice = _REMEDIES.get(error.errno or 0)
+    return "" if advice is None else f" {advice} An earlier checkpoint is unchanged."
 
 
 # -- paths and disks -----------------------------------------------------------------------------------------------

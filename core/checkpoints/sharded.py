@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.checkpoints.agreement import check_shared, gather_over, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate, remove_committed
+from core.checkpoints.commit import committed_directory, locate, remove_committed, write_errors
 from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
@@ -80,7 +80,7 @@ class ShardedCheckpointIO(CheckpointIO):
         with ExitStack() as stack:
             staged = run_on_rank_zero(lambda: _stage(stack, path, content), gather)
             run_on_each_rank(lambda: check_shared(staged), gather)
-            written = run_on_each_rank(lambda: _write_shards(parts, staged, group), gather)
+            written = run_on_each_rank(lambda: _write_shards(parts, staged, path, group), gather)
             run_on_rank_zero(lambda: _finish(staged, path, whole, checkpoint, written), gather)
             run_on_rank_zero(stack.close, gather)
 
@@ -217,7 +217,9 @@ def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path
     return stack.enter_context(committed_directory(path))
 
 
-def _write_shards(shards: dict[str, Tensor], staged: Path, group: dist.ProcessGroup | None) -> dict[str, FileRecord]:
+def _write_shards(
+    shards: dict[str, Tensor], staged: Path, path: str | os.PathLike[str], group: dist.ProcessGroup | None
+) -> dict[str, FileRecord]:
     """Write this process's shards; every process calls it."""
     if not shards:
         return {}
@@ -228,7 +230,13 @@ def _write_shards(shards: dict[str, Tensor], staged: Path, group: dist.ProcessGr
     try:
         save(shards, storage_writer=FileSystemWriter(staged), process_group=group, no_dist=not dist.is_initialized())
     except (Exception, CheckpointException) as error:  # in every process
-        raise CheckpointError(f"the shards of rank {_rank()} cannot be written: {error}") from error
+        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
+        causes = [failure for failure, _ in failures]
+        with write_errors(path):  # a full disk has a remedy; torch hides it behind a traceback
+            for cause in causes:
+                if isinstance(cause, OSError):
+                    raise cause from None
+        raise CheckpointError(f"checkpoint {path}: rank {_rank()} cannot write its shards: {error}") from error
     own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
     return {file.name: FileRecord.of(file) for file in own}
 
@@ -240,10 +248,11 @@ def _finish(
     checkpoint: dict[str, Any],
     written: list[dict[str, FileRecord]],
 ) -> None:
-    files = {SHARD: write_shard(whole, staged / SHARD, path)}
-    for records in written:
-        files.update(records)
-    Manifest.describe(checkpoint.get("core"), files, _NAME).write(staged)
+    with write_errors(path):
+        files = {SHARD: write_shard(whole, staged / SHARD, path)}
+        for records in written:
+            files.update(records)
+        Manifest.describe(checkpoint.get("core"), files, _NAME).write(staged)
 
 
 def _share(manifest: Manifest) -> list[str]:

@@ -25,10 +25,11 @@ def test_precisions(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_checkpoint_ios_and_cluster_environments(tmp_path: Path) -> None:
-    """The CheckpointIO ``torch`` and the environments ``local`` and ``torchelastic`` pass."""
-    arguments = ["--backend=checkpoint_io:torch", "--backend=cluster_environment:local"]
+    """The CheckpointIOs of one process, and the environments ``local`` and ``torchelastic``, pass."""
+    names = ("torch", "async", "safetensors")
+    arguments = [*(f"--backend=checkpoint_io:{name}" for name in names), "--backend=cluster_environment:local"]
     run = run_kit(tmp_path, *arguments, "--backend=cluster_environment:torchelastic")
-    _check_passed(run, backends=3, least=180)
+    _check_passed(run, backends=5, least=260)
     skipped = {name for name in run.ids("unsupported") if not name.startswith("cluster_environment:local::")}
     assert not skipped, "only an environment that starts no processes has something to skip"
 

@@ -1,0 +1,218 @@
+"""Faults of file systems: each is a CheckpointError with path and remedy, and the previous checkpoint stays whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from declared import PREFIX
+
+from core.checkpoints import CheckpointIO, TorchCheckpointIO, is_committed
+from core.errors import CheckpointError
+
+from .small import IOS
+
+LARGE: dict[str, Any] = {"x": torch.arange(500_000.0), "n": 2}
+OLD: dict[str, Any] = {"x": torch.arange(10.0), "n": 1}
+
+
+@pytest.fixture(params=["torch", "sharded", "async"])
+def io(request: pytest.FixtureRequest) -> CheckpointIO:
+    return IOS[request.param]()
+
+
+def refused(io: CheckpointIO, state: Any, path: Path) -> str:
+    """The message with which the save fails, now or in the background."""
+    with pytest.raises(CheckpointError) as raised:
+        save(io, state, path)
+    assert str(path) in str(raised.value)
+    return str(raised.value)
+
+
+def save(io: CheckpointIO, state: Any, path: Path) -> None:
+    io.save_checkpoint(state, path)
+    io.teardown()
+
+
+def mount(folder: Path, *options: str) -> None:
+    """Mount a small file system, where this is allowed."""
+    command = shutil.which("mount")
+    if sys.platform != "linux" or command is None or os.geteuid() != 0:
+        pytest.skip(f"{PREFIX}only root can mount a small file system")
+    done = subprocess.run([command, *options, str(folder)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"{PREFIX}no file system can be mounted here")
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[..., Path]]:
+    """Mounts a file system with the given limits."""
+    folder = Path(tempfile.mkdtemp())
+    mounted = []
+
+    def make(options: str) -> Path:
+        mount(folder, "-t", "tmpfs", "-o", options, "none")
+        mounted.append(folder)
+        return folder
+
+    yield make
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_a_full_disk(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
+    """A disk of one megabyte: the message says to free space; after that, saving works again."""
+    folder = small_disk("size=1m")
+    save(io, OLD, folder / "c")
+    message = refused(io, LARGE, folder / "c")
+    assert "No space left" in message or "cannot be written" in message
+    assert torch.equal(io.load_checkpoint(folder / "c")["x"], OLD["x"])
+    assert os.listdir(folder) == ["c"]
+    save(io, {"n": 3}, folder / "d")
+    assert io.load_checkpoint(folder / "d") == {"n": 3}
+
+
+def test_no_inodes(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
+    """A disk without room for another file."""
+    folder = small_disk("size=5m,nr_inodes=12")
+    save(io, OLD, folder / "c")
+    for number in range(20):
+        try:
+            (folder / f"file{number}").touch()
+        except OSError:
+            break
+    message = refused(io, OLD, folder / "d")
+    assert "Free space (or inodes)" in message
+    refused(io, OLD, folder / "c")
+    assert io.load_checkpoint(folder / "c")["n"] == 1
+
+
+def test_a_read_only_file_system(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
+    """A disk that became read-only, as after an error of the disk: nothing can be saved or removed, all be read."""
+    folder = small_disk("size=5m")
+    save(io, OLD, folder / "c")
+    mount(folder, "-o", "remount,ro")
+    for path in (folder / "c", folder / "new", folder / "sub" / "new"):
+        assert "Mount the file system for writing" in refused(io, OLD, path)
+    with pytest.raises(CheckpointError, match="Mount the file system for writing"):
+        io.remove_checkpoint(folder / "c")
+    assert io.load_checkpoint(folder / "c")["n"] == 1
+    mount(folder, "-o", "remount,rw")
+    save(io, LARGE, folder / "c")
+    assert io.load_checkpoint(folder / "c")["n"] == 2
+
+
+def test_permission_is_lost(io: CheckpointIO) -> None:
+    """The directory can no longer be written: the message says whose right is missing; nor can files be read."""
+    parent = Path(tempfile.mkdtemp())
+    folder = parent / "folder"
+    folder.mkdir()
+    save(io, OLD, folder / "c")
+    parent.chmod(0o755)
+    folder.chmod(0o555)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        assert "Give this user the right" in refused(io, OLD, folder / "c")
+        assert io.load_checkpoint(folder / "c")["n"] == 1
+        with pytest.raises(CheckpointError, match="Give this user the right"):
+            io.remove_checkpoint(folder / "c")
+    finally:
+        if is_root:
+            os.seteuid(0)
+    (folder / "c" / "manifest.json").chmod(0)
+    if is_root:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(CheckpointError, match="Permission denied"):
+            io.load_checkpoint(folder / "c")
+    finally:
+        if is_root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(parent)
+
+
+def test_the_directory_is_removed_during_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says that the directory has gone; the next save makes it again."""
+    import core.checkpoints.torch_io as module
+
+    original = module.write_shard
+
+    def removes(*args: Any) -> Any:
+        record = original(*args)
+        shutil.rmtree(tmp_path / "run")
+        return record
+
+    io = TorchCheckpointIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_shard", removes)
+        assert "removed or moved during the save" in refused(io, OLD, tmp_path / "run" / "c")
+    save(io, OLD, tmp_path / "run" / "c")
+    assert is_committed(tmp_path / "run" / "c")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torch", "async"])
+def test_eight_writers_and_eight_readers(tmp_path: Path, name: str) -> None:
+    """On one path: a reader gets a whole checkpoint or a CheckpointError, and no writer's error is another one."""
+    save(TorchCheckpointIO(), {"x": torch.zeros(1000), "n": 0.0}, tmp_path / "c")
+    deadline = time.monotonic() + 4
+
+    def write(number: int) -> None:
+        io = IOS[name]()
+        while time.monotonic() < deadline:
+            with suppress(CheckpointError):
+                save(io, {"x": torch.full((1000,), float(number)), "n": float(number)}, tmp_path / "c")
+
+    def read(number: int) -> None:
+        reads = 0
+        while time.monotonic() < deadline or not reads:
+            try:
+                loaded = TorchCheckpointIO().load_checkpoint(tmp_path / "c")
+            except CheckpointError:
+                continue
+            assert loaded["x"].eq(loaded["n"]).all()
+            reads += 1
+
+    children = [fork(function, number) for number in range(8) for function in (write, read)]
+    try:
+        codes = [os.waitpid(child, 0)[1] for child in children]
+    except BaseException:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        raise
+    assert not any(codes)
+    loaded = TorchCheckpointIO().load_checkpoint(tmp_path / "c")
+    assert loaded["x"].eq(loaded["n"]).all()
+    save(TorchCheckpointIO(), {"n": 9}, tmp_path / "c")
+    assert [item for item in os.listdir(tmp_path) if "damaged" not in item] == ["c"]
+
+
+def fork(function: Callable[[int], None], number: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        signal.alarm(60)
+        torch.set_num_threads(1)
+        function(number)
+        code = 0
+    finally:
+        if code:
+            sys.excepthook(*sys.exc_info())
+        os._exit(code)
