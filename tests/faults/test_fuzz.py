@@ -93,7 +93,7 @@ def read(name: str, folder: Path) -> None:
         lambda: latest(folder),
     ):
         try:
-            action()  # type: ignore[no-untyped-call]
+            action()
         except CoreError as error:
             str(error).encode(errors="surrogatepass")
 
