@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     devices = "a number, indices such as 0,2 or -1 for all (CORE_DEVICES)"
     parser.add_argument("--devices", default="auto", help=devices)
     parser.add_argument("--num-nodes", default="auto", metavar="N", help="number of machines (CORE_NUM_NODES)")
+    imports = "modules to import first, separated by commas (CORE_IMPORT)"
+    parser.add_argument("--import-modules", metavar="NAMES", help=imports)
     parser.add_argument("--json", action="store_true", help="print the Plan as JSON")
     options = vars(parser.parse_args(arguments))
     as_json = options.pop("json")

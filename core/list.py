@@ -43,6 +43,10 @@ Show the installed backends by kind, and the state of each.
 CORE_PLUGINS=name,... allows only these plugins, CORE_PLUGINS=-name denies one.
 """
 
+SCHEMA = 1
+"""The version of the format of ``--json``, which ``list.schema.json`` describes. It changes if a field is removed or
+gets another meaning, not if one is added."""
+
 _WIDTH = 80
 _BROKEN = ("failed", "incompatible", "conflict")
 _SWITCHES = ("--probe", "--verbose", "--json", "--strict", "--help")
@@ -144,7 +148,12 @@ def _probe(found: Survey, environ: Mapping[str, str], options: _Options) -> None
 def _json(found: Survey, rows: Iterable[Row]) -> str:
     import json
 
-    listing = {"version": found.version, "backends": [row.to_dict() for row in rows], "warnings": found.warnings}
+    listing = {
+        "schema": SCHEMA,
+        "version": found.version,
+        "backends": [row.to_dict() for row in rows],
+        "warnings": found.warnings,
+    }
     return json.dumps(listing, indent=2) + "\n"
 
 

@@ -23,6 +23,7 @@ VARIABLES = {
     "CORE_LOG": "the level of torch-hal's own messages on stderr: `info` or `debug`",
     "CORE_DEBUG": "`debug` of a Runtime, if it is not given: 0 or 1",
     "CORE_PLUGINS": "which plugins are used: names to allow, or to deny with a `-`, separated by commas",
+    "CORE_IMPORT": "modules that each process of a run imports first, separated by commas",
     "CORE_PROBE_TIMEOUT": "seconds that a plugin may take in the process that queries plugins (default: 20)",
 }
 """What users may set, and what each one means."""

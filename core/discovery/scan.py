@@ -154,12 +154,14 @@ def scan(
     path: Sequence[str] | None = None,
     groups: Mapping[str, str] | None = None,
     damaged: list[Damage] | None = None,
+    shadowed: list[str] | None = None,
 ) -> list[Row]:
     """Every backend that installed metadata declares.
 
     Args:
         path: The folders to search; by default ``sys.path``.
         groups: Further entry-point groups, with the ``kind`` of their rows. Their values may name an attribute.
+        shadowed: Gets a warning for each plugin distribution that an earlier entry of the path hides.
         damaged: Gets the files of all distributions, plugins or not, that ``importlib.metadata`` fails to read.
 
     Returns:
@@ -168,15 +170,16 @@ def scan(
     path = sys.path if path is None else path
     groups = {**_KIND_OF_GROUP, **(groups or {})}
     damaged = [] if damaged is None else damaged
+    shadowed = [] if shadowed is None else shadowed
     rows: list[Row] = []
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for finder in _finders():
         if finder is not None:
             rows += _found_by(finder, path, seen, groups)
             continue
         for root in path:
             if isinstance(root, str):  # Python's import ignores anything else, too
-                rows += _in_directory(root, seen, groups, damaged)
+                rows += _in_directory(root, seen, groups, damaged, shadowed)
     if CORE not in seen:
         rows += _source_tree()
     rows.sort(
@@ -185,7 +188,7 @@ def scan(
     return rows
 
 
-# -- distributions; ``seen`` holds the names that were found at an earlier entry of the path -------------------------
+# -- distributions; ``seen`` has what was found at an earlier entry of the path -------------------------
 
 
 def _finders() -> list[Any]:
@@ -200,7 +203,9 @@ def _finders() -> list[Any]:
     return finders if None in finders else [*finders, None]
 
 
-def _in_directory(root: str, seen: set[str], groups: Mapping[str, str], damaged: list[Damage]) -> list[Row]:
+def _in_directory(
+    root: str, seen: dict[str, str], groups: Mapping[str, str], damaged: list[Damage], shadowed: list[str]
+) -> list[Row]:
     try:
         children = os.listdir(root or ".")
     except NotADirectoryError:
@@ -218,10 +223,11 @@ def _in_directory(root: str, seen: set[str], groups: Mapping[str, str], damaged:
         name = normalized(child.rpartition(".")[0].partition("-")[0])
         if name in here and name != CORE:
             _installed_twice(here[name], child, rows)
+        if name in seen and name not in here and child[0] != "~":
+            _note_shadowed(name, prefix + child, seen[name], shadowed)
         if name in seen or child[0] == "~":  # ~ marks what pip could not remove when it replaced a distribution
             continue
-        seen.add(name)
-        location = here[name] = prefix + child
+        location = seen[name] = here[name] = prefix + child
         if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
             read = _file_reader(location)
             data = read("entry_points.txt") or b""
@@ -231,6 +237,12 @@ def _in_directory(root: str, seen: set[str], groups: Mapping[str, str], damaged:
         if not name and (problem := _decoded(_file_reader(location)("METADATA") or b"", "METADATA")[1]):
             damaged.append(Damage(f"{location}/METADATA", problem))  # importlib looks for the name there
     return rows
+
+
+def _note_shadowed(name: str, location: str, first: str, shadowed: list[str]) -> None:
+    data = _file_reader(location)("entry_points.txt") or b""
+    if name != CORE and b"[core." in data and os.path.realpath(location) != os.path.realpath(first):
+        shadowed.append(f"{name} is installed twice: {first} is used, and hides {location}. Uninstall one of them.")
 
 
 def _unreadable(data: bytes) -> str:
@@ -268,7 +280,7 @@ def _file_reader(location: str) -> Callable[[str], bytes | None]:
     return read
 
 
-def _found_by(finder: Any, path: Sequence[str], seen: set[str], groups: Mapping[str, str]) -> list[Row]:
+def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str], groups: Mapping[str, str]) -> list[Row]:
     """The rows of one finder of ``sys.meta_path``; ``None`` is the standard finder, which also reads zip files."""
     import importlib_metadata
 
@@ -279,7 +291,7 @@ def _found_by(finder: Any, path: Sequence[str], seen: set[str], groups: Mapping[
             location = str(getattr(distribution, "_path", "") or distribution).rstrip("/")
             name = normalized(_stem(location) or distribution.metadata["Name"])
             if name not in seen:
-                seen.add(name)
+                seen[name] = location
                 read = _text_reader(distribution)
                 rows += _declared(name, location, read("entry_points.txt") or b"", read, groups)
     except Exception:  # another tool's finder may raise anything; it is logged

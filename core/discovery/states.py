@@ -91,7 +91,8 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     check_variables(environ)
     entries = [_Entry(entry.strip()) for entry in environ.get(VARIABLE, "").split(",") if entry.strip()]
     damaged: list[Damage] = []
-    rows = scan(path, {LOGGERS: LOGGER}, damaged)
+    shadowed: list[str] = []
+    rows = scan(path, {LOGGERS: LOGGER}, damaged, shadowed)
     version = next((row.version for row in rows if row.is_core), "")
     plugins = [row for row in rows if not row.is_core]
     _deny(plugins, entries)
@@ -100,6 +101,7 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     warnings = [text for entry in entries if (text := _without_effect(entry, rows))]
     if not version:
         warnings.append(f"{CORE} itself is not installed, so its own backends are missing. Run: pip install {CORE}")
+    warnings += shadowed + _look_alikes(rows)
     backends = [row for row in rows if row.kind != LOGGER]
     return Survey(backends, version, warnings, [row for row in rows if row.kind == LOGGER], damaged)
 
@@ -162,6 +164,31 @@ def _find_conflicts(rows: list[Row]) -> None:
         for row in claiming:
             if not row.is_core:
                 row.state, row.reason = "conflict", reason
+
+
+_ALIKE = dict(zip("асеорхуіѕјһԁԛԝυοаνκιρτ", "aceopxyisjhdqwuoavkipt", strict=True))
+"""Letters of other scripts that look like Latin ones."""
+
+
+def _look_alikes(rows: list[Row]) -> list[str]:
+    """Warnings about names that readers would take for another."""
+    strange = [row for row in rows if not row.name.isascii()]
+    if not strange:
+        return []
+    import unicodedata
+
+    warnings = []
+    for row in strange:
+        text = unicodedata.normalize("NFKC", row.name).lower()
+        plain = "".join(_ALIKE.get(letter, letter) for letter in text)
+        if other := next((other for other in rows if other.kind == row.kind and other.name == plain), None):
+            odd = next(letter for letter in row.name if not letter.isascii())
+            warnings.append(
+                f"{row.kind} {row.name!r} of {row.origin} looks like {other.name!r} of {other.origin}, and is another: "
+                f"it has U+{ord(odd):04X} {unicodedata.name(odd, 'a character without a name')}. "
+                f"To deny it, set {VARIABLE}=-{row.distribution}"
+            )
+    return warnings
 
 
 def _without_effect(entry: _Entry, rows: list[Row]) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from core.discovery.loading import describe, import_target, load_target, trace
 from core.errors import BackendError, CoreError
+from core.imports import import_all, read_imports
 from core.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _one_after_another(task: Mapping[str, Any], answers: _Answers, log: TextIO) 
 def _import_torch() -> dict[str, Any]:
     try:
         import torch  # noqa: F401
+
+        import_all(read_imports(None, os.environ))
     except (Exception, SystemExit) as error:  # noqa: BLE001  what a vendor's package does to torch is the answer
         return _failure(error)
     return {}

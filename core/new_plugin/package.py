@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -92,6 +93,7 @@ def _variables(name: str, kind: str) -> dict[str, str]:
         "imports": ", ".join(sorted(["BackendUnderTest", suite])),
         "distribution": "-".join(["torch-hal", *parts]),
         "package": "_".join(["torch_hal", *parts]),
+        "priority": str(51 + zlib.crc32(name.encode()) % 48),
         "variable": "_".join(parts).upper(),
         "title": "".join(part.capitalize() for part in parts),
         "cls": "".join(part.capitalize() for part in parts) + entry.base_name.removeprefix("Cluster"),

@@ -23,6 +23,7 @@ def assemble(plan: Plan) -> Strategy:
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
     strategy.name = plan.strategy.name
+    strategy.imported_modules = plan.imports
     parts["accelerator"].import_backend()
     strategy.connect(
         **parts,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import attrs
 
 from core.accelerators.base import Accelerator
 from core.discovery.loading import describe
-from core.discovery.probe import detect
+from core.discovery.probe import DetectResult, detect
 from core.discovery.registry import Registry
 from core.discovery.scan import Row
 from core.errors import BackendError, CoreError, UnknownNameError, quoted
@@ -151,7 +151,28 @@ def _first_present(
         reasons = "; ".join(f"{other.name}: {other.reason}" for other in rejected)
         raise BackendError(f"{argument}: no accelerator can be used here ({reasons}). {_valid(registry, argument)}")
     spec, accelerator = chosen
+    _tell_ties(spec, specs, counts)
     return Choice.of(spec, reason, registry.origin(spec), rejected), accelerator, spec
+
+
+def _tell_ties(chosen: AcceleratorSpec, specs: list[AcceleratorSpec], counts: Mapping[str, DetectResult]) -> None:
+    """Log which accelerators that are present have lost only by their name."""
+    ties = [
+        spec.name
+        for spec in specs
+        if spec.priority == chosen.priority
+        and spec.target != chosen.target
+        and (spec.name not in counts or counts[spec.name].count)
+    ]
+    if ties:
+        logger.warning(
+            "accelerator %r is used; %s has the same priority (%d) and comes later by name. To decide, set "
+            "accelerator= or CORE_ACCELERATOR to a name, or deny one: CORE_PLUGINS=-%s",
+            chosen.name,
+            quoted(ties),
+            chosen.priority,
+            chosen.name,
+        )
 
 
 def _warned(candidate: Rejected) -> Rejected:
@@ -179,5 +200,6 @@ def _present(spec: AcceleratorSpec, registry: Registry, *, is_asked_first: bool 
 
 
 def _valid(registry: Registry, argument: Argument) -> str:
-    names = quoted(registry.names("accelerator"), near=argument.value)
+    usable = [name for name in registry.names("accelerator") if name != argument.value]
+    names = quoted(usable, near=argument.value)
     return f"Valid: 'auto', {names}, or a device type that torch reports."

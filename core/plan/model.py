@@ -109,6 +109,8 @@ class Plan:
     inexact_resume: str = attrs.field(default="", converter=shortened)
     """Why a resumed run does not equal one that was not interrupted; empty if it does, as everywhere if the device's
     random number generator can be read and set."""
+    imports: tuple[str, ...] = ()
+    """The modules that each process imports first."""
     parts: Mapping[str, Any] = attrs.field(factory=dict, repr=False, eq=False)
     """The live objects by kind. They belong to this process and are not in the JSON."""
 
@@ -147,7 +149,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """The Plan as plain data."""
         data = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "parts")
-        data["devices"] = list(self.devices)
+        data["devices"], data["imports"] = list(self.devices), list(self.imports)
         for kind in KINDS:
             data[kind]["rejected"] = list(data[kind]["rejected"])
         return {"format": FORMAT, **data}
@@ -171,7 +173,7 @@ class Plan:
                 choice = data[kind]
                 choice["rejected"] = tuple(Rejected(**candidate) for candidate in choice["rejected"])
                 data[kind] = Choice(**choice)
-            data["devices"] = tuple(data["devices"])
+            data["devices"], data["imports"] = tuple(data["devices"]), tuple(data.get("imports", ()))
             return cls(**data)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -12,6 +12,7 @@ import attrs
 
 from core.environments.inherited import own_environ
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.imports import read_imports
 from core.kinds import KINDS
 
 __all__ = ["ARGUMENTS", "VARIABLES", "Argument", "Request", "checked", "describe"]
@@ -71,17 +72,26 @@ class Request:
     precision: Any = "auto"
     checkpoint_io: Any = "auto"
     cluster_environment: Any = "auto"
+    imports: tuple[str, ...] = ()
+    """Modules that each process of the run imports first; see :mod:`core.imports`."""
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)
     """The environment variables at the time of the request."""
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
     """By argument: ``argument``, the name of an environment variable, or ``default``."""
 
     @classmethod
-    def read(cls, *, environ: Mapping[str, str] | None = None, **arguments: Any) -> Request:
+    def read(
+        cls,
+        *,
+        environ: Mapping[str, str] | None = None,
+        import_modules: str | Sequence[str] | None = None,
+        **arguments: Any,
+    ) -> Request:
         """Read the user's arguments, and the environment variables for those that are ``"auto"``.
 
         Args:
             environ: The environment variables; by default this process's, without inherited ranks.
+            import_modules: Modules that each process imports first; by default those of ``CORE_IMPORT``.
             **arguments: Some of :data:`ARGUMENTS`.
 
         Raises:
@@ -96,6 +106,7 @@ class Request:
         environ = own_environ() if environ is None else dict(environ)
         read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
         return cls(
+            imports=read_imports(import_modules, environ),
             environ=environ,
             sources={argument.name: argument.source for argument in read},
             **{argument.name: checked(argument) for argument in read},
@@ -127,7 +138,7 @@ class Request:
         return {name: describe(getattr(self, name)) for name in ARGUMENTS}
 
 
-ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in ("environ", "sources"))
+ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in ("imports", "environ", "sources"))
 """The arguments that Runtime, Trainer and ``python -m core.explain`` have in common: the kinds, ``devices`` and
 ``num_nodes``."""
 

@@ -17,6 +17,7 @@ from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
 from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
+from core.imports import import_all
 from core.kinds import KINDS
 from core.logging import follow_variable, get_logger
 from core.plan.candidates import choose_accelerator, outranked, unusable
@@ -50,6 +51,7 @@ def resolve(request: Request, registry: Registry | None = None) -> Plan:
         CoreError: An argument is unknown, has the wrong type, contradicts another, or names what cannot be used here.
     """
     follow_variable(request.environ)
+    import_all(request.imports)
     if LAUNCHED in request.environ:
         taken = take_launched(request)
         if taken is not None:
@@ -111,6 +113,7 @@ class _Resolution:
             launcher=self._choose_launcher(strategy, environment, processes, num_nodes),
             process_group_backend=process_group_backend,
             process_group_reason=process_group_reason,
+            imports=self.request.imports,
             inexact_resume=self._inexact_resume(accelerator, devices[0]),
             parts=self.parts,
         )

@@ -92,6 +92,8 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         debug: Whether the processes compare what they do before each collective of the Runtime: which one, from which
             line of the code, and with which shapes and dtypes. If they differ, all of them raise an error that names
             the ranks. ``None`` reads the environment variable ``CORE_DEBUG``, 0 or 1.
+        import_modules: Modules that each process of the run imports first, such as a package that adds a device type to
+            torch; by default those of the environment variable ``CORE_IMPORT``.
 
     Raises:
         CoreError: An argument is unknown or has the wrong type, contradicts another one, or names a backend that
@@ -130,8 +132,10 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         project_config: ProjectConfiguration | None = None,
         sync_batchnorm: bool = False,
         debug: bool | None = None,
+        import_modules: str | Sequence[str] | None = None,
     ) -> None:
         request = Request.read(
+            import_modules=import_modules,
             accelerator=read_accelerator(accelerator, cpu),
             strategy=strategy,
             devices=devices,

@@ -19,6 +19,7 @@ from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, CoreError
+from core.imports import import_all
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
 from core.strategies.applied import check_applied
@@ -114,6 +115,9 @@ class Strategy(StepMethods, ABC):
     parallel_devices: Sequence[torch.device]
     """The devices of this machine's processes, by local rank; all of one process's devices if it drives several."""
 
+    imported_modules: tuple[str, ...] = ()
+    """The modules that each process imports first."""
+
     moves_modules: bool = True
     """Whether :meth:`setup_module` moves modules; the front end turns it off for one that the user has placed."""
 
@@ -136,6 +140,7 @@ class Strategy(StepMethods, ABC):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        import_all(state.get("imported_modules", ()))
         self.__dict__.update(state, requested_parts=MappingProxyType(state["requested_parts"]))
         if "parallel_devices" in state:
             self.accelerator.import_backend()

@@ -58,7 +58,8 @@ class BackendUnderTest:
         if not named:
             names = sorted({row.name for row in rows})
             raise UnknownNameError(
-                f"{kind}={name!r}: not installed or registered. Valid: {quoted(names)}." + nearest(name, names)
+                f"{kind}={name!r}: not installed or registered. Valid: {quoted(names, near=name)}."
+                + nearest(name, names)
             )
         usable = [row for row in named if row.state == "installed"]
         row = (usable or named)[0]

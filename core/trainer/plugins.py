@@ -66,4 +66,4 @@ def _kind_of_name(name: str) -> str:
     if kinds:
         raise ConfigurationError(f"plugins: {name!r} is the name of a {' and of a '.join(kinds)}. Pass {kinds[0]}=.")
     every = sorted({one for known in names.values() for one in known})
-    raise UnknownNameError(f"plugins: {name!r} is unknown.{nearest(name, every)} Valid: {quoted(every)}.")
+    raise UnknownNameError(f"plugins: {name!r} is unknown.{nearest(name, every)} Valid: {quoted(every, near=name)}.")

@@ -79,6 +79,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         precision: The dtype policy, as a name or an object.
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
+        import_modules: Modules that each process of the run imports first, such as a package that adds a device type to
+            torch; by default those of the environment variable ``CORE_IMPORT``.
         fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without loggers, checkpoints,
             early stopping and sanity check.
         max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` or
@@ -193,6 +195,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
         default_root_dir: str | os.PathLike[str] | None = None,
+        import_modules: str | Sequence[str] | None = None,
     ) -> None:
         extras = without_extras(
             barebones,
@@ -251,7 +254,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             "checkpoint_io": checkpoint_io,
             "cluster_environment": cluster_environment,
         }
-        request = Request.read(**with_plugins(plugins, backends))
+        request = Request.read(import_modules=import_modules, **with_plugins(plugins, backends))
         self.runtime = Runtime.from_plan(resolve(request))
         self._check_strategy(self.settings)
         if sync_batchnorm:

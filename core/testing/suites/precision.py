@@ -67,7 +67,7 @@ class PrecisionSuite(MetadataTests, ImportTests, Suite):
     @pytest.fixture
     def arguments(self, backend: BackendUnderTest, accelerator: BackendUnderTest) -> dict[str, Any]:
         """The arguments of a front end; skips the test if the accelerator declares what they need as unsupported."""
-        arguments = {"accelerator": accelerator.name, "devices": 1, "precision": backend.name}
+        arguments: dict[str, Any] = {"accelerator": accelerator.name, "devices": 1, "precision": backend.name}
         try:
             resolve(Request.read(environ=backend.environ, **arguments), backend.registry)
         except CoreError as error:
