@@ -205,7 +205,8 @@ class _Probing:
             of_module = self._by_module.setdefault((facts["distribution"], facts["module"]), [])
             found = [row for row in of_module if (row.kind, row.name) == (facts["kind"], facts["name"])]
             if found:
-                found[0].update(facts)
+                if job["do"] == "activate" or found[0].state != "failed":  # a new process has not seen what failed
+                    found[0].update(facts)
             else:  # provided, but not declared
                 of_module.append(Row.from_dict(facts))
                 self._rows.append(of_module[-1])

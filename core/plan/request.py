@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
@@ -84,20 +84,20 @@ class Request:
         cls,
         *,
         environ: Mapping[str, str] | None = None,
-        import_modules: str | Sequence[str] | None = None,
         **arguments: Any,
     ) -> Request:
         """Read the user's arguments, and the environment variables for those that are ``"auto"``.
 
         Args:
             environ: The environment variables; by default this process's, without inherited ranks.
-            import_modules: Modules that each process imports first; by default those of ``CORE_IMPORT``.
-            **arguments: Some of :data:`ARGUMENTS`.
+            **arguments: Some of :data:`ARGUMENTS`; and ``import_modules``, the modules that each process imports first,
+                by default those of ``CORE_IMPORT``.
 
         Raises:
             WrongTypeError: An argument is neither a name nor an instance of its kind's base class.
             ConfigurationError: An argument is unknown, or ``num_nodes`` is not an integer ≥ 1.
         """
+        import_modules = arguments.pop("import_modules", None)
         unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
             raise ConfigurationError(
