@@ -88,4 +88,4 @@ def test_module_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ConfigurationError, match=r"CORE_IMPORT: 'a b' is not the name of a module"):
         Request.read(environ={"CORE_IMPORT": "a b"})
     with pytest.raises(WrongTypeError, match="import_modules"):
-        Request.read(import_modules=[1])  # type: ignore[list-item]
+        Request.read(import_modules=[1])
