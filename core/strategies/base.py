@@ -87,6 +87,8 @@ class Strategy(StepMethods, ABC):
     """Whether it can let batch norm layers normalize over all processes; with one process there is nothing to do."""
     compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Arguments of :func:`torch.compile` that the user has not given, such as another ``backend``."""
+    keeps_buffers_equal: ClassVar[bool] = True
+    """Whether each training pass begins with rank 0's buffers, such as running means, in all processes."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes join a ``torch.distributed`` process group."""
     launcher: str | None = None

@@ -1,7 +1,7 @@
 """The problem that several processes train, and a plain loop on the CPU over their global batches.
 
 It uses no batch statistics, so that several processes with a share of a batch each compute what one process with the
-whole batch computes.
+whole batch computes. Its one buffer counts training passes, its optimizer has two groups of parameters.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = [
     "OPTIMIZER",
     "SHARE",
     "STEPS",
+    "Counter",
     "Regression",
     "Stream",
     "by_hand",
@@ -63,16 +64,35 @@ class Stream(IterableDataset[Any]):
         return iter(items(self.count))
 
 
+class Counter(nn.Module):
+    """Passes on what it is given; its buffer counts the passes in training mode."""
+
+    passes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``inputs``."""
+        if self.training:
+            self.passes.add_(1)
+        return inputs
+
+
 def network() -> nn.Module:
     """The network; always the same."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1))
+        return nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 1), Counter())
 
 
 def momentum(net: nn.Module) -> torch.optim.Optimizer:
-    """An optimizer with momentum, so that a step depends on earlier ones."""
-    return torch.optim.SGD(net.parameters(), lr=1.0, momentum=0.9)
+    """An optimizer with momentum, so that a step depends on earlier ones, and a rate for each of its two groups."""
+    named = [*net.named_parameters()]
+    weights: dict[str, Any] = {"params": [parameter for name, parameter in named if name.endswith("weight")]}
+    biases: dict[str, Any] = {"params": [parameter for name, parameter in named if name.endswith("bias")], "lr": 0.7}
+    return torch.optim.SGD([weights, biases], lr=1.0, momentum=0.9)
 
 
 def optimizer_of(net: nn.Module, maker: str = OPTIMIZER) -> torch.optim.Optimizer:
@@ -87,12 +107,18 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Regression(Module):
-    """:func:`network` with its steps, and the optimizer that ``maker`` creates."""
+    """:func:`network` with its steps, and the optimizer that ``maker`` creates.
 
-    def __init__(self, maker: str = OPTIMIZER) -> None:
+    Args:
+        maker: As in :func:`optimizer_of`.
+        decays: Whether a scheduler lowers the rates after each step.
+    """
+
+    def __init__(self, maker: str = OPTIMIZER, *, decays: bool = False) -> None:
         super().__init__()
         self.net = network()
         self.maker = maker
+        self.decays = decays
 
     def forward(self, inputs: Tensor) -> Any:
         """One number for each item."""
@@ -115,9 +141,13 @@ class Regression(Module):
         """The items' identifying numbers next to the network's outputs."""
         return torch.cat([batch[0][:, :1], self.net(batch[0])], 1)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
         """See :func:`optimizer_of`."""
-        return optimizer_of(self, self.maker)
+        optimizer = optimizer_of(self, self.maker)
+        if not self.decays:
+            return optimizer
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 def by_hand(
@@ -133,7 +163,7 @@ def by_hand(
     Args:
         shards: The number of processes whose batches form a global batch.
         maker: As in :func:`optimizer_of`.
-        accumulate: Global batches per step.
+        accumulate: Global batches per step; the last step of an epoch may have fewer.
         clip_value: The largest norm or value of gradients.
         algorithm: ``"norm"`` or ``"value"``.
     """
@@ -148,8 +178,11 @@ def by_hand(
             outputs = net(inputs[chosen])
             for part, target in zip(torch.split(outputs, size), torch.split(targets[chosen], size), strict=True):
                 losses.append(loss_of(part, target).item())
+            window = -(-len(outputs) // size)
+            net[3].passes.add_(window - 1)  # type: ignore[index]
             optimizer.zero_grad()
-            loss_of(outputs, targets[chosen]).backward()  # type: ignore[no-untyped-call]
+            # Each loss of a window is divided by the number of a whole one, in the last window of an epoch too.
+            (loss_of(outputs, targets[chosen]) * (window / accumulate)).backward()  # type: ignore[no-untyped-call]
             if clip_value is not None and algorithm == "norm":
                 nn.utils.clip_grad_norm_(net.parameters(), clip_value)
             elif clip_value is not None:

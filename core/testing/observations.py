@@ -24,12 +24,16 @@ from core.callbacks import Callback, ModelCheckpoint
 from core.strategies import REDUCTIONS, Strategy
 from core.testing import distributed_problem as problem
 from core.testing.problem import Losses
+from core.testing.step_observations import observe_steps, threads
 from core.testing.worker import Journal
 
-__all__ = ["CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
+__all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
 
 ITEMS = 11
 """The number of items to evaluate and train on; not divisible by the number of processes."""
+
+ACCUMULATE = 4
+"""Batches of an accumulation; an epoch ends with a shorter one."""
 
 CLIPS = {"norm": 0.01, "value": 0.002}
 """By algorithm, a limit that the problem's gradients exceed."""
@@ -99,7 +103,7 @@ def _full_run(
             journal.observe(
                 f"custom loop{name}", _custom_loop, arguments, directory if not name else "", shards, options
             )
-        journal.observe("without sync", _without_sync, arguments)
+        journal.observe("steps", _steps, arguments, directory)
     _training(journal, arguments, directory, shards, precisions)
     journal.observe("after all", _afterwards)
 
@@ -132,6 +136,7 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "inference_is_collective": strategy.inference_is_collective,
         "clip_algorithms": strategy.clip_algorithms,
         "keeps_replicas_equal": strategy.keeps_replicas_equal,
+        "keeps_buffers_equal": strategy.keeps_buffers_equal,
         "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts,
         "is_initialized": dist.is_initialized(),
         "planned_size": runtime.plan.world_size,
@@ -145,6 +150,7 @@ def _afterwards() -> dict[str, Any]:
         "process group": dist.is_initialized(),
         "default dtype": str(torch.get_default_dtype()),
         "gradients": torch.is_grad_enabled(),
+        "threads": threads(),
     }
 
 
@@ -234,7 +240,7 @@ def _save_below_a_file(runtime: Runtime, directory: str) -> None:
 
 _LOOPS: dict[str, dict[str, Any]] = {
     "": {},
-    ", accumulating": {"accumulate": 2},
+    ", accumulating": {"accumulate": ACCUMULATE},
     ", clipping by norm": {"algorithm": "norm"},
     ", clipping by value": {"algorithm": "value"},
 }
@@ -255,7 +261,7 @@ def _loop(
     losses = []
     for _ in range(problem.EPOCHS):
         for number, (inputs, targets) in enumerate(loader):
-            if (number + 1) % accumulate:
+            if (number + 1) % accumulate and number + 1 < problem.STEPS:
                 with runtime.no_sync(net):
                     loss = problem.loss_of(net(inputs), targets)
                     runtime.backward(loss / accumulate)
@@ -274,29 +280,13 @@ def _loop(
     return {"losses": [loss.item() for loss in losses], "state": _state(runtime.strategy, runtime.unwrap_model(net))}
 
 
-def _without_sync(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Gradients of one backward pass under ``no_sync``, and those of a plain backward pass in this process."""
+def _steps(arguments: Mapping[str, Any], directory: str) -> None:
     with Runtime(**_of_a_front_end(arguments)) as runtime:
-        return runtime.launch(_backward_without_sync, arguments["optimizer"]) or {}
+        runtime.launch(_observe_steps, directory, arguments["optimizer"])
 
 
-def _backward_without_sync(runtime: Runtime, maker: str) -> dict[str, Any]:
-    inputs, targets = (
-        tensor[runtime.process_index :: runtime.num_processes + 1] for tensor in problem.items(12).tensors
-    )
-    net = problem.network()
-    net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
-    with runtime.no_sync(net):
-        runtime.backward(problem.loss_of(net(inputs.to(runtime.device)), targets.to(runtime.device)))
-    alone = problem.network()
-    problem.loss_of(alone(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    found = runtime.unwrap_model(net)
-    return {"found": _gradients(found), "alone": _gradients(alone)}
-
-
-def _gradients(net: nn.Module) -> list[float]:
-    gradients = [parameter.grad for parameter in net.parameters()]
-    return [value for gradient in gradients if gradient is not None for value in gradient.cpu().flatten().tolist()]
+def _observe_steps(runtime: Runtime, directory: str, maker: str) -> None:
+    observe_steps(runtime, Journal(directory, runtime.process_index), maker, _state)
 
 
 def _state(strategy: Strategy, net: nn.Module) -> dict[str, Any]:
@@ -332,7 +322,7 @@ def _training(
     saving = ModelCheckpoint(os.path.join(directory, "saved"), save_top_k=-1)
     journal.observe("fit", partial(fit, callbacks=[saving]))
     journal.observe("fit again", fit)
-    journal.observe("fit, accumulating", partial(fit, accumulate_grad_batches=2))
+    journal.observe("fit, accumulating", partial(fit, accumulate_grad_batches=ACCUMULATE))
     for algorithm, limit in CLIPS.items():
         options: dict[str, Any] = {"gradient_clip_val": limit, "gradient_clip_algorithm": algorithm}
         journal.observe(f"fit, clipping by {algorithm}", partial(fit, **options))
@@ -343,8 +333,11 @@ def _training(
     journal.observe("fit a stream", _fit, arguments, lambda: DataLoader(problem.Stream(ITEMS), batch_size=2))
     journal.observe("predict", _predict, arguments)
     journal.observe("validate", _validate, arguments)
+    if "bf16-mixed" in precisions:
+        journal.observe("predict in bf16-mixed", _computed_in, arguments, "bf16-mixed")
     resumable = ModelCheckpoint(os.path.join(directory, "resumable"), "{epoch}", save_top_k=-1)
-    journal.observe("uninterrupted", partial(_fit, arguments, partial(_shuffled, shards), callbacks=[resumable]))
+    whole = partial(_fit, arguments, partial(_shuffled, shards), callbacks=[resumable], decays=True)
+    journal.observe("uninterrupted", whole)
 
 
 def _make(arguments: Mapping[str, Any], precision: str) -> None:
@@ -365,10 +358,11 @@ def _fit(
     *,
     callbacks: list[Any] | None = None,
     ckpt_path: str | None = None,
+    decays: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     torch.manual_seed(11)
-    losses, parts, module = Losses(), _Parts(), problem.Regression(arguments["optimizer"])
+    losses, parts, module = Losses(), _Parts(), problem.Regression(arguments["optimizer"], decays=decays)
     trainer = _trainer(arguments, callbacks=[losses, parts, *(callbacks or [])], **options)
     trainer.fit(module, loader(), ckpt_path=ckpt_path)
     state = _plain(module.net.state_dict()) if parts.state is None else parts.state
@@ -379,6 +373,14 @@ def _predict(arguments: Mapping[str, Any]) -> list[list[float]]:
     outputs = _trainer(arguments).predict(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
     rows: list[list[float]] = torch.cat(outputs).tolist()
     return rows
+
+
+def _computed_in(arguments: Mapping[str, Any], precision: str) -> list[str]:
+    """The dtypes of a linear layer's outputs in ``predict``."""
+    module, computed = problem.Regression(), []
+    module.net[0].register_forward_hook(lambda _module, _inputs, output: computed.append(str(output.dtype)))  # type: ignore[index]
+    _trainer(arguments, precision=precision).predict(module, DataLoader(problem.items(ITEMS), batch_size=2))
+    return sorted(set(computed))
 
 
 def _validate(arguments: Mapping[str, Any]) -> float:
@@ -397,7 +399,8 @@ def resumed(directory: str, arguments: Mapping[str, Any], ckpt_path: str) -> Non
 def _resumed(runtime: Runtime, directory: str, arguments: Mapping[str, Any], ckpt_path: str) -> None:
     journal, shards = Journal(directory, runtime.process_index), runtime.strategy.data_shards
     runtime.teardown()
-    journal.observe("resumed", partial(_fit, arguments, partial(_shuffled, shards), ckpt_path=ckpt_path))
+    rest = partial(_fit, arguments, partial(_shuffled, shards), ckpt_path=ckpt_path, decays=True)
+    journal.observe("resumed", rest)
 
 
 def read(directory: str, arguments: Mapping[str, Any], path: str) -> None:

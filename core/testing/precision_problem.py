@@ -1,4 +1,4 @@
-"""Modules to test a precision: one with buffers and nested outputs, and one whose gradients are known."""
+"""Modules to test a precision: with buffers, with nested inputs and outputs, and with known gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Known", "Probe"]
+__all__ = ["Known", "Outputs", "Probe", "TwoGroups"]
 
 
 class Probe(nn.Module):
@@ -48,3 +48,46 @@ class Known(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """One number."""
         return (self.weight * inputs).sum()
+
+
+class Outputs(nn.Module):
+    """Nested inputs and outputs; each output depends on parameters of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(8)
+            self.first, self.second, self.third = (nn.Linear(4, 1) for _ in range(3))
+        self.given: list[torch.dtype] = []
+        """Dtypes of the floating point inputs."""
+        self.others: list[Any] = []
+        """The other inputs; of tensors, the dtype."""
+
+    def forward(self, inputs: list[Any], *, more: dict[str, Tensor]) -> dict[str, Any]:
+        """Outputs of each layer."""
+        first, (second, *others) = inputs
+        floating = [first, second, *(value for value in more.values() if value.is_floating_point())]
+        self.given += [value.dtype for value in floating]
+        self.others += [*others, *(value.dtype for value in more.values() if not value.is_floating_point())]
+        return {"first": self.first(first), "pair": (self.second(second), [self.third(first)])}
+
+
+class TwoGroups(nn.Module):
+    """Two weights with gradients that are known: a constant for each element."""
+
+    GRADIENTS = {"first": 0.5, "second": -0.25}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+        self.second = nn.Parameter(torch.tensor([0.25, 4.0, -1.0]))
+
+    def gradient(self, name: str) -> Tensor:
+        """The gradient of a weight in float64."""
+        return torch.full((3,), self.GRADIENTS[name], dtype=torch.float64)
+
+    def forward(self, ones: Tensor, first: float | None = 1.0, second: float | None = 1.0) -> Tensor:
+        """One number; the factors scale the gradients, ``None`` leaves the weight out."""
+        parts = [(self.first, first, "first"), (self.second, second, "second")]
+        used = [(weight * ones * self.GRADIENTS[n]).sum() * factor for weight, factor, n in parts if factor is not None]
+        return torch.stack(used).sum()

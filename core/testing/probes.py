@@ -8,12 +8,24 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-__all__ = ["activated", "availability", "detected", "forked", "forked_after_use", "found", "import_changes", "listed"]
+__all__ = [
+    "activated",
+    "availability",
+    "detected",
+    "forked",
+    "forked_after_use",
+    "found",
+    "import_changes",
+    "listed",
+    "use_changes",
+]
 
 Reference = Mapping[str, Any]
 """``target`` (``"module:Class"``), ``init_args`` and ``name`` of a backend."""
@@ -66,6 +78,27 @@ def import_changes(reference: Reference) -> dict[str, str]:
     torch.get_num_threads()
     before = _process_state()
     _load(reference)
+    after = _process_state()
+    return {aspect: text for aspect in before if (text := _difference(before[aspect], after[aspect]))}
+
+
+def use_changes(reference: Reference, device: str) -> dict[str, str]:
+    """What using a device changes in the process besides the device: aspect -> change."""
+    import torch
+
+    accelerator = _create(reference)
+    accelerator.import_backend()
+    place = torch.device(device)
+    torch.get_num_threads()
+    torch.ones(2, device=place).sum().item()  # what torch itself sets up with a first tensor is not the accelerator's
+    before = _process_state()
+    accelerator.setup_device(place)
+    accelerator.get_device_stats(place)
+    if "rng_state" not in accelerator.unsupported:
+        accelerator.set_rng_state(accelerator.get_rng_state(place), place)
+    accelerator.synchronize(place)
+    accelerator.empty_cache(place)
+    accelerator.teardown()
     after = _process_state()
     return {aspect: text for aspect in before if (text := _difference(before[aspect], after[aspect]))}
 
@@ -157,13 +190,27 @@ def _process_state() -> dict[str, Any]:
         "default device": torch.get_default_device(),
         "random state": {"torch": hash(tuple(torch.get_rng_state().tolist())), "python": hash(random.getstate())},
         "number of threads": {"intra-op": torch.get_num_threads(), "inter-op": torch.get_num_interop_threads()},
+        "threads": dict.fromkeys((thread.name for thread in threading.enumerate()), "running"),
+        "module search path": dict.fromkeys(sys.path, "searched"),
+        "child processes": dict.fromkeys(_children(), "running"),
         "settings of torch": {
             "grad enabled": torch.is_grad_enabled(),
             "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
             "float32 matmul precision": _matmul_precision(),
+            "anomaly mode": torch.is_anomaly_enabled(),
+            "flush denormal": (torch.tensor(1e-40) * 2).item() == 0,
+            "default generator": torch.initial_seed(),
+            "linear": id(torch.nn.functional.linear),
+            "forward": id(torch.nn.Linear.forward),
         },
         "devices in use": dict.fromkeys(_initialized(), "initialized"),
     }
+
+
+def _children() -> list[str]:
+    """This process's living children, where the system shows them."""
+    found = [file.read_text().split() for file in Path("/proc/self/task").glob("*/children")]
+    return sorted(number for numbers in found for number in numbers)
 
 
 def _matmul_precision() -> str:

@@ -9,8 +9,10 @@ import pytest
 
 from .kit import SIMULATED, run_kit
 from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, lay_down
+from .mutants_of_values import EACH_DEVICE
 
 _GROUPS = {"metadata": METADATA, "imports": IMPORTS, "hardware": HARDWARE, "device": DEVICE, "training": TRAINING}
+_GROUPS["each device"] = EACH_DEVICE
 
 
 @pytest.mark.slow

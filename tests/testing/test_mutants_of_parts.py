@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,14 @@ from core.kinds import KINDS
 from .kit import SIMULATED, declare, run_kit
 from .mutants import Mutant
 from .mutants_of_parts import CHECKPOINTS, CLUSTERS, COLLECTIVES, LIFE, PRECISIONS, TRAINING_TOGETHER
+from .mutants_of_values import (
+    CHECKPOINT_VALUES,
+    CLUSTER_VALUES,
+    EVALUATION_AND_OUTPUTS,
+    PARTS,
+    PRECISION_STEPS,
+    SINGLE_STEPS,
+)
 
 _GROUPS = {
     "collectives": COLLECTIVES,
@@ -20,11 +30,17 @@ _GROUPS = {
     "precisions": PRECISIONS,
     "checkpoints": CHECKPOINTS,
     "clusters": CLUSTERS,
+    "single steps": SINGLE_STEPS,
+    "evaluation and outputs": EVALUATION_AND_OUTPUTS,
+    "parts": PARTS,
+    "precision steps": PRECISION_STEPS,
+    "checkpoint values": CHECKPOINT_VALUES,
+    "cluster values": CLUSTER_VALUES,
 }
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", _GROUPS)
 def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     """For each mutant the one test that is run fails, and its message names what was broken."""
@@ -34,7 +50,7 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
     backends = [argument for name in names for argument in ("--backend", name)]
     nodes = [mutant.node for mutant in mutants]
-    run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=360)
+    run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=580)
     assert run.code == 1, run.output
     assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
     for mutant in mutants:
@@ -62,3 +78,10 @@ def test_every_mutant_is_used() -> None:
         noticed = {mutant.name for mutant in mutants if mutant.kind == kind}
         unnoticed = _names(kind) - noticed - {"rounding"}  # which is for accelerators
         assert not unnoticed, f"{kind}: {unnoticed} in no table"
+
+
+def test_the_documentation_has_each_mutant() -> None:
+    """The table in docs/conformance.md is that of the mutants' declarations."""
+    script = Path(__file__).parents[2] / "docs" / "write_mutants.py"
+    done = subprocess.run([sys.executable, script, "--check"], check=False, timeout=120)
+    assert done.returncode == 0, "docs/conformance.md is out of date. Run: python docs/write_mutants.py"

@@ -13,10 +13,12 @@ from core.testing.suites.base import Suite
 from core.testing.suites.collectives import CollectiveTests
 from core.testing.suites.device import DeviceTests
 from core.testing.suites.distributed_training import DistributedTrainingTests
+from core.testing.suites.each_device import EachDeviceTests
 from core.testing.suites.failing import FailureTests
 from core.testing.suites.hardware import HardwareTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.steps import StepTests
 from core.testing.suites.training import TrainingTests
 
 __all__ = ["AcceleratorSuite", "counted", "present_accelerator"]
@@ -27,9 +29,11 @@ class AcceleratorSuite(
     ImportTests,
     HardwareTests,
     DeviceTests,
+    EachDeviceTests,
     TrainingTests,
     CollectiveTests,
     DistributedTrainingTests,
+    StepTests,
     FailureTests,
     Suite,
 ):

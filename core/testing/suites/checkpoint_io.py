@@ -17,6 +17,7 @@ from core.errors import CheckpointError, CoreError
 from core.testing.fresh import ask
 from core.testing.marks import tier
 from core.testing.suites.base import Suite, reference
+from core.testing.suites.checkpoint_values import CheckpointValueTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
 
@@ -59,7 +60,7 @@ class _Code:
         return _run, ("called",)
 
 
-class CheckpointIOSuite(MetadataTests, ImportTests, Suite):
+class CheckpointIOSuite(MetadataTests, ImportTests, CheckpointValueTests, Suite):
     """The conformance suite of checkpoint IOs; all of it on the CPU."""
 
     kind: ClassVar[str] = "checkpoint_io"

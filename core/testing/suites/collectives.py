@@ -191,8 +191,15 @@ class CollectiveTests(MultiProcessTests):
     def test_the_process_group_is_gone(self, runs: Runs, when: str) -> None:
         """After teardown the process group is destroyed, and torch's settings are as before."""
         expected = {"process group": False, "default dtype": "torch.float32", "gradients": True}
-        for rank, found in enumerate(runs.full_run.values(when)):
+        for rank, observed in enumerate(runs.full_run.values(when)):
+            found = {name: observed[name] for name in expected}
             assert found == expected, f"{when}, rank {rank} has {found}. Expected: {expected}"
+
+    @pytest.mark.parametrize("when", ["after teardown", "after all"])
+    def test_no_thread_is_left(self, runs: Runs, when: str) -> None:
+        """After teardown no thread that the run started is alive."""
+        for rank, found in enumerate(runs.full_run.values(when)):
+            assert not found["threads"], f"{when}, rank {rank} has the threads {found['threads']}. Expected: none"
 
     def test_teardown_can_be_called_twice(self, runs: Runs) -> None:
         """A second ``teardown`` changes nothing."""

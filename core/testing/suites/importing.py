@@ -25,6 +25,9 @@ _ASPECTS = (
     "default device",
     "random state",
     "number of threads",
+    "threads",
+    "module search path",
+    "child processes",
     "settings of torch",
     "devices in use",
 )

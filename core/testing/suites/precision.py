@@ -21,6 +21,7 @@ from core.testing.suites.accelerator import counted, present_accelerator
 from core.testing.suites.base import Suite
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.precision_steps import PrecisionStepTests
 
 __all__ = ["PrecisionSuite"]
 
@@ -37,7 +38,7 @@ _RATE = 0.5
 _LIMIT = 0.375
 
 
-class PrecisionSuite(MetadataTests, ImportTests, Suite):
+class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, Suite):
     """The conformance suite of precisions."""
 
     kind: ClassVar[str] = "precision"

@@ -22,6 +22,7 @@ from core.testing.suites.failing import FailureTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
 from core.testing.suites.multi_process import MULTI_DEVICE, Runs, StartCommand
+from core.testing.suites.steps import StepTests
 
 __all__ = ["Declaration", "StrategySuite"]
 
@@ -61,7 +62,9 @@ class Declaration:
         return self.launch_command == Strategy.launch_command
 
 
-class StrategySuite(MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, FailureTests, Suite):
+class StrategySuite(
+    MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, StepTests, FailureTests, Suite
+):
     """The conformance suite of strategies: on one device, and on the smallest number above one."""
 
     kind: ClassVar[str] = "strategy"

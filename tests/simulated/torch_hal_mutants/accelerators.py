@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import threading
 import time
 from types import MappingProxyType
 from typing import Any
@@ -254,6 +256,147 @@ class LeavesADtype(SimxAccelerator):
 
 class RoundsCheckpoints(SimxAccelerator):
     default_strategy = "rounding"
+
+
+# -- T2: what using a device changes -----------------------------------------------------------------------------------
+
+
+class ReseedsTheHost(SimxAccelerator):
+    """``setup_device`` seeds the host's generator."""
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        torch.manual_seed(42)
+
+
+class ComputesInTF32(SimxAccelerator):
+    """``setup_device`` lowers torch's matmul precision for the whole process."""
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        torch.set_float32_matmul_precision("high")
+
+
+class StaysOnWatch(SimxAccelerator):
+    """``setup_device`` starts a thread that ``teardown`` does not end."""
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        threading.Thread(target=time.sleep, args=(3600,), name="watch", daemon=True).start()
+
+
+class SetsADriverVariable(SimxAccelerator):
+    """``setup_device`` sets an environment variable and leaves it."""
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        os.environ["SIMX_VISIBLE"] = str(device.index)
+
+
+class TakesTheInterrupt(SimxAccelerator):
+    """``setup_device`` installs a handler for Ctrl-C."""
+
+    def setup_device(self, device: torch.device) -> None:
+        super().setup_device(device)
+        signal.signal(signal.SIGINT, lambda *_: None)
+
+
+class IsAlwaysOutOfMemory(SimxAccelerator):
+    """Any error counts as too little memory, so that a batch size finder hides faults."""
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        return True
+
+
+class PopsTheIndices(SimxAccelerator):
+    """``get_parallel_devices`` empties the list that it is given."""
+
+    def get_parallel_devices(self, devices: list[int]) -> list[torch.device]:
+        return [torch.device("simx", devices.pop(0)) for _ in range(len(devices))]
+
+
+class NamesItsDevices(SimxAccelerator):
+    """``get_parallel_devices`` returns names where devices are expected."""
+
+    def get_parallel_devices(self, devices: list[int]) -> Any:
+        return [f"simx:{index}" for index in devices]
+
+
+# -- T3: each device ---------------------------------------------------------------------------------------------------
+
+
+class SortsDevices(SimxAccelerator):
+    """``devices=[1, 0]`` becomes ``[0, 1]``."""
+
+    def get_parallel_devices(self, devices: list[int]) -> list[torch.device]:
+        return super().get_parallel_devices(sorted(devices))
+
+
+class SortsWhatItParses(SimxAccelerator):
+    """``parse_devices`` puts the indices in order."""
+
+    def parse_devices(self, devices: Any) -> Any:
+        return sorted(super().parse_devices(devices))
+
+
+class RestoresTheFirst(SimxAccelerator):
+    """Random numbers are restored on device 0, whichever is named."""
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        super().set_rng_state(state, torch.device("simx", 0))
+
+
+class RestoresTheCurrent(SimxAccelerator):
+    """Random numbers are restored on the current device, whichever is named."""
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        super().set_rng_state(state, torch.device("simx", _module().current_device()))
+
+
+class RestoresAll(SimxAccelerator):
+    """Restoring the random state of one device sets it on all."""
+
+    def set_rng_state(self, state: torch.Tensor, device: torch.device) -> None:
+        for index in range(self.auto_device_count()):
+            super().set_rng_state(state, torch.device("simx", index))
+
+
+class CountsTheFirst(SimxAccelerator):
+    """Statistics are those of device 0, whichever is asked about."""
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        return super().get_device_stats("simx:0")
+
+
+class CountsTheCurrent(SimxAccelerator):
+    """Statistics are those of the current device, whichever is asked about."""
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        return super().get_device_stats(f"simx:{_module().current_device()}")
+
+
+class CountsAllTogether(SimxAccelerator):
+    """Statistics of a device are the sum over all devices."""
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        each = [super(CountsAllTogether, self).get_device_stats(f"simx:{i}") for i in range(self.auto_device_count())]
+        return {name: sum(stats[name] for stats in each) for name in each[0]}
+
+
+class MovesToAsk(SimxAccelerator):
+    """Asking for a device's statistics makes it the current one."""
+
+    def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
+        self.setup_device(torch.device(device))
+        return super().get_device_stats(device)
+
+
+class MovesToWait(SimxAccelerator):
+    """Waiting for a device makes it the current one."""
+
+    def synchronize(self, device: torch.device) -> None:
+        self.setup_device(torch.device(device))
+        super().synchronize(device)
 
 
 # -- how the kit takes it ----------------------------------------------------------------------------------------------

@@ -101,3 +101,86 @@ class NeedsTorch(LocalEnvironment):
     @staticmethod
     def detect(environ: Variables = None) -> bool:
         return True
+
+
+class CountsMachinesAsProcesses(_Unchecked):
+    """The number of machines is that of processes."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.world_size
+
+
+class CountsLocally(_Unchecked):
+    """The world size is that of one machine."""
+
+    @property
+    def world_size(self) -> int:
+        return self.local_world_size
+
+
+class RanksInWords(_Unchecked):
+    """The local rank is a text."""
+
+    @property
+    def local_rank(self) -> int:
+        return self.environ["LOCAL_RANK"]  # type: ignore[return-value]
+
+
+class HasNoAddress(TorchElasticEnvironment):
+    """The main address is blank."""
+
+    @property
+    def main_address(self) -> str:
+        return " "
+
+
+class HasNoPort(TorchElasticEnvironment):
+    """The main port is no port."""
+
+    @property
+    def main_port(self) -> int:
+        return 70000
+
+
+class HostsWhereItLikes(TorchElasticEnvironment):
+    """Whether the launcher hosts the store differs between processes."""
+
+    @property
+    def hosts_store(self) -> bool:
+        return self.global_rank == 0
+
+
+class StartsSomewhere(TorchElasticEnvironment):
+    """Rank 0 says that nothing started it."""
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return self.environ.get("RANK") != "1"
+
+
+class ClaimsOneRank(TorchElasticEnvironment):
+    """Only the process of rank 0 is recognized."""
+
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        variables = os.environ if environ is None else environ
+        return TorchElasticEnvironment.detect(variables) and variables.get("RANK") == "0"
+
+
+class RefusesItself(TorchElasticEnvironment):
+    """The cluster's own numbers are refused where there are several machines."""
+
+    def validate_settings(self, processes_per_node: int, num_nodes: int) -> None:
+        if num_nodes > 1:
+            raise ConfigurationError(f"num_nodes={num_nodes}: one machine only")
+
+
+class CleansUp(TorchElasticEnvironment):
+    """``teardown`` removes the launcher's variables."""
+
+    def teardown(self) -> None:
+        for name in [*os.environ]:
+            if name in self.environ:
+                del os.environ[name]
+        os.environ["GONE"] = "1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -125,3 +126,157 @@ class KeepsAnObject(FullPrecision):
 class TearsDownTheDtype(FullPrecision):
     def teardown(self) -> None:
         torch.set_default_dtype(torch.bfloat16)
+
+
+# -- evaluation, groups, closures, outputs -----------------------------------------------------------------------------
+
+
+class _Bf16(MixedPrecision):
+    def __init__(self) -> None:
+        super().__init__("bfloat16")
+
+
+class _Fp16(MixedPrecision):
+    def __init__(self) -> None:
+        super().__init__("float16")
+
+
+class EvaluatesInFull(_Bf16):
+    """Forward passes without gradients are in float32."""
+
+    def forward_context(self) -> Any:
+        return super().forward_context() if torch.is_grad_enabled() else nullcontext()
+
+
+class UnscalesTheFirstGroup(_Fp16):
+    """Of the optimizer's groups, only the first is unscaled."""
+
+    def unscale_gradients(self, optimizer: Any) -> None:
+        scale = self._connected_scaler().get_scale()
+        super().unscale_gradients(optimizer)
+        for group in optimizer.param_groups[1:]:
+            for parameter in group["params"]:
+                parameter.grad.mul_(scale)
+
+
+class DropsTheClosure(FullPrecision):
+    """``optimizer.step`` is called without the user's closure."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        return optimizer.step()
+
+
+class ForgetsTheLoss(FullPrecision):
+    """``step(closure)`` does not return the closure's loss."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        super().optimizer_step(optimizer, closure)
+
+
+class DetachesTheSecond(FullPrecision):
+    """The second of several outputs is detached."""
+
+    def convert_output(self, data: Any) -> Any:
+        seen = []
+
+        def convert(tensor: Tensor) -> Tensor:
+            seen.append(tensor)
+            return tensor.detach() if len(seen) == 2 else tensor
+
+        return map_tensors(convert, data)
+
+
+class DetachesInputs(DoublePrecision):
+    """Converted inputs pass no gradients on."""
+
+    def convert_input(self, data: Any) -> Any:
+        return map_tensors(torch.Tensor.detach, super().convert_input(data))
+
+
+class ConvertsTopTensors(DoublePrecision):
+    """Inputs within lists stay in float32."""
+
+    def convert_input(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            return {name: self.convert_input(value) for name, value in data.items()}
+        return super().convert_input(data) if isinstance(data, Tensor) else data
+
+
+class ConvertsTopOutputs(_Bf16):
+    """Outputs within tuples stay in 16 bits."""
+
+    def convert_output(self, data: Any) -> Any:
+        return {
+            n: super(ConvertsTopOutputs, self).convert_output(v) if isinstance(v, Tensor) else v
+            for n, v in data.items()
+        }
+
+
+class StepsTheRest(_Fp16):
+    """An overflow in the second group leaves out that group's step only."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        self.unscale_gradients(optimizer)
+        with torch.no_grad():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None and parameter.grad.isfinite().all():
+                        parameter.sub_(parameter.grad * group["lr"])
+                        parameter.grad.zero_()
+        return super().optimizer_step(optimizer, closure)
+
+
+class ReplacesParameters(FullPrecision):
+    """``convert_module`` makes new parameters, which an optimizer made before does not know."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        for part in module.modules():
+            for name, parameter in list(part.named_parameters(recurse=False)):
+                part.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+        return module
+
+
+class NeedsAllGradients(FullPrecision):
+    """A parameter without a gradient stops the step."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.add_(0)
+        return super().optimizer_step(optimizer, closure)
+
+
+class UpdatesAtEachStep(_Fp16):
+    """The scale changes between the steps of two optimizers, whose gradients have the old one."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        result = super().optimizer_step(optimizer, closure)
+        scaler = self._connected_scaler()
+        scaler.update(scaler.get_scale() * 2)
+        self._unscaled.clear()
+        return result
+
+
+class RoundsStochastically(FullPrecision):
+    """A forward pass draws from the host's generator."""
+
+    def convert_input(self, data: Any) -> Any:
+        torch.rand(1)
+        return data
+
+
+class FreezesAfterwards(FullPrecision):
+    """A forward pass leaves gradients disabled."""
+
+    def convert_output(self, data: Any) -> Any:
+        torch.set_grad_enabled(False)
+        return data
+
+
+class IgnoresRates(FullPrecision):
+    """All groups are stepped at the rate of the first."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        for group in optimizer.param_groups:
+            group["lr"] = optimizer.param_groups[0]["lr"]
+        return super().optimizer_step(optimizer, closure)

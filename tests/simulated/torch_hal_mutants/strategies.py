@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +19,7 @@ from core.checkpoints import TorchCheckpointIO
 from core.nested import map_tensors
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 from core.strategies.base import Strategy
+from core.strategies.module_wrapper import ModuleWrapper
 
 
 class _Forking(DDPStrategy):
@@ -136,6 +139,193 @@ class RefusesInOtherWords(_Forking):
         super().connect(**parts)
 
 
+class SkipsTheShortWindow(_Forking):
+    """The last, shorter accumulation of an epoch takes no step."""
+
+    def training_step(self, forward: Any, options: Any) -> Any:
+        step = super().training_step(forward, options)
+
+        def whole_windows(batch: Any, batch_idx: int, is_step_end: bool) -> Any:
+            return step(batch, batch_idx, is_step_end and (batch_idx + 1) % options.accumulate == 0)
+
+        return whole_windows
+
+
+class DividesByTheWindow(_Forking):
+    """Losses are not divided by the number of batches that are accumulated."""
+
+    def training_step(self, forward: Any, options: Any) -> Any:
+        return super().training_step(lambda batch, index: forward(batch, index) * options.accumulate, options)
+
+
+class LeavesBuffersOut(_Forking):
+    """A checkpoint has the parameters, and no buffers."""
+
+    def module_state(self, module: nn.Module) -> dict[str, Any]:
+        buffers = {name for name, _ in module.named_buffers()}
+        return {name: value for name, value in super().module_state(module).items() if name not in buffers}
+
+    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
+        super().load_module_state(module, {**module.state_dict(), **state})
+
+
+class ForgetsTheRate(_Forking):
+    """The optimizer's rates, as a scheduler has set them, are not restored."""
+
+    def load_optimizer_state(self, optimizer: Any, state: dict[str, Any]) -> None:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        super().load_optimizer_state(optimizer, state)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+class StaysOutOfSync(_Forking):
+    """After an exception under ``no_sync`` gradients are never reduced again."""
+
+    @contextmanager
+    def no_sync(self, module: Any) -> Any:
+        module.require_backward_grad_sync = False
+        yield
+        module.require_backward_grad_sync = True
+
+
+class KeepsItsBuffers(DDPStrategy):
+    """Buffers are never sent to the other processes."""
+
+    def __init__(self) -> None:
+        super().__init__(start_method="fork", broadcast_buffers=False)
+
+
+class StartsWithItsOwn(_Forking):
+    """Buffers of the processes differ when training begins."""
+
+    def configure_ddp(self) -> None:
+        own = [buffer.clone() for buffer in self.model.buffers()]
+        super().configure_ddp()
+        for buffer, value in zip(self.model.buffers(), own, strict=True):
+            buffer.copy_(value)
+
+
+class EvaluatesInFullPrecision(_Forking):
+    """Evaluation is in float32 under a 16-bit policy."""
+
+    def inference_module(self, module: nn.Module) -> nn.Module:
+        return _Full(super().inference_module(module))
+
+
+class _Full(ModuleWrapper):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return self.module(*args, **kwargs)
+
+
+class DropsTheClosure(_Forking):
+    """The optimizer's step is called without the user's closure."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        return super().optimizer_step(optimizer)
+
+
+class DetachesTheSecond(_Forking):
+    """Of several outputs only the first can begin a backward pass."""
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        return _FirstOutput(super().setup_module(module))
+
+
+class _FirstOutput(ModuleWrapper):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.module(*args, **kwargs)
+        if isinstance(output, dict) and "pair" in output:
+            output["pair"] = (output["pair"][0].detach(), output["pair"][1])
+        return output
+
+
+class TakesNoNames(_Forking):
+    """Keyword arguments do not reach the module."""
+
+    def setup_module(self, module: nn.Module) -> nn.Module:
+        return _Positional(super().setup_module(module))
+
+
+class _Positional(ModuleWrapper):
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args)
+
+
+class StepsTheFirstGroup(_Forking):
+    """Groups of parameters after the first are not stepped."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        for group in optimizer.param_groups[1:]:
+            for parameter in group["params"]:
+                parameter.grad = None
+        return super().optimizer_step(optimizer, closure)
+
+
+class UnscalesTheFirstGroup(_Forking):
+    """Of the optimizer's groups only the first is unscaled."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        if self.precision.name == "16-mixed":
+            self.precision.unscale_gradients(optimizer)
+            for group in optimizer.param_groups[1:]:
+                for parameter in group["params"]:
+                    parameter.grad.mul_(64)
+        return super().optimizer_step(optimizer, closure)
+
+
+class AveragesTwice(_Forking):
+    """Gradients are divided by the number of processes once more."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.div_(self.world_size)
+        return super().optimizer_step(optimizer, closure)
+
+
+class RepeatsAnEpoch(_Forking):
+    """A process repeats the first process's part of the data."""
+
+    @property
+    def data_shard(self) -> int:
+        return 0
+
+
+class GathersOneShape(_Forking):
+    """``all_gather`` of a scalar gives a matrix."""
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        found = super().all_gather(tensor)
+        return found.unsqueeze(1) if tensor.dim() == 0 else found
+
+
+class RoundsWhileReducing(_Forking):
+    """Integers are reduced as float32."""
+
+    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
+        return super().reduce(tensor.float(), reduction)
+
+
+class GathersInFloat(_Forking):
+    """Large integers are gathered as float32."""
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        return super().all_gather(tensor.float()).to(tensor.dtype)
+
+
+class ClipsBeforeReducing(_Forking):
+    """Gradients are clipped by half the norm in each process."""
+
+    def clip_gradients(
+        self, parameters: Any, clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
+    ) -> Any:
+        if algorithm == "value":
+            clip_value /= self.world_size
+        return super().clip_gradients(parameters, clip_value, algorithm, norm_type)
+
+
 # -- life --------------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +347,32 @@ class LeavesAProcess(_Forking):
         super().setup_environment()
         if self.global_rank == 1:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+class LeavesAThread(_Forking):
+    """A thread of the run is still there after teardown."""
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        threading.Thread(target=time.sleep, args=(3600,), name="heartbeat", daemon=True).start()
+
+
+class DisablesGradients(_Forking):
+    """Teardown leaves gradients disabled."""
+
+    def teardown(self, failed: bool = False) -> None:
+        super().teardown(failed)
+        torch.set_grad_enabled(False)
+
+
+class TearsDownOnce(_Forking):
+    """A second teardown fails."""
+
+    def teardown(self, failed: bool = False) -> None:
+        if "_gone" in self.__dict__:
+            raise RuntimeError("already gone")
+        super().teardown(failed)
+        self._gone = True
 
 
 class EndsWell(_Forking):

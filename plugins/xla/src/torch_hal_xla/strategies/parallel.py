@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar, Unpack
+from typing import Any, ClassVar, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
     """
 
     name = "xla"
+    keeps_buffers_equal: ClassVar[bool] = False
 
     def __init__(self, *, debug: bool = False, **parts: Unpack[StrategyParts]) -> None:
         super().__init__(**parts)

@@ -1,0 +1,74 @@
+"""Writes the table of mutants in docs/conformance.md from their own declarations; ``--check`` only compares.
+
+Usage: ``python docs/write_mutants.py [--check]``
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from testing import mutants, mutants_of_parts, mutants_of_values  # noqa: E402  found by the line above
+from testing.kit import SIMULATED  # noqa: E402
+
+from core.kinds import KINDS  # noqa: E402
+
+PAGE = ROOT / "docs" / "conformance.md"
+BEGIN, END = "<!-- mutants: written by docs/write_mutants.py -->", "<!-- end of mutants -->"
+
+
+def table() -> str:
+    """One row for each mutant and the test that is meant for it."""
+    rows = [
+        f"| {KINDS[one.kind].title} | {_case(one)} | `{one.test}` |"
+        for module in (mutants, mutants_of_parts, mutants_of_values)
+        for name in module.__all__
+        if isinstance(group := getattr(module, name), list)
+        for one in group
+    ]
+    count = f"{len(rows)} broken rules, each with the test that fails:"
+    return "\n".join([BEGIN, "", count, "", "| kind | what is broken | noticed by |", "|---|---|---|", *rows, "", END])
+
+
+def _case(mutant: mutants.Mutant) -> str:
+    """What it breaks: the docstring of its class, its name in words, or what is written into its module."""
+    text = next((text for text in (mutant.hooks, mutant.target, mutant.startup) if text), "")
+    if not mutant.is_class and (text or mutant.detect != "return 2"):
+        return f"`{text or mutant.detect}`"
+    return _docstrings(mutant.kind).get(mutant.name, mutant.name.replace("_", " "))
+
+
+def _docstrings(kind: str) -> dict[str, str]:
+    file = SIMULATED / "torch_hal_mutants" / f"{KINDS[kind].group.removeprefix('core.')}.py"
+    if not file.exists():
+        return {}
+    classes = [node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    return {node.name.lower(): _line(ast.get_docstring(node)) or _words(node.name) for node in classes}
+
+
+def _line(docstring: str | None) -> str:
+    return " ".join((docstring or "").split()).rstrip(".").replace("``", "`").replace("|", "\\|")
+
+
+def _words(name: str) -> str:
+    return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*", name)).lower()
+
+
+def main() -> int:
+    """Write the page, or compare it; returns the exit code."""
+    page = PAGE.read_text("utf-8")
+    head, begin, rest = page.partition(BEGIN)
+    written = head + table() + rest.partition(END)[2]
+    if not begin or "--check" in sys.argv:
+        return int(written != page)
+    PAGE.write_text(written, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
