@@ -20,7 +20,7 @@ _NEXT = """\
   pip install --editable '.[test]'
   torch-hal list --kind {kind}
   pytest
-  grep -rn 'FILL IN' src
+  grep -rn 'FILL IN' src tests .github
 """
 
 

@@ -108,4 +108,4 @@ def _templates(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, str
         elif item.name.endswith(_TEMPLATE_SUFFIX):
             # The suffix keeps Python's tools from reading templates as modules of core.
             path = f"{prefix}{item.name.removesuffix(_TEMPLATE_SUFFIX)}"
-            yield path.replace("PACKAGE", "$package"), item.read_text("utf-8")
+            yield path.replace("PACKAGE", "$package").replace("DOT_", "."), item.read_text("utf-8")

@@ -87,6 +87,9 @@ class Strategy(StepMethods, ABC):
     """Whether it can let batch norm layers normalize over all processes; with one process there is nothing to do."""
     compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Arguments of :func:`torch.compile` that the user has not given, such as another ``backend``."""
+    checkpointed_weights: ClassVar[str] = "each"
+    """Which weights a checkpoint has if processes have their own (``keeps_replicas_equal = False``): those of
+    ``"each"`` process, so that resuming is exact, those of ``"rank 0"``, or their ``"mean"``."""
     keeps_buffers_equal: ClassVar[bool] = True
     """Whether each training pass begins with rank 0's buffers, such as running means, in all processes."""
     uses_process_group: ClassVar[bool] = False

@@ -11,6 +11,7 @@ from _pytest.outcomes import Skipped  # pytest.skip.Exception, which type checke
 
 from core.accelerators import CAPABILITIES
 from core.errors import ConfigurationError, quoted
+from core.testing.report import TIERS
 
 __all__ = [
     "UNSUPPORTED",
@@ -24,14 +25,6 @@ __all__ = [
     "skip_by_declaration",
     "tier",
 ]
-
-TIERS = {
-    "T0": "metadata: no torch, no hardware",
-    "T1": "import: no device",
-    "T2": "one device",
-    "T3": "two devices or more",
-}
-"""The tiers, and what each one needs."""
 
 MARKER = "conformance"
 

@@ -137,6 +137,7 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "clip_algorithms": strategy.clip_algorithms,
         "keeps_replicas_equal": strategy.keeps_replicas_equal,
         "keeps_buffers_equal": strategy.keeps_buffers_equal,
+        "checkpointed_weights": strategy.checkpointed_weights,
         "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts,
         "is_initialized": dist.is_initialized(),
         "planned_size": runtime.plan.world_size,
@@ -312,6 +313,19 @@ class _Parts(Callback):
             self.state = _state(trainer.strategy, module.net)
 
 
+class _Seams(Callback):
+    """The module's state where the first epoch ends, and where training begins."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.states["start"] = _state(trainer.strategy, module.net)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self.states.setdefault("first epoch", _state(trainer.strategy, module.net))
+
+
 # -- the Trainer ---------------------------------------------------------------------------------------------------
 
 
@@ -363,10 +377,16 @@ def _fit(
 ) -> dict[str, Any]:
     torch.manual_seed(11)
     losses, parts, module = Losses(), _Parts(), problem.Regression(arguments["optimizer"], decays=decays)
-    trainer = _trainer(arguments, callbacks=[losses, parts, *(callbacks or [])], **options)
+    seams = [_Seams()] if decays and not _keeps_replicas_equal(arguments) else []
+    trainer = _trainer(arguments, callbacks=[losses, parts, *seams, *(callbacks or [])], **options)
     trainer.fit(module, loader(), ckpt_path=ckpt_path)
     state = _plain(module.net.state_dict()) if parts.state is None else parts.state
-    return {"losses": losses.values, "state": state, "steps": trainer.global_step}
+    more = {"states": seams[0].states} if seams else {}
+    return {"losses": losses.values, "state": state, "steps": trainer.global_step, **more}
+
+
+def _keeps_replicas_equal(arguments: Mapping[str, Any]) -> bool:
+    return _trainer(arguments).strategy.keeps_replicas_equal
 
 
 def _predict(arguments: Mapping[str, Any]) -> list[list[float]]:

@@ -16,6 +16,7 @@ from core.kinds import KINDS
 from core.testing.expected import ExpectedFailures
 from core.testing.isolation import Child, isolate
 from core.testing.report import SUFFIXES, Report
+from core.testing.time_limit import TEST_LIMIT, limited
 
 if TYPE_CHECKING:
     from core.testing.backend import BackendUnderTest
@@ -59,6 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="S",
         help="time limit of one test with --isolate, in seconds",
     )
+    add(
+        "--test-limit",
+        type=float,
+        default=TEST_LIMIT,
+        metavar="S",
+        help="time limit of each test in seconds; a run of several processes may take three fifths of it",
+    )
     add("--conformance-child", metavar="DIR", help="internal: set in the processes of --isolate")
 
 
@@ -100,6 +108,8 @@ def _check_options(config: pytest.Config) -> None:
             raise pytest.UsageError(
                 f"--conformance-report {path!r}: expected a file name that ends with one of {quoted(SUFFIXES)}."
             )
+    if config.getoption("--test-limit") <= 0:
+        raise pytest.UsageError("--test-limit: must be more than 0 seconds.")
     if config.getoption("--isolate") and config.getoption("numprocesses", None):
         raise pytest.UsageError(
             "--isolate and -n cannot be combined: both choose the process of a test. Use one of them."
@@ -249,6 +259,16 @@ def pytest_runtest_makereport(
     elif declaration is not None and report.passed and report.when == "call":
         facts(item).update(outcome="works_undeclared", reason=declaration)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Stop a test at its time limit."""
+    if _suite(getattr(item, "cls", None)) is None:
+        yield
+        return
+    with limited(item.config.getoption("--test-limit")):
+        yield
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

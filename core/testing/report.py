@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +15,19 @@ from typing import Any
 import pytest
 
 from core.discovery.scan import CORE
+from core.testing import html
 
-__all__ = ["OUTCOMES", "SUFFIXES", "Report"]
+__all__ = ["OUTCOMES", "SUFFIXES", "TIERS", "Report"]
 
-SUFFIXES = (".json", ".md")
+SUFFIXES = (".html", ".json", ".md")
+
+TIERS = {
+    "T0": "metadata: no torch, no hardware",
+    "T1": "import: no device",
+    "T2": "one device",
+    "T3": "two devices or more",
+}
+"""The tiers, and what each one needs."""
 
 OUTCOMES = {
     "passed": "passed",
@@ -70,7 +80,10 @@ class Report:
         for path in self.paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = self.data()
-            text = json.dumps(data, indent=2) + "\n" if path.suffix == ".json" else markdown(data)
+            if path.suffix == ".json":
+                text = json.dumps(data, indent=2) + "\n"
+            else:
+                text = html.page(data, TIERS, OUTCOMES) if path.suffix == ".html" else markdown(data)
             path.write_text(text, "utf-8")
 
     def data(self) -> dict[str, Any]:
@@ -83,6 +96,7 @@ class Report:
                 "torch": _version("torch"),
                 "python": platform.python_version(),
                 "platform": platform.platform(),
+                "machine": f"{platform.machine()}, {os.cpu_count()} CPU cores",
             },
             "complete": not (self.is_selection or self.deselected),
             "deselected": self.deselected,
@@ -99,6 +113,7 @@ class Report:
             "devices": group.get("devices"),
             "unsupported": group.get("unsupported", {}),
             "tiers": {tier: dict(counted) for tier, counted in counts.items()},
+            "proven": sum(counted["passed"] for counted in counts.values()),
             "tests": tests,
         }
 
@@ -107,7 +122,8 @@ class Report:
         for suite in self.data()["suites"]:
             counts = sum((Counter(counted) for counted in suite["tiers"].values()), Counter())
             parts = [f"{counts[outcome]} {title}" for outcome, title in OUTCOMES.items() if counts[outcome]]
-            yield f"conformance of {suite['suite']} ({', '.join(suite['tiers'])}): {', '.join(parts)}"
+            proven = f"proven: {suite['proven']} of {len(suite['tests'])}"
+            yield f"conformance of {suite['suite']} ({', '.join(suite['tiers'])}): {', '.join(parts)}; {proven}"
             for test in suite["tests"]:
                 if test["outcome"] == "works_undeclared":
                     yield f"  works, undeclared: {test['id']} ({test['reason']})"

@@ -14,7 +14,7 @@ from core.errors import ConfigurationError, CoreError
 from core.testing.backend import BackendUnderTest
 from core.testing.cluster_probes import describe
 from core.testing.fresh import ask
-from core.testing.marks import not_run, skip_by_declaration, tier
+from core.testing.marks import skip_by_declaration, tier
 from core.testing.suites.base import Suite, reference
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
@@ -24,6 +24,16 @@ __all__ = ["ClusterEnvironmentSuite", "Cluster"]
 Variables = Mapping[str, str]
 
 _NODES, _PROCESSES = 2, 3
+
+_UNKNOWN = """\
+the kit does not know which variables the cluster of {backend} sets. Write them into your tests:
+
+    class TestIt(ClusterEnvironmentSuite):
+        @pytest.fixture
+        def cluster(self):
+            variables = [{{"MY_RANK": "0", ...}}, {{"MY_RANK": "1", ...}}]
+            return Cluster(processes_per_node=2, num_nodes=1, variables=variables)
+"""
 
 _GARBAGE = ("", " ", "abc", "-1", "1.5", "99999999999999999999", "\x00", "٣", "a,b;c[1-", "0x10")
 
@@ -116,7 +126,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
 
     @pytest.fixture
     def cluster(self, backend: BackendUnderTest) -> Cluster:
-        """The variables of the cluster's processes; override it unless they are those of a well-known launcher.
+        """The variables of the cluster's processes; an override returns them, unless a well-known launcher sets them.
 
         An environment that starts no processes has one process here. Any other must recognize the variables of
         torchrun, Slurm or Open MPI.
@@ -126,7 +136,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         if backend.load().detect({}) and not _starts(backend, {}):
             clusters.append(Cluster(_PROCESSES, 1, [{}]))
         if not clusters:
-            not_run("the variables of its cluster are not known. Override the suite's fixture `cluster`")
+            pytest.fail(_UNKNOWN.format(backend=backend), pytrace=False)
         return clusters[0]
 
     # -- detecting -----------------------------------------------------------------------------------------------

@@ -198,11 +198,31 @@ class DistributedTrainingTests(MultiProcessTests):
         uninterrupted = runs.full_run.values("uninterrupted")
         path = Path(runs.full_run.directory, "resumable", "epoch=0.ckpt")
         resumed = runs.run("resumed", dict(runs.arguments), str(path), **runs.start).values("resumed")
+        weights = runs.who["checkpointed_weights"]
+        assert weights in ("each", "rank 0", "mean"), (
+            f"checkpointed_weights={weights!r}. Expected: 'each', 'rank 0' or 'mean'"
+        )
+        if not runs.who["keeps_replicas_equal"] and weights != "each" and runs.world_size > 1:
+            _check_resumed_weights(uninterrupted, resumed, weights)
+            skip_by_declaration(f"checkpointed_weights={weights!r}: all processes resume with these weights")
         for rank, (whole, rest) in enumerate(zip(uninterrupted, resumed, strict=True)):
             expected = whole["losses"][len(whole["losses"]) // 2 :]
             assert rest["losses"] == expected, f"rank {rank} resumes with losses {rest['losses']}. Expected: {expected}"
             assert rest["state"] == whole["state"], (
                 f"the module of rank {rank} differs from that of the uninterrupted run"
+            )
+
+
+def _check_resumed_weights(whole: list[Any], rest: list[Any], weights: str) -> None:
+    """Each process resumes with the weights that the checkpoint has by declaration."""
+    own = [one["states"]["first epoch"] for one in whole]
+    for name, first in own[0].items():
+        parts = torch.tensor([state[name] for state in own])
+        expected = parts.mean(0) if weights == "mean" else torch.tensor(first)
+        for rank, found in enumerate(rest):
+            error = (torch.tensor(found["states"]["start"][name]) - expected).abs().max().item()
+            assert error <= 1e-6, (
+                f"checkpointed_weights={weights!r}, but {name!r} of rank {rank} is {error:.3g} off when it resumes"
             )
 
 

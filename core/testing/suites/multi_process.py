@@ -15,8 +15,9 @@ from core.errors import CoreError
 from core.testing import distributed_problem as problem
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import not_run, skip_by_declaration, tier
-from core.testing.processes import Outcome, run
+from core.testing.processes import LIMIT, Outcome, run
 from core.testing.suites.training import TOLERANCES
+from core.testing.time_limit import TEST_LIMIT
 
 __all__ = ["MULTI_DEVICE", "Runs", "MultiProcessTests", "StartCommand"]
 
@@ -45,6 +46,8 @@ class Runs:
     """How processes are started that the strategy does not start itself: arguments of :meth:`run`."""
     directories: pytest.TempPathFactory = attrs.field(repr=False)
     done: dict[str, Outcome] = attrs.field(repr=False)
+    limit: float = LIMIT
+    """Time limit of each run in seconds."""
 
     @property
     def devices(self) -> int:
@@ -59,7 +62,7 @@ class Runs:
     @property
     def world_size(self) -> int:
         """The number of processes of that run."""
-        return len(self.full_run.ranks)
+        return len(self.full_run.observed("who"))
 
     @property
     def who(self) -> Mapping[str, Any]:
@@ -82,7 +85,7 @@ class Runs:
         if key not in self.done:
             directory = self.directories.mktemp(f"{function}-{len(self.done)}-")
             called = f"core.testing.observations:{function}"
-            self.done[key] = run(called, *arguments, directory=directory, **start)
+            self.done[key] = run(called, *arguments, directory=directory, limit=self.limit, **start)
         return self.done[key]
 
 
@@ -181,7 +184,9 @@ class MultiProcessTests:
                 start = {"start_command": start_command(count)} if start_command else {"started_here": count}
             done = pytestconfig.stash.setdefault(_DONE, {})
             run_arguments = {**arguments, "devices": count, "optimizer": optimizer}
-            return Runs(run_arguments, "eager" not in unsupported, run_precisions, start, tmp_path_factory, done)
+            limit = pytestconfig.getoption("--test-limit", default=TEST_LIMIT) * LIMIT / TEST_LIMIT
+            is_eager = "eager" not in unsupported
+            return Runs(run_arguments, is_eager, run_precisions, start, tmp_path_factory, done, limit)
 
         return make
 
