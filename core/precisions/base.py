@@ -41,8 +41,6 @@ class Precision:
     the parameters in it."""
     keep_float32: tuple[str | type[nn.Module], ...] = ()
     """Parts of a module that stay in float32: classes, and names as in ``named_modules``."""
-    optimizer_state_dtype: torch.dtype | None = None
-    """Dtype of the optimizer's state of a parameter; ``None`` for that of the parameter."""
     scales_loss: bool = False
     """Whether the loss is scaled before backward and gradients are unscaled before the step."""
 

@@ -164,14 +164,14 @@ class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, Suite):
 
     @tier("T2")
     def test_gradients_and_optimizer_state_are_of_the_declared_dtype(self, runtime: Runtime, precision: Any) -> None:
-        """Gradients are in ``param_dtype``, the optimizer's state too unless ``optimizer_state_dtype`` is another."""
+        """Gradients are in ``param_dtype``, the optimizer's state too unless ``state_dtype`` is another."""
         known = _KnownStep(runtime, momentum=0.9)
         known.backward()
         _check_dtypes("gradients", [known.gradient.dtype], precision, "param_dtype")
         known.step()
         state = [v.dtype for part in known.inner.state.values() for v in part.values() if _is_vector(v)]
         assert state, "the optimizer has no momentum after a step"
-        declared = "param_dtype" if precision.optimizer_state_dtype is None else "optimizer_state_dtype"
+        declared = "param_dtype" if precision.state_dtype is None else "state_dtype"
         _check_dtypes("the optimizer's state", state, precision, declared)
 
     # -- training ------------------------------------------------------------------------------------------------
