@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from core.discovery.needs import check_needs
 from core.discovery.unreadable import check_before_torch
 from core.errors import CoreError
 from core.kinds import KINDS
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         from core.plan import Request, resolve
 
         plan = resolve(Request.read(**options))
+        for kind, choice in plan.choices().items():
+            check_needs(f"{KINDS[kind].title} {choice.name!r}", choice.origin.partition(" ")[0])
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

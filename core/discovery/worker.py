@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from core.discovery.loading import describe, import_target, load_target, trace
+from core.discovery.needs import check_needs
 from core.errors import BackendError, CoreError
 from core.imports import import_all, read_imports
 from core.kinds import KINDS
@@ -193,7 +194,9 @@ class _Jobs:
         before = time.monotonic()
         try:
             spec = self.registry.spec(row)
-            if spec is not None:
+            if spec is not None and not row.is_core and (missing := _missing(row)):
+                row.state, row.reason = "unavailable", missing
+            elif spec is not None:
                 if not row.is_core:
                     self._load_unchanged(spec)
                 _ASK.get(row.kind, _ask_nothing)(self.registry, spec, row)
@@ -215,6 +218,15 @@ class _Jobs:
         finally:
             if changes := state.take_changes():
                 raise BackendError(changed_by(changes))
+
+
+def _missing(row: Row) -> str:
+    """What the row's distribution needs and is not installed; empty if nothing is missing."""
+    try:
+        check_needs(f"{KINDS[row.kind].title} {row.name!r}", row.distribution)
+    except BackendError as error:
+        return str(error)
+    return ""
 
 
 def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:
