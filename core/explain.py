@@ -43,8 +43,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         from core.plan import Request, resolve
 
         plan = resolve(Request.read(**options))
-        for kind, choice in plan.choices().items():
-            check_needs(f"{KINDS[kind].title} {choice.name!r}", choice.origin.partition(" ")[0])
+        for name, choice in plan.choices().items():
+            check_needs(f"{KINDS[name].title} {choice.name!r}", choice.origin.partition(" ")[0])
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2
