@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -70,3 +71,15 @@ def test_the_pages_script_computes_the_same(tmp_path: Path) -> None:
     (theirs,), (ours,) = (re.findall(r"^steps 30 (\S+) (\S+)$", text, re.MULTILINE) for text in printed)
     assert ours[0] == theirs[0]
     assert float(ours[1]) == pytest.approx(float(theirs[1]), rel=1e-6)  # their mean is rounded to 32 bits
+
+
+def test_metrics_of_several_loaders(tmp_path: Path) -> None:
+    """All names and values that Lightning has; ``callback_metrics`` also has the last values of steps of evaluation."""
+    found = []
+    for front in ("core", "lightning"):
+        printed = run_python(Path(__file__).parent / "several_loaders.py", front, cwd=tmp_path).stdout
+        found.append([json.loads(text) for text in re.findall(r"^metrics (.*)$", printed, re.MULTILINE)])
+    (ours, ours_logged), (theirs, theirs_logged) = found
+    assert ours_logged == pytest.approx(theirs_logged, rel=1e-5)
+    assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=1e-5)
+    assert {name.partition("/")[0] for name in ours.keys() - theirs.keys()} == {"both_step", "step"}
