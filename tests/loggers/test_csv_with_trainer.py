@@ -31,7 +31,7 @@ class Net(Module):
 
 
 def fitted(logger: CSVLogger) -> Path:
-    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    quiet: dict[str, Any] = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
     trainer = Trainer(accelerator="cpu", devices=1, max_epochs=2, logger=logger, log_every_n_steps=1, **quiet)
     trainer.fit(Net(), DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2))
     return Path(logger.log_dir)
