@@ -31,7 +31,8 @@ class Net(Module):
 
 
 def fitted(logger: CSVLogger) -> Path:
-    quiet: dict[str, Any] = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    names = ("enable_progress_bar", "enable_model_summary", "enable_checkpointing")
+    quiet: dict[str, Any] = dict.fromkeys(names, False)
     trainer = Trainer(accelerator="cpu", devices=1, max_epochs=2, logger=logger, log_every_n_steps=1, **quiet)
     trainer.fit(Net(), DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2))
     return Path(logger.log_dir)
