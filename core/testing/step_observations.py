@@ -87,7 +87,7 @@ def observe_steps(
     journal.observe("prepared", _prepared, runtime, maker, state_of)
     journal.observe("step with a closure", _step_with_a_closure, runtime, maker, state_of)
     journal.observe("outputs", _outputs, runtime)
-    journal.observe("buffers", _buffers, runtime)
+    journal.observe("buffers", _buffers, runtime, maker)
     if not runtime.strategy.inference_is_collective:
         journal.observe("without sync", _backward_without_sync, runtime, maker)
         journal.observe("after an exception", _backward_after_an_exception, runtime, maker)
@@ -151,10 +151,10 @@ def _outputs(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _buffers(runtime: Runtime) -> list[float]:
+def _buffers(runtime: Runtime, maker: str) -> list[float]:
     """The buffer with which each of some training passes begins, on items of this process."""
     net = Averaging()
-    prepared, optimizer = runtime.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    prepared, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
     inputs = _part(runtime)[0].to(runtime.device) + runtime.process_index
     for _ in range(PASSES):
         runtime.backward(prepared(inputs).mean())
