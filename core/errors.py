@@ -49,6 +49,11 @@ class BackendError(CoreError, RuntimeError):
 class LaunchError(CoreError, RuntimeError):
     """A process of the run could not be started, or one of them failed."""
 
+    rank: int | None = None
+    """The rank of the process that failed, if one did."""
+    exit_code: int | None = None
+    """Its exit code; the negative number of the signal that killed it."""
+
 
 class CheckpointError(CoreError, RuntimeError):
     """A checkpoint could not be written, or is missing, uncommitted or damaged."""

@@ -42,6 +42,22 @@ class Board:
         with _store_errors():
             return self._store.get(f"board/{key}")
 
+    def has(self, key: str) -> bool:
+        """Whether there is a note."""
+        with _store_errors():
+            return self._store.check([f"board/{key}"])
+
+    def set_once(self, key: str, value: bytes) -> None:
+        """Leave a note, unless there is one."""
+        with _store_errors():
+            self._store.compare_set(f"board/{key}", "", value.decode())
+
+    def with_own_connection(self) -> Board:
+        """The same board for another thread: a connection serves one request at a time."""
+        with _store_errors():
+            store = self._store.clone()  # type: ignore[attr-defined]  # torch does not declare it
+        return Board(store, self.timeout, None)
+
     def delete(self, key: str) -> None:
         """Remove a note."""
         with _store_errors():

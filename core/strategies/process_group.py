@@ -25,7 +25,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store, wait_for_key
-from core.strategies.launchers.base import ended_by_exception, note_failure
+from core.strategies.failures import Failures
+from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience, address_of
 from core.strategies.store_ports import listen_on_loopback
 
@@ -185,7 +186,10 @@ def join(
         ) from error
     if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
         sys.excepthook = hook  # an earlier group's: another one would put a second "[rank0]: " before each line
-    return JoinedGroup(_Group(run, facts, check))
+    failures = Failures(run, rank, world_size, check)
+    if world_size > 1:
+        failures.install()
+    return JoinedGroup(_Group(run, facts, check, failures))
 
 
 def has_foreign_group() -> bool:
@@ -313,9 +317,16 @@ class _Group:
     current: _Group | None = None
 
     def __init__(
-        self, store: Store, facts: dict[str, Any], check: Callable[[], None] | None, *, is_foreign: bool = False
+        self,
+        store: Store,
+        facts: dict[str, Any],
+        check: Callable[[], None] | None,
+        failures: Failures | None = None,
+        *,
+        is_foreign: bool = False,
     ) -> None:
-        self._store, self.facts, self._check, self.is_foreign = store, facts, check, is_foreign
+        self._store, self.facts, self._check, self._failures = store, facts, check, failures
+        self.is_foreign = is_foreign
         self._rank: int = facts["rank"]
         self._world_size: int = facts["world_size"]
         self._process = os.getpid()
@@ -331,6 +342,8 @@ class _Group:
         atexit.unregister(self._leave_at_exit)
         if failed and (error := sys.exception()):
             note_failure(error)
+            if self._failures is not None:
+                self._failures.announce(error)
         all_left = False
         try:
             all_left = not failed and self._gather_to_leave()
@@ -370,7 +383,9 @@ class _Group:
     def _leave_at_exit(self) -> None:
         if os.getpid() != self._process:  # a fork of it
             return
-        failed = ended_by_exception()
+        failed = ended_by_failure()
+        if self._failures is not None:
+            self._failures.show_exit()
         try:
             for member in self.members:
                 member._left = True

@@ -31,6 +31,7 @@ from core.trainer.reloading import KINDS, Reloading
 from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.sanity import sanity_check
 from core.trainer.schedules import Schedules
+from core.trainer.signals import Signals
 from core.trainer.stage import STAGES
 from core.trainer.state import FitState
 from core.trainer.steps import StepModule
@@ -68,6 +69,8 @@ class FitLoop:
         self.optimization = Optimization()
         self._has_loss: bool | None = None
         """Whether a step of the epoch returned a loss; ``None`` before its first step."""
+        self.signals: Signals | None = None
+        """Acts on signals after batches, while the fit runs."""
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
@@ -340,6 +343,7 @@ class FitLoop:
         if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
             batch_start = (lambda *_: checkpoint_io.check(), *batch_start)
         self.controls.bind_hooks()
+        after_batch = None if self.signals is None else self.signals.after_batch
         schedules, has_step_schedules = self.schedules, self.schedules.has("step")
         counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
@@ -375,6 +379,8 @@ class FitLoop:
                     self._mappings.clear()
                 if metric_log.is_step_due:
                     metric_log.send_step(metrics)
+                if after_batch is not None:
+                    after_batch()
                 if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
                     return "stopped"
         finally:

@@ -6,12 +6,15 @@ import os
 import re
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from core.callbacks.base import Callback
 from core.callbacks.folders import run_folder
 from core.profilers import PassThroughProfiler
 from core.runtime import Runtime
+from core.strategies.launchers.blame import EndedBySignal
+from core.strategies.parallel import ProcessGroupStrategy
 from core.trainer.batch_hooks import BatchHooks
 from core.trainer.checks import check_module
 from core.trainer.compilation import compiled_steps
@@ -24,6 +27,7 @@ from core.trainer.module import Module
 from core.trainer.reloading import Reloading
 from core.trainer.run import Run
 from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
+from core.trainer.signals import Signals
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.start_line import say_what_runs
@@ -103,13 +107,13 @@ def _run_stage(
             outcome = Results.of(run, outcome, trainer._finished)
     except BaseException as error:
         trainer._interrupted = True
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
         try:
             for hook in run.hooks.bind_callbacks("on_exception"):
                 hook(error)
         finally:
             end_loggers(trainer.loggers, status, runtime.plan.runs_function)
-            runtime.teardown(failed=True)
+            runtime.teardown(failed=not isinstance(error, EndedBySignal))
         raise
     finally:
         module._trainer = outer
@@ -141,7 +145,25 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     loop.configure(ckpt_path)
     say_what_runs(run)
     log_start(trainer.loggers, run.module, run.datamodule)
-    loop.run()
+    strategy = run.runtime.strategy
+    board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
+    signals = Signals(
+        trainer._signals, board, strategy.global_rank, strategy.world_size, partial(_save_for_signal, trainer)
+    )
+    with signals:
+        loop.signals = signals
+        loop.run()
+
+
+def _save_for_signal(trainer: Any) -> str:
+    """Write ``signal.ckpt`` next to the run's other checkpoints, if there are any; every process calls it."""
+    folders = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
+    folder = next((os.fspath(folder) for folder in folders if folder), None)
+    if folder is None or trainer.fast_dev_run:
+        return ""
+    path = os.path.join(folder, "signal.ckpt")
+    trainer.save_checkpoint(path)
+    return path
 
 
 def evaluate(

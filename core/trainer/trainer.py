@@ -51,6 +51,7 @@ from core.trainer.run import Run
 from core.trainer.run_loggers import read_loggers
 from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
+from core.trainer.signals import read_signals
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.stages import evaluate, fit, run_stage
@@ -142,6 +143,8 @@ class Trainer(TrainerSettings, TrainerFacts):
             the result is that of one process with the joined batch. With one process it changes nothing.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
             0 calls them once.
+        signals: What ``fit`` does on a signal to a process of the run, by name: ``"stop"`` saves and ends, ``"save"``
+            goes on. By default SIGTERM and SIGINT stop, SIGUSR1 saves; ``{}`` for nothing. See ``docs/failures.md``.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:
@@ -194,6 +197,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         compile: bool | dict[str, Any] | None = None,  # noqa: A002  # the name is torch's
         sync_batchnorm: bool = False,
         reload_dataloaders_every_n_epochs: int = 0,
+        signals: dict[str, str] | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
         import_modules: str | Sequence[str] | None = None,
     ) -> None:
@@ -257,6 +261,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         request = Request.read(import_modules=import_modules, **with_plugins(plugins, backends))
         self.runtime = Runtime.from_plan(resolve(request))
         self._check_strategy(self.settings)
+        self._signals = read_signals(signals)
         if sync_batchnorm:
             self.runtime._synchronize_batch_norms()
         self.progress = Progress()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -82,29 +81,3 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
-
-
-def ended_by_exception() -> bool:
-    """Whether the interpreter is exiting because of an uncaught exception."""
-    return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
-
-
-def note_failure(error: BaseException) -> None:
-    """Record when ``error`` made this process fail.
-
-    Teardown closes connections, which makes other processes fail, perhaps before this one has finished its teardown.
-    """
-    if not hasattr(error, "_core_failed_at"):
-        error._core_failed_at = time.monotonic()  # type: ignore[attr-defined]
-
-
-def failed_at(error: BaseException) -> float:
-    """When ``error``, or an error that caused it, made this process fail: seconds on the machine's monotonic clock."""
-    moments = [time.monotonic()]
-    cause: BaseException | None = error
-    seen: set[int] = set()
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        moments.append(getattr(cause, "_core_failed_at", moments[0]))
-        cause = cause.__cause__ or cause.__context__
-    return min(moments)

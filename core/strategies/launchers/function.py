@@ -29,8 +29,17 @@ from core.strategies.launchers.base import (
     Launcher,
     describe_exit,
     end_processes,
-    failed_at,
 )
+from core.strategies.launchers.blame import (
+    EndedBySignal,
+    exit_code_of,
+    failed_at,
+    first_line,
+    is_lost_peer,
+    show_launch_errors,
+    summary,
+)
+from core.strategies.launchers.forwarding import forwarding
 from core.strategies.launchers.lifeline import watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 
@@ -75,7 +84,7 @@ class FunctionLauncher(Launcher):
         strategy: str,
         start_method: Literal["spawn", "fork"],
         fork_unsafe_reason: str | None = None,
-        grace: float = 10.0,
+        grace: float = 5.0,
         exit_timeout: float = 60.0,
     ) -> None:
         super().__init__(num_processes, environ_for, strategy=strategy)
@@ -105,6 +114,7 @@ class FunctionLauncher(Launcher):
             LaunchError: Function or arguments cannot be pickled, or a worker raised or was killed. The message has the
                 traceback of the worker that failed first, and its error is the cause. All workers have ended by then.
         """
+        show_launch_errors()
         task: _Task = (function, args, kwargs)
         payload = _pickled_task(task, self.strategy) if self._start_method == "spawn" else None
         try:
@@ -115,7 +125,8 @@ class FunctionLauncher(Launcher):
             else:
                 self._spawn()
                 self._send(payload)
-            return self._supervise()
+            with forwarding(lambda: [worker.process.pid for worker in self._workers if worker.exit_code is None]):
+                return self._supervise()
         finally:
             self.stop()
 
@@ -174,6 +185,8 @@ class FunctionLauncher(Launcher):
             if deadline is not None and time.monotonic() > deadline:
                 break
         if failed := [worker for worker in workers if worker.has_failed()]:
+            if all(worker.report is not None and worker.report.agreed_exit for worker in workers):
+                raise EndedBySignal(failed[0].failing_code)
             raise _error(failed, self._start_method)
         if late := [worker.rank for worker in workers if worker.exit_code is None]:
             raise LaunchError(
@@ -192,6 +205,11 @@ class _Report(NamedTuple):
     summary: str = ""
     traceback: str = ""
     error: bytes | None = None
+    exit_code: int = 1
+    agreed_exit: bool = False
+    """Whether all workers end because of a signal."""
+    is_consequence: bool = False
+    """Whether the worker only lost another one that failed before."""
 
 
 class _Worker:
@@ -224,10 +242,16 @@ class _Worker:
             return self.exit_code is not None
         return bool(self.report.summary) or bool(self.exit_code)
 
-    def blame(self) -> tuple[bool, float]:
+    def blame(self) -> tuple[bool, bool, float]:
         """A sort key, smallest for the worker that failed first. One that died silently precedes those that raised."""
-        raised = self.report is not None and bool(self.report.summary)
-        return raised, self.report.failed_at if self.report is not None else 0.0
+        if self.report is None:
+            return False, False, 0.0
+        return self.report.is_consequence, bool(self.report.summary), self.report.failed_at
+
+    @property
+    def failing_code(self) -> int:
+        """The exit code that it failed with; the negative number of the signal that killed it."""
+        return self.report.exit_code if self.report is not None and self.report.summary else self.exit_code or 1
 
     def describe(self) -> str:
         if self.report is not None and self.report.summary:
@@ -246,16 +270,17 @@ class _Worker:
 def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
     first, *others = sorted(failed, key=_Worker.blame)
     message = first.describe().removesuffix(".") + "."
-    if others:
-        message += f" After it: {'; '.join(worker.describe() for worker in others)}."
+    after = "".join(f"\nAfter it: {first_line(worker.describe())}" for worker in others)
     if first.report is None and start_method == "spawn":
         message += (
             " See what it wrote to standard error. If it failed while it imported the script: start the run under "
             "`if __name__ == '__main__':`, because each spawned worker imports the script."
         )
+    trace = "" if first.report is None else f"\n\n{first.report.traceback.rstrip()}"
+    error = LaunchError(f"{message}{trace}{after}")
+    error.rank, error.exit_code = first.rank, first.failing_code
     if first.report is None:
-        return LaunchError(message)
-    error = LaunchError(f"{message}\n\n{first.report.traceback}".rstrip())
+        return error
     # Pickling and unpickling an exception may fail in any way; the message has its text anyway.
     with suppress(Exception):
         error.__cause__ = pickle.loads(first.report.error or b"")
@@ -288,7 +313,7 @@ def _work(
     channel.send(report)
     channel.close()
     if report.summary:
-        raise SystemExit(1)
+        raise SystemExit(report.exit_code)
 
 
 def _after_fork(channels: Iterable[Connection], collects: bool) -> None:
@@ -309,9 +334,12 @@ def _report_failure(error: BaseException) -> _Report:
         pickled = pickle.dumps(error)
     return _Report(
         failed_at=failed_at(error),
-        summary=f"{type(error).__name__}: {error}",
+        summary=summary(error),
         traceback="".join(traceback.format_exception(error)),
         error=pickled,
+        exit_code=(exit_code_of(error.code) or 1) if isinstance(error, SystemExit) else 1,
+        is_consequence=is_lost_peer(error),
+        agreed_exit=isinstance(error, EndedBySignal),
     )
 
 

@@ -33,7 +33,11 @@ def attach_lifeline(environ: MutableMapping[str, str]) -> bool:
     parent = environ.pop(LIFELINE, "")
     if not parent.isdecimal() or (os.getppid() != int(parent) and _is_alive(int(parent))):
         return False
-    watch_parent(int(parent))
+    rank, local_rank = environ.get("RANK", ""), environ.get("LOCAL_RANK", "")
+    if rank.isdecimal() and local_rank.isdecimal():
+        watch_parent(int(parent), f"rank {rank}", f"rank {int(rank) - int(local_rank)}")
+    else:
+        watch_parent(int(parent))
     return True
 
 
@@ -49,19 +53,26 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def watch_parent(parent: int) -> None:
+def watch_parent(parent: int, own_name: str = "", parents_name: str = "") -> None:
     """End this process as soon as process ``parent`` is no longer its parent.
 
     The system gives an orphan another parent at once. Unlike an open pipe, this does not depend on what other
     processes inherited. On Windows, which keeps the parent's ID, it has no effect.
+
+    Args:
+        parent: Its process ID.
+        own_name: Of this process, such as ``rank 1``, for the message; by default its ID.
+        parents_name: The same of the parent.
     """
-    threading.Thread(target=_watch, args=(parent,), name="core-lifeline", daemon=True).start()
+    own = own_name or f"process {os.getpid()}"
+    named = f"{parents_name} (process {parent})" if parents_name else f"process {parent}"
+    threading.Thread(target=_watch, args=(parent, own, named), name="core-lifeline", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _watch(parent: int, own: str, named: str) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
-    logger.error("process %s ends because process %s, which started it, has ended", os.getpid(), parent)
+    logger.error("%s ends because %s, which started it, has ended", own, named)
     os.kill(os.getpid(), signal.SIGTERM)
     # A signal handler that only sets a flag does not interrupt a collective.
     time.sleep(_GRACE_SECONDS)

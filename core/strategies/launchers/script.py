@@ -20,8 +20,8 @@ from core.strategies.launchers.base import (
     Launcher,
     describe_exit,
     end_processes,
-    ended_by_exception,
 )
+from core.strategies.launchers.blame import agreed_exit_code, ended_by_failure, exit_status
 from core.strategies.launchers.lifeline import LIFELINE
 
 __all__ = ["ScriptLauncher"]
@@ -55,7 +55,7 @@ class ScriptLauncher(Launcher):
         *,
         strategy: str,
         exit_timeout: float = 300.0,
-        grace: float = 30.0,
+        grace: float = 5.0,
     ) -> None:
         super().__init__(num_processes, environ_for, strategy=strategy)
         self._exit_timeout = exit_timeout
@@ -103,7 +103,7 @@ class ScriptLauncher(Launcher):
             time.sleep(POLL_SECONDS / 4)
         if failure is not None:
             self._main_knows.set()
-            raise LaunchError(_describe(*failure))
+            raise _error(*failure)
 
     def finish(self, failed: bool = False) -> None:
         """Wait until the other processes have ended. Idempotent; called at the interpreter's exit at the latest.
@@ -123,9 +123,9 @@ class ScriptLauncher(Launcher):
         self.stop()
         self._children.clear()
         if failure is not None and failed:
-            logger.error("%s", _describe(*failure))
+            logger.debug("%s", _describe(*failure))
         elif failure is not None:
-            raise LaunchError(_describe(*failure))
+            raise _error(*failure)
         elif late and not failed:
             ranks = ", ".join(str(child.rank) for child in late)
             raise LaunchError(
@@ -146,10 +146,9 @@ class ScriptLauncher(Launcher):
         with self._lock:
             if self._failure is None and not self._stopping:
                 ended = ((child, child.process.poll()) for child in self._children)
+                failed = [(child, code) for child, code in ended if code and code != agreed_exit_code()]
                 # A process killed by a signal makes others exit with an error; the reverse is unlikely.
-                self._failure = min(
-                    ((child, code) for child, code in ended if code), key=lambda failure: failure[1], default=None
-                )
+                self._failure = min(failed, key=lambda failure: failure[1], default=None)
             return self._failure
 
     def _watch(self) -> None:
@@ -171,7 +170,7 @@ class ScriptLauncher(Launcher):
         if os.getpid() != self._process:  # a fork of it
             return
         try:
-            self.finish(failed=ended_by_exception())
+            self.finish(failed=ended_by_failure())
         except LaunchError as error:
             logger.critical("%s", error)
             # An interpreter that is already exiting can change its exit code in no other way.
@@ -183,6 +182,12 @@ class _Child(NamedTuple):
     process: subprocess.Popen[bytes]
 
 
+def _error(child: _Child, code: int) -> LaunchError:
+    error = LaunchError(_describe(child, code))
+    error.rank, error.exit_code = child.rank, code
+    return error
+
+
 def _describe(child: _Child, code: int) -> str:
     return (
         f"rank {child.rank} (process {child.process.pid}) {describe_exit(code)}; see what it wrote to standard error. "
@@ -191,11 +196,11 @@ def _describe(child: _Child, code: int) -> str:
 
 
 def _end_now(code: int) -> None:
-    """End this process with another's failing exit code; ``128 + n`` if that was killed by signal n."""
+    """End this process with another's failing exit code; see :func:`exit_status`."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    os._exit(code if code > 0 else 128 - code)
+    os._exit(exit_status(code))
 
 
 def script_command(argv: Sequence[str], strategy: str) -> list[str]:

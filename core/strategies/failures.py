@@ -1,0 +1,190 @@
+"""Which process of a run failed first: it says so before its traceback, and the others end with one line each.
+
+When a process fails, the others fail too, in a collective that cannot complete, and often print their tracebacks
+earlier. So the first one leaves a note in the store of the run, and the others look for it before they print anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from core.errors import LaunchError
+from core.strategies.launchers.blame import (
+    exit_code_of,
+    exit_status,
+    failing_exit,
+    first_line,
+    is_interactive,
+    is_lost_peer,
+    note_exits,
+    print_error,
+    summary,
+)
+
+__all__ = ["Failures"]
+
+SETTLE_SECONDS = 4.0
+"""How long a process that lost another looks for the reason, and waits until that process has shown it."""
+
+logger = logging.getLogger(__name__)
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+class Failures:
+    """How this process, and those that it lost, failed.
+
+    It replaces ``sys.excepthook`` and ``sys.exit``: an exit code other than 0 is a failure too, and Python tells no one
+    else of it.
+
+    Args:
+        store: The store of the run.
+        rank: Of this process.
+        world_size: The number of processes.
+        check: Raises a LaunchError with an ``exit_code`` if a process that this one started has failed; or ``None``.
+    """
+
+    current: Failures | None = None
+    """Of the newest run, also after its end: its error is shown when the interpreter ends."""
+
+    def __init__(self, store: Store, rank: int, world_size: int, check: Callable[[], None] | None) -> None:
+        self._store = store
+        self._rank, self._world_size, self._check = rank, world_size, check
+        self._process = os.getpid()
+        self._has_shown = False
+        self._hook: Hook = sys.excepthook
+
+    def install(self) -> None:
+        """Watch how this process ends, in place of the run before."""
+        before, Failures.current = Failures.current, self
+        if is_interactive() or multiprocessing.parent_process() is not None:
+            return  # an exception does not end it; or it is a worker, whose end the supervising process shows
+        if before is None:
+            note_exits()
+            atexit.register(_at_exit)
+        if not isinstance(getattr(self._hook, "__self__", None), Failures):
+            sys.excepthook = self._show_uncaught
+        elif before is not None:
+            self._hook = before._hook
+            sys.excepthook = self._show_uncaught
+
+    def announce(self, error: BaseException) -> None:
+        """Tell the others that this process fails with ``error``, before they notice the lost connection."""
+        if not is_lost_peer(error):
+            self._note(summary(error), exit_code_of(error.code) if isinstance(error, SystemExit) else 1)
+
+    def _note(self, text: str, code: int) -> None:
+        with self._notes() as notes:
+            notes.set(f"failed/{self._rank}", f"{code} {text}")
+            notes.compare_set("first", "", str(self._rank))
+
+    @contextmanager
+    def _notes(self) -> Iterator[Any]:
+        """The store, by a connection of its own: another thread may be waiting in the run's."""
+        with suppress(dist.DistError, LaunchError):
+            store = self._store.clone()  # type: ignore[attr-defined]  # torch does not declare it
+            store.set_timeout(timedelta(seconds=2))
+            yield PrefixStore("failures", store)
+
+    # -- this process's own failure ------------------------------------------------------------------------------
+
+    def _show_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._process != os.getpid() or not isinstance(error, Exception):
+            self._hook(kind, error, trace)
+        elif is_lost_peer(error):
+            logger.debug("rank %s lost another", self._rank, exc_info=error)
+            self._show_lost(error)
+        else:
+            self._say(summary(error), 1)
+            self._hook(kind, error, trace)
+            self._shown()
+
+    def _say(self, text: str, code: int) -> None:
+        self._note(text, code)
+        print_error(f"rank {self._rank} of {self._world_size} failed: {text}")
+
+    def _shown(self) -> None:
+        self._has_shown = True
+        with self._notes() as notes:
+            notes.set(f"shown/{self._rank}", "")
+
+    def show_exit(self) -> None:
+        """Say that this process ends by ``sys.exit``, if it does and has not said so."""
+        if self._process == os.getpid() and not self._has_shown and failing_exit() is not None:
+            self._say(f"sys.exit({failing_exit()!r})", exit_code_of(failing_exit()))
+            self._shown()
+
+    # -- the failure of another ----------------------------------------------------------------------------------
+
+    def _show_lost(self, error: BaseException) -> NoReturn:
+        """One line, with which process failed; then exit with its exit code, if that is known."""
+        self._has_shown = True
+        first = self._find()
+        if isinstance(first, LaunchError):
+            code = exit_status(first.exit_code or 1)
+            print_error(str(first))
+        elif first is not None:
+            rank, text, code = first
+            print_error(f"rank {self._rank} of {self._world_size} ends because rank {rank} failed: {text}")
+        else:
+            code = 1
+            print_error(
+                f"rank {self._rank} of {self._world_size} ends because it lost another process, which told no reason: "
+                f"{first_line(str(error))}"
+            )
+        raise SystemExit(code)
+
+    def _find(self) -> tuple[int, str, int] | LaunchError | None:
+        """The process that failed first, how, and its exit code; when it has shown that itself, if it can.
+
+        A LaunchError if it died without a word, and this process started it.
+        """
+        found: tuple[int, str, int] | None = None
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            child = self._failed_child()
+            with self._notes() as notes:
+                if notes.check(["first"]):
+                    rank = int(notes.get("first"))
+                    code, _, text = notes.get(f"failed/{rank}").decode(errors="replace").partition(" ")
+                    found = rank, text, int(code)
+                    if notes.check([f"shown/{rank}"]):
+                        return found
+            if child is not None and found is None:
+                self._tell(child)
+                return child
+            time.sleep(0.05)
+        return found
+
+    def _tell(self, child: LaunchError) -> None:
+        """Tell the others of a process that died without a word."""
+        with self._notes() as notes:
+            notes.set(f"failed/{child.rank}", f"{exit_status(child.exit_code or 1)} {first_line(str(child))}")
+            notes.set(f"shown/{child.rank}", "")
+            notes.compare_set("first", "", str(child.rank))
+
+    def _failed_child(self) -> LaunchError | None:
+        if self._check is not None:
+            try:
+                self._check()
+            except LaunchError as error:
+                return error
+        return None
+
+
+def _at_exit() -> None:
+    if Failures.current is not None:
+        Failures.current.show_exit()

@@ -1,0 +1,165 @@
+"""Which process of a run is to blame, and with which exit code the others end."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch.distributed as dist
+
+from core.errors import LaunchError
+
+__all__ = [
+    "EndedBySignal",
+    "agreed_exit_code",
+    "ended_by_failure",
+    "exit_code_of",
+    "exit_status",
+    "failed_at",
+    "failing_exit",
+    "first_line",
+    "is_interactive",
+    "is_lost_peer",
+    "note_exits",
+    "note_failure",
+    "print_error",
+    "show_launch_errors",
+    "summary",
+]
+
+_LOST = re.compile(r"gloo/|[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Ss]ocket")
+_LONGEST = 300
+
+
+def exit_status(code: int) -> int:
+    """The exit code of a process that ends because another did with ``code``; ``128 + n`` if by signal n."""
+    return code if code >= 0 else 128 - code
+
+
+class EndedBySignal(SystemExit):
+    """All processes of the run have agreed to end, because one of them received a signal."""
+
+    agreed: int | None = None
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        EndedBySignal.agreed = code
+
+
+def agreed_exit_code() -> int | None:
+    """The exit code with which all processes of the run end by agreement; ``None`` if they have not agreed."""
+    return EndedBySignal.agreed
+
+
+class _Exit:
+    """What ``sys.exit`` was called with: neither an exception hook nor a handler at exit is told."""
+
+    status: Any = None
+    original: Callable[..., NoReturn] = sys.exit
+
+    @classmethod
+    def call(cls, status: Any = None, /) -> NoReturn:
+        """Exit the interpreter by raising SystemExit(status)."""
+        cls.status = status
+        cls.original(status)
+
+
+def note_exits() -> None:
+    """Replace ``sys.exit``, so that :func:`failing_exit` knows what it was called with."""
+    if sys.exit != _Exit.call:
+        _Exit.original, sys.exit = sys.exit, _Exit.call
+
+
+def failing_exit() -> Any:
+    """What ``sys.exit`` was called with; ``None`` if it was not, or with 0."""
+    return None if _Exit.status == 0 else _Exit.status
+
+
+def exit_code_of(status: Any) -> int:
+    """The exit code of ``sys.exit(status)``; 1 for a message."""
+    return 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+
+
+def ended_by_failure() -> bool:
+    """Whether the interpreter is exiting because of an uncaught exception, or of a failing exit code."""
+    by_exception = getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+    return by_exception or failing_exit() is not None
+
+
+def note_failure(error: BaseException) -> None:
+    """Record when ``error`` made this process fail.
+
+    Teardown closes connections, which makes other processes fail, perhaps before this one has finished its teardown.
+    """
+    if not hasattr(error, "_core_failed_at"):
+        error._core_failed_at = time.monotonic()  # type: ignore[attr-defined]
+
+
+def failed_at(error: BaseException) -> float:
+    """When ``error``, or an error that caused it, made this process fail: seconds on the machine's monotonic clock."""
+    moments = [time.monotonic()]
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        moments.append(getattr(cause, "_core_failed_at", moments[0]))
+        cause = cause.__cause__ or cause.__context__
+    return min(moments)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether ``error`` is only the consequence of another process's failure, as far as can be told."""
+    if isinstance(error, LaunchError):
+        return error.exit_code is not None or isinstance(error.__cause__, dist.DistError)
+    return isinstance(error, dist.DistError) or (type(error) is RuntimeError and bool(_LOST.search(str(error))))
+
+
+def summary(error: BaseException) -> str:
+    """``ValueError: what it says``, in one line."""
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r})"
+    text = first_line(str(error))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def first_line(text: str) -> str:
+    """The first line of ``text``, cut to 300 characters."""
+    line = next(iter(text.strip().splitlines()), "")
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 2] + " …"
+
+
+def print_error(line: str) -> None:
+    """Write a line to standard error, in one piece."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def is_interactive() -> bool:
+    """Whether an uncaught exception does not end this process."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def show_launch_errors() -> None:
+    """Make an uncaught LaunchError of a failed process show that process first, and end this one with its exit code."""
+    if not is_interactive() and not isinstance(sys.excepthook, _LaunchErrors):
+        sys.excepthook = _LaunchErrors(sys.excepthook)
+
+
+class _LaunchErrors:
+    """An exception hook of a process that supervises others."""
+
+    def __init__(self, hook: Callable[[type[BaseException], BaseException, TracebackType | None], Any]) -> None:
+        self._hook = hook
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, LaunchError) or error.exit_code is None:
+            self._hook(kind, error, trace)
+            return
+        print_error(f"{error}\nThe processes were started here:\n{''.join(traceback.format_tb(trace)).rstrip()}")
+        raise SystemExit(exit_status(error.exit_code))

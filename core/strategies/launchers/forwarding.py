@@ -1,0 +1,62 @@
+"""Passing signals of a supervising process on to a process that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from core.errors import LaunchError
+
+__all__ = ["forwarding"]
+
+SAME_SECONDS = 0.5
+"""Within this time, a signal is the same one."""
+
+_SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+
+
+@contextmanager
+def forwarding(processes: Callable[[], Iterable[int | None]]) -> Iterator[None]:
+    """A context in which signals to this process go to the first that it started, and the second one ends all.
+
+    Only signals that nothing else handles, and only in the main thread.
+
+    Args:
+        processes: Returns the IDs of the processes that are running.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    last: dict[int, float] = {}
+    handlers: dict[int, Any] = {}
+
+    def forward(number: int, frame: Any) -> None:
+        before, last[number] = last.get(number), time.monotonic()
+        if before is not None and last[number] - before < SAME_SECONDS:
+            return
+        # The first tells the others, if it handles the signal. Another may not yet do so, and would end at once.
+        for process in list(processes())[: 1 if before is None else None]:
+            if process is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
+        if before is not None and number in (signal.SIGTERM, signal.SIGINT):
+            raise SystemExit(128 + number)
+
+    for name in _SIGNALS:
+        if (handler := signal.getsignal(name)) in (signal.SIG_DFL, signal.default_int_handler):
+            handlers[name] = handler
+            signal.signal(name, forward)
+    try:
+        yield
+    except LaunchError:
+        if signal.SIGINT in last:  # as if this process did the work itself
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

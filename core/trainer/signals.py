@@ -1,0 +1,231 @@
+"""Signals to any process of a fit: all agree on a batch after which they save, and go on or end.
+
+A thread in each process notices the signal, in its own process or by a note in the store of the run. It tells how many
+batches the process has trained on; process 0 picks the next that all can reach. So training needs no collective and no
+request to the store: a batch costs one addition and one comparison.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
+from core.strategies.board import Board
+from core.strategies.launchers.blame import EndedBySignal, is_interactive
+
+__all__ = ["DEFAULT_SIGNALS", "Signals", "read_signals"]
+
+DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
+ACTIONS = ("stop", "save")
+
+POLL_SECONDS = 0.5
+"""How often a process looks whether another received a signal."""
+SAME_SECONDS = 0.5
+"""Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
+AGREE_SECONDS = 60.0
+"""How long processes wait for each other's answers."""
+NEVER = 10**18
+
+logger = logging.getLogger(__name__)
+
+
+def read_signals(given: Mapping[str, str] | None) -> dict[str, str]:
+    """The argument ``signals`` of a Trainer, checked.
+
+    Raises:
+        ConfigurationError: There is no such signal or action, or the signal cannot be handled.
+        WrongTypeError: It is no mapping.
+    """
+    if given is None:
+        return {name: action for name, action in DEFAULT_SIGNALS.items() if hasattr(signal, name)}
+    if not isinstance(given, Mapping):
+        raise WrongTypeError(f"signals={given!r}: must be a dict, such as {DEFAULT_SIGNALS!r}; {{}} for none.")
+    names = sorted({number.name for number in signal.Signals} - {"SIGKILL", "SIGSTOP"})
+    for name, action in given.items():
+        if name not in names:
+            raise ConfigurationError(f"signals: {name!r} cannot be handled.{nearest(str(name), names)}")
+        if action not in ACTIONS:
+            raise ConfigurationError(f"signals: {name!r}: {action!r} is no action. Valid: {quoted(ACTIONS)}.")
+    return dict(given)
+
+
+class Signals:
+    """Handles signals while a fit runs, as a context; :meth:`after_batch` acts on them.
+
+    Only signals that nothing else handles, and only in the main thread. Where several processes train without a store,
+    nothing is handled.
+
+    Args:
+        actions: By the signal's name, ``"stop"`` or ``"save"``.
+        board: Of the run; ``None`` for one process.
+        rank: Of this process.
+        world_size: The number of processes.
+        save: Writes a checkpoint; all processes call it. Returns its path, or an empty string if none is wanted.
+    """
+
+    def __init__(
+        self, actions: Mapping[str, str], board: Board | None, rank: int, world_size: int, save: Callable[[], str]
+    ) -> None:
+        self._actions = {int(signal.Signals[name]): action for name, action in actions.items()}
+        self._rank, self._world_size, self._save = rank, world_size, save
+        self._is_active = world_size == 1 or board is not None
+        self._shared = board if world_size > 1 else None
+        self._board: Board | None = None
+        self._place = ""
+        self._handlers: dict[int, Any] = {}
+        self._last: dict[int, float] = {}
+        self._number = 0
+        """How many signals were acted on."""
+        self._received: list[int] = []
+        self.is_due = False
+        """Whether a signal is known to this process, so that :meth:`after_batch` has something to do."""
+        self._batches = 0
+        self._target = NEVER
+        self._signal = 0
+        self._agreed = threading.Event()
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pipe = (-1, -1)
+        self._wakeup = -1
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        if not self._is_active or threading.current_thread() is not threading.main_thread():
+            self._is_active = False
+            return self
+        for number in self._actions:
+            before = signal.getsignal(number)
+            is_interrupt = before is signal.default_int_handler and not is_interactive()
+            if before is signal.SIG_DFL or is_interrupt:
+                self._handlers[number] = before
+        if self._shared is not None:
+            count = self._shared.meetings["signals"] = self._shared.meetings.get("signals", 0) + 1
+            self._board, self._place = self._shared.with_own_connection(), f"signals/{count}"
+        # The system writes to this pipe at once. Python's own handlers wait until a blocked collective returns.
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._watch, name="core-signals", daemon=True)
+        self._thread.start()
+        for number in self._handlers:
+            signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_active:
+            return
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._done.set()
+        os.write(self._pipe[1], b"\0")
+        if self._thread is not None:
+            self._thread.join(5.0)
+        if self._board is not None and not isinstance(error, EndedBySignal):
+            with suppress(LaunchError):
+                self._board.set_once(f"{self._place}/{self._number}/{self._rank}", str(self._batches).encode())
+                if self._rank == 0:
+                    self._board.set_once(f"{self._place}/{self._number}/target", str(NEVER).encode())
+        for end in self._pipe:
+            os.close(end)
+
+    # -- the thread ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        try:
+            while not self._done.is_set():
+                select.select([self._pipe[0]], [], [], POLL_SECONDS)
+                with suppress(BlockingIOError):
+                    for number in os.read(self._pipe[0], 64):
+                        self._note(number)
+                if self._received and self._board is None and not self.is_due:
+                    self._signal, self._target, self.is_due = self._received.pop(0), 0, True
+                    self._agreed.set()
+                elif self._board is not None and not self.is_due:
+                    self._look(self._board)
+        except LaunchError as error:  # the main thread fails too, with more to say
+            logger.debug("rank %s does not look for signals any more: %s", self._rank, error)
+
+    def _note(self, number: int) -> None:
+        """A signal to this process; the second one ends it."""
+        if number not in self._handlers:
+            return
+        now, before = time.monotonic(), self._last.get(number)
+        self._last[number] = now
+        if before is not None and now - before < SAME_SECONDS:
+            return
+        if before is not None and self._actions[number] == "stop":
+            sys.stderr.write(f"rank {self._rank}: a second {signal.Signals(number).name} ends this process at once\n")
+            os._exit(128 + number)
+        self._received.append(number)
+
+    def _look(self, board: Board) -> None:
+        """Find out whether any process has received a signal, and agree on the batch after which all act."""
+        place = f"{self._place}/{self._number}"
+        if self._received:
+            board.set_once(f"{place}/signal", str(self._received.pop(0)).encode())
+        elif not board.has(f"{place}/signal"):
+            return
+        self._signal = int(board.get(f"{place}/signal"))
+        self._agreed.clear()
+        self._target = NEVER
+        self.is_due = True  # from here on, the main thread waits after its batch
+        board.set_once(f"{place}/{self._rank}", str(self._batches).encode())
+        if self._rank == 0:
+            deadline = time.monotonic() + AGREE_SECONDS
+            ranks = [f"{place}/{rank}" for rank in range(self._world_size)]
+            if all(board.wait(key, max(0.0, deadline - time.monotonic())) for key in ranks):
+                # A process that was between the addition and the comparison goes on to the next batch.
+                target = 1 + max(int(board.get(key)) for key in ranks)
+            else:
+                logger.warning("the processes did not agree on when to act on %s", signal.Signals(self._signal).name)
+                target = NEVER
+            board.set_once(f"{place}/target", str(target).encode())
+        if board.wait(f"{place}/target", 2 * AGREE_SECONDS):
+            self._target = int(board.get(f"{place}/target"))
+        self._received = [number for number in self._received if number != self._signal]  # it went to several
+        self._agreed.set()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def after_batch(self) -> None:
+        """Called after each batch: act on a signal, if this is the batch that the processes have agreed on.
+
+        Raises:
+            EndedBySignal: The signal's action is to stop; the checkpoint is written.
+        """
+        self._batches += 1
+        if self.is_due:
+            self._act()
+
+    def _act(self) -> None:
+        while not self._agreed.wait(1.0) and self._thread is not None and self._thread.is_alive():
+            pass
+        if self._target == NEVER:
+            self._number, self.is_due = self._number + 1, False
+        if self._batches < self._target:
+            return
+        number = self._signal
+        name, action = signal.Signals(number).name, self._actions.get(number, "save")
+        path = self._save()
+        if self._rank == 0:
+            what = f"wrote {path}" if path else "wrote no checkpoint, because checkpoints are turned off"
+            logger.warning("%s: %s, and %s", name, what, "ends" if action == "stop" else "goes on")
+        if action == "stop":
+            raise EndedBySignal(128 + number)
+        self._agreed.clear()
+        self._number, self.is_due = self._number + 1, False

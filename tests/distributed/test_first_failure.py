@@ -1,0 +1,93 @@
+"""However one of three processes fails, it comes first in what is printed, and its exit code is the job's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .conftest import SCRIPTS, processes_with
+
+pytestmark = pytest.mark.usefixtures("started_not_forked")
+
+WAYS: dict[str, tuple[str, int]] = {
+    "exception": (r"failed: ValueError: planted", 1),
+    "memory": (r"failed: MemoryError: planted: no memory left", 1),
+    "exit": (r"failed: sys\.exit\(3\)", 3),
+    "kill": (r"\(process \d+\) was killed by SIGKILL", 128 + signal.SIGKILL),
+    "abort": (r"\(process \d+\) was killed by SIGABRT", 128 + signal.SIGABRT),
+}
+"""How a process fails: what the first line says of it, and the exit code of the job."""
+
+NOISE = re.compile(r"waits to join|waits for rank 0|Gloo\] Rank|socket\.cpp|Warning|warn")
+"""Lines of torch's start, and of a slow machine."""
+
+SECONDS = 40
+"""Allowed until all are gone, on a machine that does other things too; 10 on one that does not."""
+
+
+def run_dying(out: Path, launcher: str, how: str, victim: int) -> tuple[int, list[str], float]:
+    """The exit code, the lines of standard error, and the seconds from the failure until all processes are gone."""
+    command = [sys.executable, "-W", "ignore"]
+    if launcher == "torchrun":
+        command += ["-m", "torch.distributed.run", "--nproc_per_node", "3", "--standalone"]
+    command += [str(SCRIPTS / "dying.py"), launcher, how, str(victim)]
+    environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
+    with (out / "error").open("w") as error, (out / "output").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=error, env=environ, cwd=out)
+        try:
+            code = process.wait(200)
+        finally:
+            process.kill()
+    while processes_with(out):
+        time.sleep(0.05)
+    died = re.findall(r"dying at ([\d.]+)", (out / "output").read_text())
+    lines = [line for line in (out / "error").read_text().splitlines() if line and not NOISE.search(line)]
+    return code, lines, time.monotonic() - float(died[0])
+
+
+CASES = [
+    pytest.param(launcher, how, victim, marks=() if (launcher, how) == ("script", "exit") else pytest.mark.slow)
+    for launcher in ("script", "fork", "spawn")
+    for how in WAYS
+    for victim in (1,)
+]
+ZERO = [pytest.param(launcher, how, 0, marks=pytest.mark.slow) for launcher in ("script", "fork") for how in WAYS]
+
+
+@pytest.mark.parametrize(("launcher", "how", "victim"), [*CASES, *ZERO])
+def test_the_process_that_failed_comes_first(launcher: str, how: str, victim: int, tmp_path: Path) -> None:
+    """First line: which rank, and how; all processes are gone soon, and the exit code is that process's."""
+    says, expected = WAYS[how]
+    code, lines, seconds = run_dying(tmp_path, launcher, how, victim)
+    killed_itself = launcher == "script" and victim == 0 and expected > 128
+    if killed_itself:  # the process that the user started: the others tell of it
+        assert code == 128 - expected
+        assert re.search(r"rank [12] .*ends.* rank 0 ", lines[0]), lines
+    else:
+        assert code == expected, lines
+        assert re.search(rf"^rank {victim} .*{says}", lines[0]), lines
+    assert seconds < SECONDS
+    survivors = [line for line in lines if "gloo/" in line]
+    assert len(survivors) <= 2, lines
+    if how == "exception" and not killed_itself:
+        assert any("in die" in line for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", WAYS)
+def test_under_torchrun(how: str, tmp_path: Path) -> None:
+    """Torchrun's own table follows; no survivor writes a traceback of a lost connection."""
+    says, _ = WAYS[how]
+    code, lines, seconds = run_dying(tmp_path, "torchrun", how, 1)
+    assert code != 0
+    assert seconds < SECONDS
+    assert sum("gloo/" in line for line in lines) <= 2, lines
+    if how in ("exception", "memory", "exit"):
+        assert re.search(rf"^rank 1 of 3 {says}", lines[0]), lines

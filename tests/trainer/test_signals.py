@@ -1,0 +1,180 @@
+"""Signals to any process of a fit: all save after the same batch, and end or go on; a resumed run is bit-equal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from core import Callback, Module, Trainer
+from core.callbacks import ModelCheckpoint
+from core.errors import CoreError
+
+EXAMPLES, BATCH, EPOCHS = 46, 3, 2
+
+
+class Small(Module):
+    """Its batches differ, its layer drops out: what a resumed run does depends on all of its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        # One parameter: with several, DDP orders their gradients anew after its first step, and gloo's sums over three
+        # processes depend on where in the buffer a gradient is. A resumed run then differs in the last bit.
+        self.layers = nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 1, bias=False))
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss: torch.Tensor = self.layers(batch[0]).square().mean()
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("loss", self.layers(batch[0]).square().mean())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+class SendSignal(Callback):
+    """Sends a signal to ``target`` at ``moment``, from one of the processes, once."""
+
+    def __init__(self, number: int, target: str, moment: str, marker: Path) -> None:
+        self.number, self.target, self.moment, self.marker = number, target, moment, marker
+
+    def send(self, trainer: Any, moment: str) -> None:
+        sender = 1 if self.target == "rank 1" else 0
+        if moment != self.moment or trainer.global_rank != sender or self.marker.exists():
+            return
+        self.marker.touch()
+        os.kill(os.getppid() if self.target == "launcher" else os.getpid(), self.number)
+        time.sleep(0.3)
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        self.send(trainer, "before the first step")
+
+    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+        if trainer.progress.step == 2:
+            self.send(trainer, "in a step")
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
+        self.send(trainer, "in validation")
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
+        self.send(trainer, "in a save")
+
+
+def train(folder: Path, processes: int, sender: Callback | None, resume: bool = False, **options: Any) -> Any:
+    module = Small()
+    torch.manual_seed(5)
+    data = TensorDataset(torch.randn(EXAMPLES, 4, generator=torch.Generator().manual_seed(1)))
+    trainer = Trainer(
+        **{"accelerator": "cpu", "max_epochs": EPOCHS, "val_check_interval": 3, "num_sanity_val_steps": 0, **options},
+        strategy="ddp_fork" if processes > 1 else "single_device",
+        devices=processes,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(dirpath=folder, every_n_train_steps=4), *([] if sender is None else [sender])],
+    )
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True)
+    trainer.fit(module, loader, DataLoader(data, batch_size=20), ckpt_path="last" if resume else None)
+    return {name: value.clone() for name, value in module.state_dict().items()}, trainer.progress.step
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    return {count: train(tmp_path_factory.mktemp("whole"), count, None) for count in (1, 3)}
+
+
+MOMENTS = ("before the first step", "in a step", "in validation", "in a save")
+CASES = [
+    pytest.param(
+        name,
+        target,
+        moment,
+        marks=() if (name, target, moment) == ("SIGTERM", "rank 1", "in a step") else pytest.mark.slow,
+    )
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1")
+    for target in ("rank 0", "rank 1", "launcher")
+    for moment in MOMENTS
+]
+
+
+@pytest.mark.parametrize(("name", "target", "moment"), CASES)
+def test_three_processes(
+    name: str, target: str, moment: str, tmp_path: Path, uninterrupted: dict[int, Any], capfd: Any
+) -> None:
+    """Whoever receives it, whenever: one whole checkpoint, the exit code, and a resumed run as if nothing happened."""
+    number = signal.Signals[name]
+    sender = SendSignal(number, target, moment, tmp_path / "sent")
+    expected, steps = uninterrupted[3]
+    if name == "SIGUSR1":
+        values, last = train(tmp_path / "run", 3, sender)
+        assert last == steps
+        assert all(torch.equal(values[key], expected[key]) for key in expected)
+    else:
+        with pytest.raises(SystemExit) as ended:
+            train(tmp_path / "run", 3, sender)
+        assert ended.value.code == 128 + number
+    assert (tmp_path / "run" / "signal.ckpt").exists(), capfd.readouterr().err
+    values, last = train(tmp_path / "run", 3, None, resume=True)
+    assert last == steps
+    assert all(torch.equal(values[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_one_process(name: str, tmp_path: Path, uninterrupted: dict[int, Any]) -> None:
+    """Handlers are as before after the fit."""
+    number = signal.Signals[name]
+    before = signal.getsignal(number)
+    sender = SendSignal(number, "rank 0", "in a step", tmp_path / "sent")
+    expected, steps = uninterrupted[1]
+    if name == "SIGUSR1":
+        assert train(tmp_path / "run", 1, sender)[1] == steps
+    else:
+        with pytest.raises(SystemExit) as ended:
+            train(tmp_path / "run", 1, sender)
+        assert ended.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    values, last = train(tmp_path / "run", 1, None, resume=True)
+    assert last == steps
+    assert all(torch.equal(values[key], expected[key]) for key in expected)
+
+
+class CountedSignal(Exception):
+    """Raised by a handler of the user's own."""
+
+
+def test_the_users_own_handler_is_kept(tmp_path: Path) -> None:
+    """What already handles a signal goes on doing so."""
+
+    def handle(number: int, frame: Any) -> None:
+        raise CountedSignal
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with pytest.raises(CountedSignal):
+            train(tmp_path, 1, SendSignal(signal.SIGTERM, "rank 0", "in a step", tmp_path / "sent"))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"SIGTRM": "stop"}, "Did you mean 'SIGTERM'"),
+        ({"SIGKILL": "stop"}, "'SIGKILL' cannot be handled"),
+        ({"SIGTERM": "halt"}, "'halt' is no action. Valid: 'stop', 'save'"),
+        (["SIGTERM"], "must be a dict"),
+    ],
+)
+def test_signals_that_cannot_be_handled(given: Any, says: str) -> None:
+    """Refused when the Trainer is made."""
+    with pytest.raises(CoreError, match=says):
+        Trainer(signals=given)
