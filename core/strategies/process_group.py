@@ -317,16 +317,10 @@ class _Group:
     current: _Group | None = None
 
     def __init__(
-        self,
-        store: Store,
-        facts: dict[str, Any],
-        check: Callable[[], None] | None,
-        failures: Failures | None = None,
-        *,
-        is_foreign: bool = False,
+        self, store: Store, facts: dict[str, Any], check: Any, failures: Any = None, is_foreign: bool = False
     ) -> None:
-        self._store, self.facts, self._check, self._failures = store, facts, check, failures
-        self.is_foreign = is_foreign
+        self._store, self.facts, self._check = store, facts, check
+        self._failures, self.is_foreign = failures, is_foreign
         self._rank: int = facts["rank"]
         self._world_size: int = facts["world_size"]
         self._process = os.getpid()

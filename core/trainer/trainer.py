@@ -143,8 +143,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             the result is that of one process with the joined batch. With one process it changes nothing.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
             0 calls them once.
-        signals: What ``fit`` does on a signal to a process of the run, by name: ``"stop"`` saves and ends, ``"save"``
-            goes on. By default SIGTERM and SIGINT stop, SIGUSR1 saves; ``{}`` for nothing. See ``docs/failures.md``.
+        signals: What ``fit`` does on signals, by name: ``"stop"`` or ``"save"``; see ``docs/failures.md``.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:
@@ -214,7 +213,6 @@ class Trainer(TrainerSettings, TrainerFacts):
             profiler=profiler,
         )
         logger, num_sanity_val_steps = extras["logger"], extras["num_sanity_val_steps"]
-        enable_checkpointing = extras["enable_checkpointing"]
         has_limit = max_epochs is not None or max_steps not in (None, -1) or max_time is not None
         self.settings = Settings(
             fast_dev_run=fast_dev_run,
@@ -232,7 +230,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             check_val_every_n_epoch=check_val_every_n_epoch,
             num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
             log_every_n_steps=50 if log_every_n_steps is None else log_every_n_steps,
-            enable_checkpointing=True if enable_checkpointing is None else enable_checkpointing,
+            enable_checkpointing=extras["enable_checkpointing"] is not False,
             enable_progress_bar=extras["enable_progress_bar"],
             enable_model_summary=extras["enable_model_summary"],
             accumulate_grad_batches=accumulate_grad_batches,
