@@ -126,6 +126,10 @@ def _unlimited(value: Any) -> Any:
     return UNLIMITED if value is None else value
 
 
+def _added(value: Any) -> Any:
+    return True if value is None else value
+
+
 def _root(value: Any) -> Any:
     """The working directory for ``None``; a path as a string. Anything else is left to the validator."""
     return (
@@ -160,7 +164,7 @@ class Settings:
     gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_value)
     gradient_clip_algorithm: str = attrs.field(default="norm", validator=_clip_algorithm)
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
-    enable_checkpointing: bool = attrs.field(default=True, validator=_flag())
+    enable_checkpointing: bool = attrs.field(default=True, converter=_added, validator=_flag())
     enable_progress_bar: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     enable_model_summary: bool | None = attrs.field(default=None, validator=_flag(optional=True))
     deterministic: bool | str | None = attrs.field(default=None, validator=_deterministic)

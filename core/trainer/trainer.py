@@ -230,7 +230,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             check_val_every_n_epoch=check_val_every_n_epoch,
             num_sanity_val_steps=2 if num_sanity_val_steps is None else num_sanity_val_steps,
             log_every_n_steps=50 if log_every_n_steps is None else log_every_n_steps,
-            enable_checkpointing=extras["enable_checkpointing"] is not False,
+            enable_checkpointing=extras["enable_checkpointing"],
             enable_progress_bar=extras["enable_progress_bar"],
             enable_model_summary=extras["enable_model_summary"],
             accumulate_grad_batches=accumulate_grad_batches,

@@ -253,10 +253,12 @@ def test_an_exception(tmp_path: Path) -> None:
 
 def test_what_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With ``verbose``, each decision."""
-    caplog.set_level(logging.INFO)
+    name = "core.callbacks.model_checkpoint"
+    caplog.set_level(logging.INFO, logger=name)
     run(ModelCheckpoint(tmp_path, monitor="score", verbose=True), max_epochs=3)
-    assert [record.levelname for record in caplog.records] == ["INFO"] * 3
-    assert "score=4 is not among the best 1" in caplog.text
+    said = [record for record in caplog.records if record.name == name]
+    assert [record.levelname for record in said] == ["INFO"] * 3
+    assert "score=4 is not among the best 1" in said[-1].getMessage()
 
 
 def test_names() -> None:
