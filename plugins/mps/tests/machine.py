@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-__all__ = ["give_gpu", "pretend", "write"]
+__all__ = ["HIDDEN", "give_gpu", "pretend", "write"]
+
+HIDDEN = "SIMULATED_MAC_WITHOUT_GPU"
+"""The environment variable with which a process takes this machine for what it is; a real Mac has none that does."""
 
 SESSION = """
 try:
@@ -26,7 +29,8 @@ def pretend() -> None:
 
     def uname() -> object:
         asking = sys._getframe(1).f_globals.get("__name__")
-        return MACOS_14 if asking == "torch_hal_mps.detect" else _genuine()
+        is_mac = asking == "torch_hal_mps.detect" and HIDDEN not in os.environ
+        return MACOS_14 if is_mac else _genuine()
 
     os.uname = uname  # type: ignore[assignment]
 

@@ -8,6 +8,7 @@ import pytest
 
 from core.testing import check_backends
 
+from . import machine
 from .conftest import needs_backward, needs_simulation
 
 pytest.importorskip("acme_driver", reason="needs the simulated devices")
@@ -18,4 +19,5 @@ pytest.importorskip("acme_driver", reason="needs the simulated devices")
 @pytest.mark.timeout(600)
 def test_it_passes_the_kit(mac: Path, tmp_path: Path) -> None:
     """The kit passes on one device; what is skipped is what the accelerator declares to lack."""
-    check_backends("accelerator:mps", folder=tmp_path, options=["--backend-devices=1"])
+    options = ["--backend-devices=1", f"--hide-devices={machine.HIDDEN}=1"]
+    check_backends("accelerator:mps", folder=tmp_path, options=options)
