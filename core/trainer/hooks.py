@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
+from core.callbacks.checkpoint import Checkpoint
 from core.profilers.base import Profiler
 
 __all__ = ["Hooks", "ModuleHooks"]
@@ -135,7 +136,7 @@ class Hooks:
     Args:
         trainer: Passed to the callbacks; it is not used otherwise.
         module: The Module whose hooks are called.
-        callbacks: Called in this order, after the module. The list may change during the run.
+        callbacks: Called in this order. The list may change during the run.
     """
 
     def __init__(self, trainer: Any, module: ModuleHooks, callbacks: Sequence[Callback]) -> None:
@@ -145,8 +146,13 @@ class Hooks:
         """Measures each hook; ``None`` if nothing is measured."""
 
     def bind(self, name: str) -> BoundHooks:
-        """The overridden hooks called ``name``, the module's first; call each with the remaining arguments."""
-        return self.bind_module(name) + self.bind_callbacks(name)
+        """The overridden hooks called ``name``, in their order; call each with the remaining arguments.
+
+        As in Lightning, the module's come after the callbacks'. Checkpoints are written last, so that they hold what the
+        module's hook has done, and a resumed run need not call it again.
+        """
+        callbacks = self.bind_callbacks(name, other_than=Checkpoint)
+        return callbacks + self.bind_module(name) + self.bind_callbacks(name, only=Checkpoint)
 
     def bind_module(self, name: str) -> BoundHooks:
         """The module's hook called ``name``, if the module overrides it."""
@@ -177,7 +183,7 @@ class Hooks:
         return hook if self.profiler is None else self.profiler.wrap(f"[{type(owner).__name__}]{name}", hook)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call the overridden hooks called ``name``, the module's first."""
+        """Call the overridden hooks called ``name``, in the order of :meth:`bind`."""
         for hook in self.bind(name):
             hook(*args)
 

@@ -48,17 +48,21 @@ VALIDATION = ("start", "epoch_start", "batch_start 0", "batch_end 0", "epoch_end
 
 
 def test_the_order_of_all_hooks() -> None:
-    """The module's before the callbacks', those in the order given; ``outputs`` is the loss, counts are from 0."""
+    """The callbacks' before the module's, but at an epoch's end; ``outputs`` is the loss, counts are from 0."""
     calls: list[str] = []
     module = recording(Regression, HOOKS, "module", calls)
     callback = recording(Callback, OF_CALLBACKS, "callback", calls)
     quiet(max_epochs=2, callbacks=callback).fit(module, loader(25), loader(50))
-    both = ["module {}", "callback {}"]
+    both = ["callback {}", "module {}"]
     epoch = [
         *(who.format("on_train_epoch_start") for who in both),
         *(who.format(hook.format(index)) for index in (0, 1) for hook in BATCH for who in both),
-        *(who.format(f"on_validation_{at}") for at in VALIDATION for who in both),
-        *(who.format("on_train_epoch_end") for who in both),
+        *(
+            who.format(f"on_validation_{at}")
+            for at in VALIDATION
+            for who in (reversed(both) if at == "epoch_end" else both)
+        ),
+        *(who.format("on_train_epoch_end") for who in reversed(both)),
     ]
     start, end = (
         [who.format(f"on_{of}_{at}") for of in stages for who in both]
