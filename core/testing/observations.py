@@ -138,7 +138,7 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "keeps_replicas_equal": strategy.keeps_replicas_equal,
         "keeps_buffers_equal": strategy.keeps_buffers_equal,
         "checkpointed_weights": strategy.checkpointed_weights,
-        "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts,
+        "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts or strategy.default_checkpoint_io != "torch",
         "is_initialized": dist.is_initialized(),
         "planned_size": runtime.plan.world_size,
         "planned_backend": runtime.plan.process_group_backend,

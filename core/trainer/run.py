@@ -63,7 +63,7 @@ class Run:
     def end_epoch_of(
         self, metrics: StageMetrics, hook: str, before_callbacks: Callable[[], None] | None = None
     ) -> None:
-        """Call the hooks named ``hook``, here the module's first, and publish the values of the epoch; every process does.
+        """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
 
         Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
         after the last of them, before checkpoints are written, which then hold that it was sent.
