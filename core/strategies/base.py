@@ -90,7 +90,7 @@ class Strategy(StepMethods, ABC):
     checkpointed_weights: ClassVar[str] = "each"
     """Which weights a checkpoint has if processes have their own (``keeps_replicas_equal = False``): those of
     ``"each"`` process, so that resuming is exact, those of ``"rank 0"``, or their ``"mean"``."""
-    keeps_buffers_equal: ClassVar[bool] = True
+    keeps_buffers_equal: bool = True
     """Whether each training pass begins with rank 0's buffers, such as running means, in all processes."""
     uses_process_group: ClassVar[bool] = False
     """Whether its processes join a ``torch.distributed`` process group."""

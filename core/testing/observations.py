@@ -24,7 +24,7 @@ from core.callbacks import Callback, ModelCheckpoint
 from core.strategies import REDUCTIONS, Strategy
 from core.testing import distributed_problem as problem
 from core.testing.problem import Losses
-from core.testing.step_observations import observe_steps, threads
+from core.testing.step_observations import STEPS, observe_step, threads
 from core.testing.worker import Journal
 
 __all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
@@ -138,7 +138,9 @@ def _who(runtime: Runtime) -> dict[str, Any]:
         "keeps_replicas_equal": strategy.keeps_replicas_equal,
         "keeps_buffers_equal": strategy.keeps_buffers_equal,
         "checkpointed_weights": strategy.checkpointed_weights,
-        "brings_checkpoint_io": "checkpoint_io" in strategy.requested_parts or strategy.default_checkpoint_io != "torch",
+        "brings_checkpoint_io": (
+            "checkpoint_io" in strategy.requested_parts or strategy.default_checkpoint_io != "torch"
+        ),
         "is_initialized": dist.is_initialized(),
         "planned_size": runtime.plan.world_size,
         "planned_backend": runtime.plan.process_group_backend,
@@ -282,12 +284,13 @@ def _loop(
 
 
 def _steps(arguments: Mapping[str, Any], directory: str) -> None:
-    with Runtime(**_of_a_front_end(arguments)) as runtime:
-        runtime.launch(_observe_steps, directory, arguments["optimizer"])
+    for name in STEPS:
+        with Runtime(**_of_a_front_end(arguments)) as runtime:
+            runtime.launch(_observe_step, directory, name, arguments["optimizer"])
 
 
-def _observe_steps(runtime: Runtime, directory: str, maker: str) -> None:
-    observe_steps(runtime, Journal(directory, runtime.process_index), maker, _state)
+def _observe_step(runtime: Runtime, directory: str, name: str, maker: str) -> None:
+    observe_step(runtime, Journal(directory, runtime.process_index), name, maker, _state)
 
 
 def _state(strategy: Strategy, net: nn.Module) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from core import Runtime
 from core.testing import distributed_problem as problem
 from core.testing.worker import Journal
 
-__all__ = ["Averaging", "Heads", "gradients_of", "observe_steps", "threads"]
+__all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "threads"]
 
 PASSES = 3
 """Training passes of :class:`Averaging`."""
@@ -73,24 +73,35 @@ def gradients_of(net: nn.Module) -> list[float]:
     return [value for gradient in gradients if gradient is not None for value in gradient.cpu().flatten().tolist()]
 
 
-def observe_steps(
-    runtime: Runtime, journal: Journal, maker: str, state_of: Callable[[Any, nn.Module], Mapping[str, Any]]
+STEPS = ("prepared", "step with a closure", "outputs", "buffers", "without sync", "after an exception")
+"""What :func:`observe_step` observes, each in its own run: some engines take one module and one optimizer a run."""
+
+
+def observe_step(
+    runtime: Runtime, journal: Journal, name: str, maker: str, state_of: Callable[[Any, nn.Module], Mapping[str, Any]]
 ) -> None:
-    """Observe each of these, in one run.
+    """Observe one of :data:`STEPS`.
 
     Args:
         runtime: A Runtime whose processes are connected.
         journal: Records what is observed.
+        name: Which one.
         maker: As in :func:`core.testing.distributed_problem.optimizer_of`.
         state_of: ``state_of(strategy, module)`` is the whole state of a prepared module, as plain data.
     """
-    journal.observe("prepared", _prepared, runtime, maker, state_of)
-    journal.observe("step with a closure", _step_with_a_closure, runtime, maker, state_of)
-    journal.observe("outputs", _outputs, runtime)
-    journal.observe("buffers", _buffers, runtime, maker)
-    if not runtime.strategy.inference_is_collective:
-        journal.observe("without sync", _backward_without_sync, runtime, maker)
-        journal.observe("after an exception", _backward_after_an_exception, runtime, maker)
+    match name:
+        case "prepared":
+            journal.observe(name, _prepared, runtime, maker, state_of)
+        case "step with a closure":
+            journal.observe(name, _step_with_a_closure, runtime, maker, state_of)
+        case "outputs":
+            journal.observe(name, _outputs, runtime)
+        case "buffers":
+            journal.observe(name, _buffers, runtime, maker)
+        case "without sync" if not runtime.strategy.inference_is_collective:
+            journal.observe(name, _backward_without_sync, runtime, maker)
+        case "after an exception" if not runtime.strategy.inference_is_collective:
+            journal.observe(name, _backward_after_an_exception, runtime, maker)
 
 
 def _prepared(runtime: Runtime, maker: str, state_of: Any) -> Mapping[str, Any]:
@@ -140,13 +151,14 @@ def _outputs(runtime: Runtime) -> dict[str, Any]:
     net = runtime.prepare(Heads())
     output = net(_part(runtime)[0].to(runtime.device), factor=2.0, skipped=None)
     second, (third,) = output["pair"]
+    text = output["text"]  # a strategy that joins the outputs of several devices returns that of each
     runtime.backward(output["first"].mean() + second.mean() + third.mean())
     return {
         "gradients": {
             name: value.requires_grad
             for name, value in (("first", output["first"]), ("second", second), ("third", third))
         },
-        "others": {name: output[name] for name in ("nothing", "text")},
+        "others": {"nothing": output["nothing"], "text": sorted({text} if isinstance(text, str) else set(text))},
         "kinds": [type(output).__name__, type(output["pair"]).__name__, type(output["pair"][1]).__name__],
     }
 

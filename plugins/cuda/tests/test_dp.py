@@ -178,9 +178,10 @@ class Skipping(Classifier):
 
 
 def test_skipped_batches() -> None:
-    """A batch that every part skips is skipped; one that only some skip is refused."""
+    """A batch that every part skips trains nothing, and is refused if all are; so is one that only some skip."""
     module = Skipping(2)
-    _fit(module)
+    with pytest.raises(ConfigurationError, match="returned None for every batch"):
+        _fit(module)
     _assert_same(module.net, make_net(), 0)
     with pytest.raises(ConfigurationError, match="part 0: NoneType; part 1: Tensor"):
         _fit(Skipping(1))

@@ -62,7 +62,7 @@ class BaguaStrategy(DDPStrategy):
         self.bucket_cap_mb = _size("bucket_cap_mb", bucket_cap_mb)
         super().__init__(bucket_cap_mb=bucket_cap_mb, **parts, **wrapper_arguments)
         self.precisions = self.algorithm.precisions  # each algorithm has its own
-        self.keeps_replicas_equal = not isinstance(self.algorithm, WeightAlgorithm)
+        self.keeps_replicas_equal = self.keeps_buffers_equal = not isinstance(self.algorithm, WeightAlgorithm)
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
         self._replicas_of: dict[Optimizer, list[Replica]] = {}

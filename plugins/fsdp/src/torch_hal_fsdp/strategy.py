@@ -81,7 +81,7 @@ class FSDPStrategy(ProcessGroupStrategy):
     name = "fsdp"
     inference_is_collective: ClassVar[bool] = True
     applies_precision: ClassVar[bool] = False
-    keeps_buffers_equal: ClassVar[bool] = False
+    keeps_buffers_equal = False
     supports_manual_optimization: ClassVar[bool] = False  # gradients are divided after the forward pass only
 
     def __init__(

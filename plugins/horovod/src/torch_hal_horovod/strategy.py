@@ -56,7 +56,7 @@ class HorovodStrategy(ParallelStrategy):
     """
 
     name = "horovod"
-    keeps_buffers_equal: ClassVar[bool] = False
+    keeps_buffers_equal = False
     supports_manual_optimization: ClassVar[bool] = False  # each gradient is reduced after a fixed number of passes
     launch_command: ClassVar[str] = "horovodrun -np N --gloo python script.py"
     # Horovod reduces no bfloat16 gradients.

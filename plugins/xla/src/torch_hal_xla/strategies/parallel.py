@@ -50,7 +50,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
     """
 
     name = "xla"
-    keeps_buffers_equal: ClassVar[bool] = False
+    keeps_buffers_equal = False
 
     def __init__(self, *, debug: bool = False, **parts: Unpack[StrategyParts]) -> None:
         super().__init__(**parts)
