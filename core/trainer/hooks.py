@@ -148,8 +148,8 @@ class Hooks:
     def bind(self, name: str) -> BoundHooks:
         """The overridden hooks called ``name``, in their order; call each with the remaining arguments.
 
-        As in Lightning, the module's come after the callbacks'. Checkpoints are written last: they hold what the module's
-        hook has done, which a resumed run does not call again.
+        As in Lightning, the module's come after the callbacks'. Checkpoints are written last: they hold what the
+        module's hook has done, which a resumed run does not call again.
         """
         callbacks = self.bind_callbacks(name, other_than=Checkpoint)
         return callbacks + self.bind_module(name) + self.bind_callbacks(name, only=Checkpoint)
