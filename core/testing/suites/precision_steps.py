@@ -76,7 +76,7 @@ class PrecisionStepTests:
         """A backward pass from any output, however nested, reaches the parameters and the input that it depends on."""
         for which in ("first", "second", "third"):
             module = Outputs()
-            prepared = runtime.prepare(module)
+            prepared = _prepared(runtime, module)
             inputs = torch.ones(2, 4, device=runtime.device, requires_grad=True)
             output = prepared([inputs, (inputs, "text", None)], more={"labels": _labels(runtime)})
             chosen = {"first": output["first"], "second": output["pair"][0], "third": output["pair"][1][0]}[which]
@@ -95,7 +95,7 @@ class PrecisionStepTests:
     def test_a_pass_draws_no_random_numbers(self, runtime: Runtime) -> None:
         """A pass draws no random numbers, and leaves train mode and grad mode as they are."""
         module = Outputs()
-        prepared = runtime.prepare(module)
+        prepared = _prepared(runtime, module)
         prepared.train()
         before = torch.get_rng_state()
         inputs = torch.ones(2, 4, device=runtime.device)
@@ -241,6 +241,12 @@ def _check(net: nn.Module, what: str, expected: dict[str, Tensor], precision: An
 
 def _tolerance(precision: Any) -> float:
     return _EXACT[max((precision.compute_dtype, precision.param_dtype), key=_EXACT.__getitem__)]
+
+
+def _prepared(runtime: Runtime, module: nn.Module) -> nn.Module:
+    """The module, prepared with an optimizer: scaled gradients need one that unscales them."""
+    prepared: nn.Module = runtime.prepare(module, torch.optim.SGD(module.parameters(), lr=_RATES[0]))[0]
+    return prepared
 
 
 def _labels(runtime: Runtime) -> Tensor:
