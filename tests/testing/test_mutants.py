@@ -33,9 +33,9 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     )
     assert run.code == 1, run.output
     assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
-    for mutant in mutants:
-        reason = run.tests[mutant.id]["reason"]
-        assert re.search(mutant.says, reason), f"{mutant.name}: {reason}"
+    reasons = {mutant.id: (mutant.says, run.tests[mutant.id]["reason"]) for mutant in mutants}
+    wrong = {name: pair for name, pair in reasons.items() if not re.search(*pair)}
+    assert not wrong, "\n".join(f"{name}: {reason!r}. Expected: {says!r}" for name, (says, reason) in wrong.items())
 
 
 def test_there_are_enough() -> None:

@@ -53,9 +53,9 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=580)
     assert run.code == 1, run.output
     assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
-    for mutant in mutants:
-        reason = run.tests[mutant.id]["reason"]
-        assert re.search(mutant.says, reason, re.DOTALL), f"{mutant.name}: {reason}"
+    reasons = {mutant.id: (mutant.says, run.tests[mutant.id]["reason"]) for mutant in mutants}
+    wrong = {name: pair for name, pair in reasons.items() if not re.search(*pair, re.DOTALL)}
+    assert not wrong, "\n".join(f"{name}: {reason!r}. Expected: {says!r}" for name, (says, reason) in wrong.items())
 
 
 def _install(site: Path, kind: str) -> None:

@@ -30,7 +30,7 @@ def _write(path: Path, text: str) -> Path:
         (("--backend=accelerator:cpuu",), "not installed or registered.*Did you mean 'cpu'"),
         (("--backend=accelerator:cpu", "--tiers=T9"), "unknown tier 'T9'"),
         (("--backend=accelerator:cpu", "--hide-devices=NOTHING"), "expected NAME=VALUE"),
-        (("--backend=accelerator:cpu", "--conformance-report=r.txt"), "ends with one of '.json', '.md'"),
+        (("--backend=accelerator:cpu", "--conformance-report=r.txt"), "ends with one of '.html', '.json', '.md'"),
     ],
 )
 def test_a_command_line_that_says_too_little_is_refused(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:

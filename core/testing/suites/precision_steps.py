@@ -99,10 +99,14 @@ class PrecisionStepTests:
         prepared.train()
         before = torch.get_rng_state()
         inputs = torch.ones(2, 4, device=runtime.device)
-        runtime.backward(prepared([inputs, (inputs, "", None)], more={})["first"].mean())
+        output = prepared([inputs, (inputs, "", None)], more={})["first"]
+        enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(True)  # whatever the precision does, the next test begins as usual
+        assert enabled, "a forward pass leaves gradients disabled"
+        runtime.backward(output.mean())
         assert torch.equal(torch.get_rng_state(), before), "a pass changes the host's random state. Expected: no change"
         assert module.training, "a pass leaves the module in evaluation mode"
-        assert torch.is_grad_enabled(), "a pass leaves gradients disabled"
+        assert torch.is_grad_enabled(), "a backward pass leaves gradients disabled"
 
     # -- groups and optimizers -----------------------------------------------------------------------------------
 

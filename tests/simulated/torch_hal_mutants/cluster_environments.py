@@ -116,7 +116,11 @@ class CountsLocally(_Unchecked):
 
     @property
     def world_size(self) -> int:
-        return self.local_world_size
+        return int(self.environ["LOCAL_WORLD_SIZE"])
+
+    @property
+    def num_nodes(self) -> int:
+        return super().world_size // self.local_world_size
 
 
 class RanksInWords(_Unchecked):

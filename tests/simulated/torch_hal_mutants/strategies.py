@@ -159,14 +159,12 @@ class DividesByTheWindow(_Forking):
 
 
 class LeavesBuffersOut(_Forking):
-    """A checkpoint has the parameters, and no buffers."""
+    """A checkpoint has the parameters, and zeros for buffers."""
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        buffers = {name for name, _ in module.named_buffers()}
-        return {name: value for name, value in super().module_state(module).items() if name not in buffers}
-
-    def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        super().load_module_state(module, {**module.state_dict(), **state})
+        state = super().module_state(module)
+        parameters = {name for name, _ in self.unwrap_module(module).named_parameters()}
+        return {name: value if name in parameters else torch.zeros_like(value) for name, value in state.items()}
 
 
 class ForgetsTheRate(_Forking):
