@@ -45,7 +45,7 @@ class Run:
                 ready[fact["rank"]] = fact["pid"]
         return ready
 
-    def end(self, seconds: float = 120) -> int:
+    def end(self, seconds: float = 200) -> int:
         """Wait for the end; the exit code."""
         output, self.error = self.process.communicate(timeout=seconds)
         self.facts = [json.loads(line) for line in output.splitlines()]

@@ -93,16 +93,14 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
 
 
 MOMENTS = ("before the first step", "in a step", "in validation", "in a save")
+NAMES, TARGETS = ("SIGUSR1", "SIGINT", "SIGTERM"), ("rank 0", "rank 1", "launcher")
+ALL = [(name, target, moment) for name in NAMES for target in TARGETS for moment in MOMENTS]
+# Any two of the three meet in these.
+PAIRS = [(NAMES[(i + j) % 3], one, moment) for i, one in enumerate(TARGETS) for j, moment in enumerate(MOMENTS)]
+QUICK = ("SIGTERM", "rank 1", "in a step")
 CASES = [
-    pytest.param(
-        name,
-        target,
-        moment,
-        marks=() if (name, target, moment) == ("SIGTERM", "rank 1", "in a step") else pytest.mark.slow,
-    )
-    for name in ("SIGTERM", "SIGINT", "SIGUSR1")
-    for target in ("rank 0", "rank 1", "launcher")
-    for moment in MOMENTS
+    pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow)
+    for case in (ALL if os.environ.get("SIGNAL_CASES") == "all" else PAIRS)
 ]
 
 

@@ -60,7 +60,7 @@ def both_block() -> None:
     if rank == 0:
         block_in_all_reduce()
     say(ready=True)
-    time.sleep(60)
+    time.sleep(400)
 
 
 def rank_1_raises() -> None:
@@ -74,7 +74,7 @@ def rank_1_raises_with_work_under_way() -> None:
     """Rank 0 joins no collective at all; rank 1 has begun one."""
     join_group()
     if rank == 0:
-        time.sleep(60)
+        time.sleep(400)
     dist.all_reduce(torch.ones(4), async_op=True)
     raise ValueError("rank 1 has no idea")
 
@@ -83,7 +83,7 @@ def rank_0_is_stuck() -> None:
     """As a collective of a backend that does not notice a lost peer."""
     join_group()
     if rank == 0:
-        threading.Event().wait(60)
+        threading.Event().wait(400)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -91,7 +91,7 @@ def rank_0_asks() -> None:
     join_group()
     if rank == 1:
         say(ready=True)
-        time.sleep(60)
+        time.sleep(400)
     assert launcher is not None
     try:
         block_in_all_reduce()
@@ -105,7 +105,7 @@ def rank_0_asks() -> None:
 def rank_1_lingers() -> None:
     join_group().leave()
     if launcher is None:
-        time.sleep(60)
+        time.sleep(400)
     else:
         launcher.finish()
 
@@ -122,7 +122,7 @@ if __name__ == "__main__":
     rank = int(os.environ.get("RANK", 0))
     if scenario in ("spawn", "fork"):
         method: Any = scenario
-        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, strategy="ddp", start_method=method).launch(work, 60)
+        FunctionLauncher(2, lambda rank: {"RANK": str(rank)}, strategy="ddp", start_method=method).launch(work, 400)
         sys.exit()
     launcher: ScriptLauncher | None = None
     if rank == 0:
