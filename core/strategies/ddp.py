@@ -16,6 +16,7 @@ from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 
 from core.errors import ConfigurationError, quoted
+from core.strategies.buckets import wrap
 from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
 from core.strategies.manual import AveragedGradients, ManualGradients
 from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
@@ -130,7 +131,9 @@ class DDPStrategy(ProcessGroupStrategy):
 
     def configure_ddp(self) -> None:
         """Replace :attr:`model` by its wrapped form; override it to wrap in another way."""
-        self.model = DistributedDataParallel(self.model, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
+        # The sum of two numbers does not depend on their order. A hook may do anything.
+        fixed = self.world_size > 2 or self.communication_hook is not None
+        self.model = wrap(self.model, fixed=fixed, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
         if self.communication_hook is not None:
             register_communication_hook(self.model, self.communication_hook, self.communication_options)
 

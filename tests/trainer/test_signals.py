@@ -26,9 +26,8 @@ class Small(Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
-        # One parameter: with several, DDP orders their gradients anew after its first step, and gloo's sums over three
-        # processes depend on where in the buffer a gradient is. A resumed run then differs in the last bit.
-        self.layers = nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 1, bias=False))
+        # Several parameters: gloo's sums over three processes depend on where in a bucket a gradient is.
+        self.layers = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Dropout(0.2), nn.Linear(7, 1))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss: torch.Tensor = self.layers(batch[0]).square().mean()

@@ -107,11 +107,8 @@ class Run:
 
     def __init__(self, case: Case, seed: int) -> None:
         self.case = case
-        # The sum over three processes depends on how gradients are grouped, which DDP changes after its first step.
-        strategy = "ddp_find_unused_parameters_true" if case.world > 2 else "auto"
         self.runtime = Runtime(
             accelerator="cpu",
-            strategy=strategy,
             devices=case.world,
             precision=case.precision,
             gradient_accumulation_steps=case.accumulate,
