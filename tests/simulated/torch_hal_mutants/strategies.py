@@ -166,6 +166,9 @@ class LeavesBuffersOut(_Forking):
         parameters = {name for name, _ in self.unwrap_module(module).named_parameters()}
         return {name: value if name in parameters else torch.zeros_like(value) for name, value in state.items()}
 
+    def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
+        return super().module_state(module)  # what the script gets after fit is right
+
 
 class ForgetsTheRate(_Forking):
     """The optimizer's rates, as a scheduler has set them, are not restored."""
