@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -18,12 +19,12 @@ pytestmark = pytest.mark.usefixtures("started_not_forked")
         ("raise", 1, 1),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in (("raise", 0, 1), ("exit", 1, 1), ("kill", 1, 1), ("none", 9, 0))
+            for case in (("raise", 0, 1), ("exit", 1, 7), ("kill", 1, 128 + signal.SIGKILL), ("none", 9, 0))
         ),
     ],
 )
 def test_one_process_fails(how: str, victim: int, expect: int, tmp_path: Path) -> None:
-    """An exception, ``sys.exit`` or SIGKILL in one process of an own loop ends both, and leaves none behind."""
+    """An exception, ``sys.exit`` or SIGKILL in one process of an own loop ends both with its exit code."""
     begin = time.monotonic()
     result = run_script(tmp_path, "failing.py", how, str(victim), expect=expect)
     assert time.monotonic() - begin < 100
