@@ -97,7 +97,7 @@ def _full_run(
     journal.observe("saving refused", _save_below_a_file, runtime, directory)
     runtime.teardown()
     journal.observe("after teardown", _afterwards)
-    journal.observe("after another teardown", runtime.teardown)
+    journal.observe("after another teardown", runtime.strategy.teardown)
     if supports_custom_loop and eager:
         for name, options in _LOOPS.items():
             journal.observe(
