@@ -40,7 +40,7 @@ class TrackerSpec(BackendSpec):
 """What a sixth kind adds to the end of files of core: enough to discover, list, probe and register its backends."""
 
 FIELDS = {
-    "plan/request.py": ("    environ: Mapping", '    tracker: Any = "auto"\n'),
+    "plan/request.py": ("    environ: Mapping[str, str] = ", '    tracker: Any = "auto"\n'),
     "plan/model.py": ("    devices: tuple", "    tracker: Choice\n"),
     "strategies/base.py": ("        plan: ProcessPlan,\n", "        tracker: object,\n"),
 }

@@ -85,8 +85,10 @@ def names(registry: Registry, name: str) -> list[str]:
     return [spec.name for spec in registry.find("accelerator", name)]
 
 
-def imported() -> set[str]:
-    return {module.split(".")[0] for module in sys.modules if module.startswith("torch_hal_")}
+def imported(site: Path) -> set[str]:
+    """The packages of ``site`` that are imported here."""
+    files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
+    return {name.split(".")[0] for name, file in files.items() if file.startswith(str(site))}
 
 
 def asked(site: Path) -> set[str]:
@@ -98,7 +100,7 @@ def test_name_activates_only_its_plugin(site: Path) -> None:
     """Asking for a name asks the plugin that has it and no other, and imports none here."""
     assert names(Registry.read({}), "sim_a") == ["sim_a"]
     assert asked(site) == {"torch_hal_sim_a"}
-    assert imported() == set()
+    assert imported(site) == set()
 
 
 def test_reading_and_listing_activate_nothing(site: Path) -> None:
@@ -106,7 +108,7 @@ def test_reading_and_listing_activate_nothing(site: Path) -> None:
     registry = Registry.read({})
     assert {"sim_a", "sim_b", "sim_c", "cpu"} <= set(registry.names("accelerator"))
     assert {row.state for row in registry.rows()} == {"installed"}
-    assert imported() == asked(site) == set()
+    assert imported(site) == asked(site) == set()
 
 
 def test_shared_alias_means_all_by_priority(site: Path) -> None:
@@ -159,7 +161,7 @@ def test_denied_name(site: Path) -> None:
         BackendError, match=r"accelerator='sim_a': denied .torch-hal-sim-a 1.2.: CORE_PLUGINS has -sim_a"
     ):
         Registry.read({"CORE_PLUGINS": "-sim_a"}).find("accelerator", "sim_a")
-    assert imported() == set()
+    assert imported(site) == set()
 
 
 def test_incompatible_name(site: Path) -> None:
@@ -169,7 +171,7 @@ def test_incompatible_name(site: Path) -> None:
         BackendError, match=r"incompatible .torch-hal-newer 1.2.: needs torch-hal>=99; this is torch-hal"
     ):
         Registry.read({}).find("accelerator", "newer")
-    assert imported() == set()
+    assert imported(site) == set()
 
 
 def test_conflict_and_its_decision(site: Path) -> None:
@@ -179,7 +181,7 @@ def test_conflict_and_its_decision(site: Path) -> None:
         Registry.read({}).find("accelerator", "sim_a")
     assert "torch-hal-rival 1.2 and torch-hal-sim-a 1.2 claim 'sim_a'" in str(caught.value)
     assert "CORE_PLUGINS=sim_a@torch-hal-rival" in str(caught.value)
-    assert imported() == set()
+    assert imported(site) == set()
     decided = Registry.read({"CORE_PLUGINS": "sim_a@torch-hal-rival"})
     assert decided.origin(decided.find("accelerator", "sim_a")[0]) == "torch-hal-rival 1.2"
     assert asked(site) == {"torch_hal_rival"}
@@ -191,7 +193,7 @@ def test_cores_own_name_stays(site: Path) -> None:
     registry = Registry.read({})
     (spec,) = registry.find("accelerator", "cpu")
     assert registry.origin(spec).startswith("torch-hal ")
-    assert imported() == set()
+    assert imported(site) == set()
 
 
 def test_broken_plugin_shows_its_cause(site: Path) -> None:

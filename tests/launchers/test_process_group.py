@@ -77,8 +77,9 @@ def join_three_times(environ: dict[str, str]) -> str:
     return shown.getvalue()
 
 
-def test_an_error_names_its_rank_once() -> None:
+def test_an_error_names_its_rank_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many runs came before: torch puts the rank before each line of a traceback, once for each group."""
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # without those of groups that other tests have made
     assert launch(join_three_times) == "[rank0]: ValueError: planted\n"
 
 

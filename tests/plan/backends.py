@@ -117,4 +117,4 @@ def refuse(
         front_end(**arguments)
     assert isinstance(caught.value, PYTHON_S[error])
     for fragment in fragments:
-        assert fragment in str(caught.value)
+        assert fragment in str(caught.value), str(caught.value)
