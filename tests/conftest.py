@@ -26,8 +26,8 @@ def settings_and_ranks() -> dict[str, str]:
 
 REGISTRIES = list(registration.REGISTRIES.values())
 
-if "TORCH_HAL_TESTS_CACHE" not in os.environ:  # one for all processes of the tests, and not the user's
-    os.environ["TORCH_HAL_TESTS_CACHE"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="torch-hal-cache-")
+if "TESTS_CACHE_OF_HAL" not in os.environ:  # one for all processes of the tests, and not the user's
+    os.environ["TESTS_CACHE_OF_HAL"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="torch-hal-cache-")
     atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 for variable in settings_and_ranks():

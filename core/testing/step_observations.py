@@ -95,7 +95,7 @@ def observe_step(
         case "step with a closure":
             journal.observe(name, _step_with_a_closure, runtime, maker, state_of)
         case "outputs":
-            journal.observe(name, _outputs, runtime)
+            journal.observe(name, _outputs, runtime, maker)
         case "buffers":
             journal.observe(name, _buffers, runtime, maker)
         case "without sync" if not runtime.strategy.inference_is_collective:
@@ -146,9 +146,10 @@ def _part(runtime: Runtime) -> list[Tensor]:
     return [tensor[begin : begin + problem.SHARE] for tensor in tensors]
 
 
-def _outputs(runtime: Runtime) -> dict[str, Any]:
+def _outputs(runtime: Runtime, maker: str) -> dict[str, Any]:
     """What a prepared module returns, and which outputs a backward pass can begin with."""
-    net = runtime.prepare(Heads())
+    net = Heads()
+    net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
     output = net(_part(runtime)[0].to(runtime.device), factor=2.0, skipped=None)
     second, (third,) = output["pair"]
     text = output["text"]  # a strategy that joins the outputs of several devices returns that of each

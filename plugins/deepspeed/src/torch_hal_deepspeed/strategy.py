@@ -199,6 +199,9 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
             )
         if not divided:
             module = super().setup_module(module) if self.stage < 3 else self.precision.convert_module(module)
+        for buffer in module.buffers():  # the engine broadcasts parameters only
+            if not buffer.is_meta:
+                buffer.copy_(self.broadcast(buffer.cpu()))
         if self.activation_checkpointing is not None:
             recompute(module, self.activation_checkpointing, self._engine_config())
         start = self._start_inference if self.stage == 3 else None
