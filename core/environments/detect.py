@@ -113,9 +113,9 @@ def _refuse_ambiguous(asked: str, environ: Mapping[str, str]) -> None:
         size = next((variable for variable in _SIZES if variable in environ), "SLURM_NTASKS")
         if is_it(environ) and environ.get(size) != environ["WORLD_SIZE"]:
             raise ConfigurationError(
-                f"the environment variables WORLD_SIZE={environ['WORLD_SIZE'][:100]} and {size}={environ.get(size)} "
-                f"contradict each other. Set cluster_environment to {asked!r} or {name!r}, or unset RANK and "
-                "WORLD_SIZE"
+                f"the environment variables WORLD_SIZE={environ['WORLD_SIZE'][:100]} and {size}="
+                f"{environ.get(size, '')[:100]} contradict each other. Set cluster_environment to {asked!r} or "
+                f"{name!r}, or unset RANK and WORLD_SIZE"
             )
 
 
