@@ -27,7 +27,7 @@ WAYS: dict[str, tuple[str, int]] = {
 
 NOISE = re.compile(
     r"processes share|waits to join|waits for rank 0|Gloo\] Rank|socket\.cpp|Warning|warn"
-    r"|TCPStore\.cpp|^Exception raised from |^frame #\d+: "
+    r"|TCPStore\.cpp|^Exception raised from |^frame #\d+: |^<omitting python frames>"
 )
 """Lines of torch's start, of its lost store when rank 0 dies, and of a slow or small machine."""
 

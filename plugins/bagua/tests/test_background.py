@@ -58,7 +58,7 @@ def test_an_error_ends_all(tmp_path: Path) -> None:
 def test_a_death_is_an_error(tmp_path: Path, algorithm: str) -> None:
     """A process that dies in the middle of an exchange makes the others fail, with what the collective says."""
     outs = run_group(tmp_path, "background.py", "killed", algorithm, processes=2, expect=None)
-    assert "Error" in outs[0]
+    assert "rank 0 of 2 ends because it lost another process" in outs[0]
     assert "Connection" in outs[0]
 
 
