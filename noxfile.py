@@ -89,7 +89,9 @@ def programs(session: nox.Session) -> None:
     """Install transformers, diffusers and peft, and compare the programs in examples/ with plain torch."""
     python = torch_python(session)
     session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("examples-hf"))
-    many_processes(session, python, "-m", "pytest", "-n", "2", "-m", "", "tests/examples", *session.posargs)
+    many_processes(
+        session, python, "-m", "pytest", "-n", "2", "-m", "not exhaustive", "tests/examples", *session.posargs
+    )
 
 
 @nox.session(venv_backend="none")
@@ -104,14 +106,28 @@ def tests(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests_slow(session: nox.Session) -> None:
     """Run the other tests of core: those that start many processes, and the conformance kit's own."""
-    many_processes(session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow", *session.posargs)
+    many_processes(
+        session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow and not exhaustive", *session.posargs
+    )
+
+
+@nox.session(venv_backend="none")
+def exhaustive(session: nox.Session) -> None:
+    """Run the tests that take longer than CI has time for: of core, then of each plugin."""
+    python = torch_python(session)
+    many_processes(session, python, "-m", "pytest", "-n", "4", "-m", "exhaustive", *session.posargs)
+    tests = {name: (HERE / "plugins" / name / "tests").rglob("test_*.py") for name in PLUGINS}
+    names = [name for name in PLUGINS if any("mark.exhaustive" in path.read_text("utf-8") for path in tests[name])]
+    with forks(python, MANY_PROCESSES) as env:
+        arguments = ("-n", "2", "--dist", "loadfile", "-m", "exhaustive", *session.posargs)
+        side_by_side(session, (plugin_tests(session, python, name, *arguments, env=env) for name in names))
 
 
 @nox.session(venv_backend="none")
 def plugins(session: nox.Session) -> None:
     """Run all tests of each plugin, or of the named ones; no other plugin is installed with core."""
     python = torch_python(session)
-    options = ["-m", "", *(argument for argument in session.posargs if argument.startswith("-"))]
+    options = ["-m", "not exhaustive", *(argument for argument in session.posargs if argument.startswith("-"))]
     names = [argument for argument in session.posargs if not argument.startswith("-")] or PLUGINS
     # The tests of a file share its expensive runs.
     arguments = ("-n", "2", "--dist", "loadfile", *options)
@@ -301,7 +317,9 @@ def deepspeed(session: nox.Session) -> None:
     """Run the plugin's tests on DeepSpeed itself."""
     python = engines_python(session)
     with session.chdir(HERE / "plugins" / "deepspeed"):
-        many_processes(session, python, "-m", "pytest", "-m", "", "-n", "2", "--dist", "loadfile", *session.posargs)
+        many_processes(
+            session, python, "-m", "pytest", "-m", "not exhaustive", "-n", "2", "--dist", "loadfile", *session.posargs
+        )
 
 
 @nox.session(venv_backend="none")
