@@ -43,6 +43,7 @@ def test_what_is_worse() -> None:
         "d: passed -> unsupported (<why> & how)",
         "f: passed -> not there",
     ]
+    assert regressions(after, after) == []
 
 
 class _Text(HTMLParser):
@@ -103,8 +104,6 @@ def test_the_command(tmp_path: Path) -> None:
     subprocess.run(first, cwd=tmp_path, check=True, timeout=200)
     assert "two cores" in (tmp_path / "page.html").read_text("utf-8")
     last = json.loads((tmp_path / "last.json").read_text("utf-8"))
-    same = subprocess.run([*command, "--compare=last.json"], cwd=tmp_path, check=False, timeout=200)
-    assert same.returncode == 0
     last["suites"][0]["tests"].append({**last["suites"][0]["tests"][0], "id": "precision:32-true::test_of_yesterday"})
     (tmp_path / "last.json").write_text(json.dumps(last), "utf-8")
     worse = subprocess.run(

@@ -30,21 +30,32 @@ def test_precisions(tmp_path: Path) -> None:
     assert skipped == {"precision:16-mixed::test_a_step_with_a_closure"}
 
 
-@pytest.mark.slow
-def test_checkpoint_ios_and_cluster_environments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "checkpoint_ios",
+    [
+        pytest.param(("torch",), marks=pytest.mark.slow),
+        pytest.param(("async", "safetensors"), marks=pytest.mark.exhaustive),
+    ],
+    ids=str,
+)
+def test_checkpoint_ios_and_cluster_environments(checkpoint_ios: tuple[str, ...], tmp_path: Path) -> None:
     """The CheckpointIOs of one process, and the environments ``local`` and ``torchelastic``, pass."""
-    names = ("torch", "async", "safetensors")
-    arguments = [*(f"--backend=checkpoint_io:{name}" for name in names), "--backend=cluster_environment:local"]
-    run = run_kit(tmp_path, *arguments, "--backend=cluster_environment:torchelastic")
-    _check_passed(run, backends=5, least=260)
+    names = [f"checkpoint_io:{name}" for name in checkpoint_ios]
+    names += ["cluster_environment:local", "cluster_environment:torchelastic"]
+    run = run_kit(tmp_path, *(f"--backend={name}" for name in names))
+    _check_passed(run, backends=len(names), least=60 + 60 * len(checkpoint_ios))
     skipped = {name for name in run.ids("unsupported") if not name.startswith("cluster_environment:local::")}
     assert not skipped, "only an environment that starts no processes has something to skip"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    ["single_device", "ddp", "ddp_spawn", "ddp_fork"],
+    [
+        pytest.param("single_device", marks=pytest.mark.slow),
+        pytest.param("ddp", marks=pytest.mark.slow),
+        pytest.param("ddp_spawn", marks=pytest.mark.exhaustive),
+        pytest.param("ddp_fork", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_strategies(tmp_path: Path, strategy: str) -> None:
     """A strategy passes on one process and, where it serves them, on two; its processes are real ones."""
@@ -60,7 +71,7 @@ def test_strategies(tmp_path: Path, strategy: str) -> None:
         assert not any(run.tests[name]["tier"] == "T3" for name in run.ids("unsupported"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_cpu_with_two_processes(tmp_path: Path) -> None:
     """The CPU passes on two processes of its default strategy; what only takes an index is skipped."""
     run = run_kit(tmp_path, "--backend=accelerator:cpu", "--tiers=T3")

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from .kit import SIMULATED, run_kit
-from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, lay_down
+from .mutants import DEVICE, HARDWARE, IMPORTS, METADATA, MUTANTS, TRAINING, Mutant, lay_down
 from .mutants_of_values import EACH_DEVICE
 
 _GROUPS = {"metadata": METADATA, "imports": IMPORTS, "hardware": HARDWARE, "device": DEVICE, "training": TRAINING}
 _GROUPS["each device"] = EACH_DEVICE
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("group", _GROUPS)
 def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     """For each mutant the one test that is run fails, and its message names what was broken."""
-    mutants = _GROUPS[group]
+    _check(_GROUPS[group], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_draw_is_noticed(tmp_path: Path) -> None:
+    """So it is for every fifth mutant of each group."""
+    _check([mutant for group in _GROUPS.values() for mutant in group[2::5]], tmp_path)
+
+
+def _check(mutants: Sequence[Mutant], tmp_path: Path) -> None:
     site = tmp_path / "site"
     lay_down(site, mutants)
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,25 @@ _GROUPS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("group", _GROUPS)
 def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     """For each mutant the one test that is run fails, and its message names what was broken."""
-    mutants = _GROUPS[group]
+    _check(_GROUPS[group], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "every"), [("strategy", 7), ("precision", 4), ("checkpoint_io", 4), ("cluster_environment", 4)]
+)
+def test_a_draw_is_noticed(kind: str, every: int, tmp_path: Path) -> None:
+    """So it is for some mutants of each kind; those of strategies each take a run of several processes."""
+    mutants = [mutant for group in _GROUPS.values() for mutant in group if mutant.kind == kind]
+    _check(mutants[3::every], tmp_path)
+
+
+def _check(mutants: Sequence[Mutant], tmp_path: Path) -> None:
     site = tmp_path / "site"
     _install(site, mutants[0].kind)
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
