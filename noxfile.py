@@ -232,26 +232,28 @@ def types_plugins(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check style, format, import contracts, and that docs/architecture.svg is up to date."""
+    """Check style, format, import contracts, and that the pictures in docs/ are up to date."""
     session.install(*group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("lint-imports", "--no-logo", "--no-cache")
     session.run("python", "docs/draw_architecture.py", "--check")
+    session.run("python", "docs/draw_pictures.py", "--check")
 
 
 @nox.session
 def picture(session: nox.Session) -> None:
-    """Draw docs/architecture.svg from the imports in core/."""
+    """Draw docs/architecture.svg from the imports in core/, and docs/pictures from the tables of measurements."""
     session.install(*group("lint"))
     session.run("python", "docs/draw_architecture.py")
+    session.run("python", "docs/draw_pictures.py")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation; a broken link fails it."""
+    """Build the documentation; a broken link or a public name without a place in the API reference fails it."""
     session.install(*group("docs"))
-    session.run("mkdocs", "build", "--strict", *session.posargs)
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session

@@ -40,10 +40,15 @@ if TYPE_CHECKING:
     from core.trainer.tuner import Tuner, find_batch_size, find_learning_rate
 
     AcceleratorRegistry: CodeRegistry
+    """The accelerators that are registered in code."""
     CheckpointIORegistry: CodeRegistry
+    """The checkpoint IOs that are registered in code."""
     ClusterEnvironmentRegistry: CodeRegistry
+    """The cluster environments that are registered in code."""
     PrecisionRegistry: CodeRegistry
+    """The precisions that are registered in code."""
     StrategyRegistry: CodeRegistry
+    """The strategies that are registered in code."""
 
 __version__ = "0.1.0"
 

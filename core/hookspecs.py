@@ -25,7 +25,10 @@ from core.kinds import KINDS, Kind
 __all__ = ["hookimpl", "hookspec"]
 
 hookspec = pluggy.HookspecMarker("core")
+"""Marks core's declarations of the hooks. Plugins do not need it."""
+
 hookimpl = pluggy.HookimplMarker("core")
+"""The decorator for a plugin's implementation of a hook."""
 
 
 def _hook(kind: Kind) -> Callable[[], Any]:

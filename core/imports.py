@@ -10,6 +10,7 @@ from core.errors import BackendError, ConfigurationError, WrongTypeError
 __all__ = ["VARIABLE", "import_all", "read_imports"]
 
 VARIABLE = "CORE_IMPORT"
+"""The environment variable with the names of modules to import."""
 
 
 def read_imports(value: str | Sequence[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -98,3 +98,4 @@ KINDS: dict[str, Kind] = {
         ),
     )
 }
+"""The kinds of backends by name."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERNAL", "PREFIX", "VARIABLES", "check_variables"]
 
 PREFIX = "CORE_"
+"""With what the names of torch-hal's environment variables begin."""
 
 VARIABLES = {
     **{kind.variable: f"`{kind.name}`, if the argument is `auto`" for kind in KINDS.values() if kind.variable},

@@ -4,59 +4,147 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
+import sys
+from collections import defaultdict
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from python_processes import run_python
+from python_processes import run_program, run_python
+
+from core.__main__ import VERBS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The contents of a page's code blocks in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+class Block(NamedTuple):
+    """A code block of a page."""
+
+    language: str
+    title: str
+    text: str
+    output: str | None
+    """What the page shows directly below it as its output."""
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """The commands of a block for a console, each with the output below it."""
+        return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
 
 
-WITH_PYTHON = [
-    pytest.param(page, id=page.name, marks=[] if page.name == "README.md" else pytest.mark.slow)
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """The code blocks of a page in one of the languages."""
+    found = re.findall(
+        r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$(?:\n\n```text title="Output"\n(.*?)^```$)?',
+        page.read_text("utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    return [Block(*rest, output or None) for *rest, output in found if rest[0] in languages]
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether a page shows what is printed; ``...`` stands for any text, as in doctest, and any duration is right."""
+    shown, printed = (re.sub(r"\b\d+:\d\d:\d\d\b", "0:00:00", text) for text in (shown, printed))
+    pattern = ".*".join(map(re.escape, shown.rstrip().split("...")))
+    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
+
+
+QUICK = ("README.md", "index.md", "five-minutes.md")
+"""The pages that a newcomer reads first; the others are marked slow."""
+RUN = [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=[] if page.name in QUICK else pytest.mark.slow)
     for page in PAGES
-    if blocks(page, "python")
+    if blocks(page, "python") or any(block.commands for block in blocks(page, "console"))
 ]
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON)
-def test_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
-    """The Python on a page, put together, runs as a script, without a warning of ours."""
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
-    run_python(script, cwd=tmp_path, warnings="error")
+@pytest.mark.parametrize("page", RUN)
+def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
+    """The Python on a page runs, without a warning of ours; it and the page's commands print what the page shows.
+
+    Blocks with a file name are written into that file. The page's other Python runs as one script, then the commands.
+    """
+    script: list[str] = [MARKER]
+    expected: list[Block] = []
+    for block in blocks(page, "python", "yaml", "toml"):
+        if block.title:
+            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            script.append(f"_block_begins({len(expected)})\n{block.text}")
+            expected.append(block)
+    if expected:
+        (tmp_path / "page.py").write_text("\n".join(script), encoding="utf-8")
+        printed = run_python("page.py", cwd=tmp_path, warnings="error").stdout
+        for block, output in zip(expected, re.split(r"\x1e\d+\n", printed)[1:], strict=True):
+            assert block.output is None or matches(block.output, output), f"{block.text}\nprinted:\n{output}"
+    for block in blocks(page, "console"):
+        for command, shown in block.commands:
+            ended = run_program("sh", "-c", f"({command}) 2>&1", cwd=tmp_path, expect=None, env=COMMANDS)
+            assert matches(shown, ended.stdout), f"$ {command}\n{ended.stdout}"
 
 
-EXAMPLES = [
-    (page.name, command, output)
-    for page in PAGES
-    for block in blocks(page, "console")
-    for command, output in re.findall(r"^\$ python (-m core\.explain .*)\n((?:(?!\$ ).*\n)+)", block, re.MULTILINE)
-]
+MARKER = """
+import os as _os
 
-
-@pytest.mark.parametrize(("page", "command", "output"), EXAMPLES)
-def test_output_on_a_page_is_what_is_printed(page: str, command: str, output: str, tmp_path: Path) -> None:
-    """The output shown below a command is what that command prints."""
-    ended = run_python(*shlex.split(command), cwd=tmp_path, expect=None)
-    assert ended.stdout + ended.stderr == output
+def _block_begins(number):
+    if __name__ == "__main__" and _os.environ.get("RANK", "0") == "0":
+        print(f"\\x1e{number}", flush=True)
+"""
+"""Prints where the output of a block begins, once."""
+COMMANDS = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+    "PYTHONUNBUFFERED": "1",
+    "COLUMNS": "80",
+    "NO_COLOR": "1",
+}
+"""The environment of commands: ``python`` and ``torch-hal`` are those that run the tests."""
 
 
 def test_pages_show_output() -> None:
-    """The search above finds the commands with output."""
-    assert len(EXAMPLES) >= 2
+    """The search above finds what is shown: a pattern that matches nothing would test nothing."""
+    outputs = [block for page in PAGES for block in blocks(page, "python") if block.output]
+    commands = [found for page in PAGES for block in blocks(page, "console") for found in block.commands]
+    assert len(outputs) >= 15
+    assert len(commands) >= 10
+
+
+BEGIN_WITHOUT_EXAMPLE = {"changelog.md", "security.md", "architecture.md", "hardware.md", "scale.md"}
+"""Texts, and tables of measurements."""
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_each_page_begins_with_an_example(page: Path, tmp_path: Path) -> None:
+    """Within its first section, a page has an example with what it prints."""
+    if page.name in BEGIN_WITHOUT_EXAMPLE:
+        return
+    begin = re.match(r".*?(?:^## .*?)?(?=^## |\Z)", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert begin is not None
+    (page_begin := tmp_path / "begin.md").write_text(begin[0], "utf-8")
+    found = blocks(page_begin, "python", "console")
+    assert any(block.output or any(output for _, output in block.commands) for block in found)
+
+
+@pytest.mark.slow
+def test_options_of_commands_exist(tmp_path: Path) -> None:
+    """Every option that a page gives to a command of torch-hal is in that command's help."""
+    used: defaultdict[str, set[str]] = defaultdict(set)
+    for page in PAGES:
+        for verb, arguments in re.findall(
+            r"(?:torch-hal|python -m core)[ .]([a-z][a-z_-]+)([^|\n`]*)", page.read_text("utf-8")
+        ):
+            if verb.replace("_", "-") in VERBS:
+                used[verb.replace("_", "-")] |= set(re.findall(r"(?<!\S)--[a-z-]+", arguments.partition(".py")[0]))
+    assert len(used) == len(VERBS), f"no page shows: {set(VERBS) - set(used)}"
+    for verb, options in used.items():
+        shown = run_python("-m", "core", verb, "--help", cwd=tmp_path).stdout
+        assert options <= set(re.findall(r"--[a-z-]+", shown)), verb
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:
     """README has two commands that do all the set-up; CI runs the second, which has the tests in it, as it stands."""
-    train, check = (block.strip() for block in blocks(ROOT / "README.md", "console") if "nox -s" in block)
+    train, check = (block.text.strip() for block in blocks(ROOT / "README.md", "console") if "nox -s" in block.text)
     assert train.endswith("nox -s digits")
     assert "tests" in check.rpartition("nox -s")[2].split()
     assert f"\n{check}\n" in (ROOT / ".ci" / "run").read_text("utf-8")

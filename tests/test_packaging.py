@@ -122,10 +122,10 @@ def test_a_plugins_wheel_holds_the_license(tmp_path: Path) -> None:
         assert wheel.read(name) == (ROOT / "LICENSE").read_bytes()
 
 
-def test_listing_of_the_installed_wheel_is_the_readmes(python: Path, tmp_path: Path) -> None:
-    """In an environment with the wheel alone, without torch even, the listing is the table in the README."""
+def test_listing_of_the_installed_wheel_is_the_documented_one(python: Path, tmp_path: Path) -> None:
+    """In an environment with the wheel alone, without torch even, the listing is the one in the documentation."""
     table = run([python, "-m", "core.list"], cwd=tmp_path)
-    assert f"```console\n$ python -m core.list\n{table}```\n" in (ROOT / "README.md").read_text("utf-8")
+    assert f"```console\n$ python -m core.list\n{table}```\n" in (ROOT / "docs" / "commands.md").read_text("utf-8")
 
 
 def test_the_command_works_next_to_a_core_of_the_users_own(python: Path, tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""What mkdocs cannot do by itself when it builds the site; ``mkdocs.yml`` names this file as a hook.
+
+* A line ``<!-- include: NAME -->`` becomes the text of a file in the project's root, such as the changelog.
+* References in docstrings, such as ``:class:`core.Trainer```, become links into the API reference.
+* The build fails if a public name is missing in the API reference.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
+ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Include files of the project's root."""
+    return INCLUDE.sub(lambda found: included(ROOT / found[1]), markdown)
+
+
+def included(file: Path) -> str:
+    """The text of a file, without its title; its links into ``docs/`` lead to the pages, others are plain text."""
+    text = file.read_text("utf-8").partition("\n")[2]
+    text = re.sub(r"\]\(docs/", "](", text)
+    return re.sub(r"\[([^\]]+)\]\((?![a-z-]+\.md|https?:|#)[^)]*\)", r"\1", text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Turn the roles that docstrings contain into links."""
+    return ROLE.sub(_reference, html)
+
+
+def _reference(found: re.Match[str]) -> str:
+    name = html.unescape(found[1])
+    if not name.startswith("core."):
+        return f"<code>{found[1]}</code>"
+    return f'<autoref optional identifier="{name}"><code>{found[1]}</code></autoref>'
+
+
+def on_post_build(config: Any, **_: Any) -> None:
+    """Compare the API reference with the public names.
+
+    Raises:
+        SystemExit: A public name is on no page.
+    """
+    missing = sorted(set(public_names()) - documented(Path(config["site_dir"]) / "objects.inv"))
+    if missing:
+        raise SystemExit(f"docs/api/ lacks these public names: {', '.join(missing)}")
+
+
+def documented(inventory: Path) -> set[str]:
+    """The names in the inventory that mkdocstrings writes next to the pages, in Sphinx's format."""
+    compressed = inventory.read_bytes().split(b"\n", 4)[4]
+    return {line.split(" ", 1)[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+def public_names() -> Iterator[str]:
+    """Every name in an ``__all__`` of core's packages and of the modules next to them, with the defining module."""
+    for file in sorted([*ROOT.glob("core/*.py"), *ROOT.glob("core/*/__init__.py")]):
+        if file.name != "__main__.py":
+            parts = file.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(part for part in parts if part != "__init__")
+            yield from (origin(module, name) for name in exported(module))
+
+
+def source(module: str) -> ast.Module | None:
+    """A module's parsed source, or ``None`` if core has no such module."""
+    path = ROOT.joinpath(*module.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.exists():
+            return ast.parse(file.read_text("utf-8"))
+    return None
+
+
+def exported(module: str) -> list[str]:
+    """The names in a module's ``__all__``, without its version."""
+    for node in getattr(source(module), "body", []):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return [name for name in ast.literal_eval(node.value) if name != "__version__"]
+    return []
+
+
+def origin(module: str, name: str) -> str:
+    """Where an exported name is defined, ``module.name``: imports lead there, those for type checkers too."""
+    tree = source(module)
+    if name.endswith("Registry") and name != "CodeRegistry":
+        return f"core.{name}"  # made from the table of kinds, not imported
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("core"):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return origin(node.module, alias.name)
+    return f"{module}.{name}"
