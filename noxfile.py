@@ -34,6 +34,8 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins with strategies on a training engine."""
+BRIDGES = ("lightning", "accelerate", "fsdp", "bagua")
+"""The plugins for other front ends, and those whose strategies these can run."""
 SIMULATED = ("torch-acme", "stand-ins")
 """Projects in ``tests/vendor`` that simulate hardware and vendors' libraries in the plugins' tests."""
 LONGEST = ("fsdp", "bagua", "cuda", "hpu")
@@ -322,6 +324,49 @@ def deepspeed(session: nox.Session) -> None:
         many_processes(
             session, python, "-m", "pytest", "-m", "not exhaustive", "-n", "2", "--dist", "loadfile", *session.posargs
         )
+
+
+def bridges_python(session: nox.Session) -> tuple[str, dict[str, str]]:
+    """The interpreter of an environment with Lightning, Accelerate, Transformers, TRL and their plugins.
+
+    And the environment variables for the simulated card.
+    """
+    folder = HERE / ".nox" / "bridges"
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    if folder not in INSTALLED:
+        INSTALLED.add(folder)
+        if not Path(python).exists():
+            session.run(sys.executable, "-m", "venv", str(folder))
+        session.run(*pip, *CONSTRAINTS, "hatchling", *group("test", "bridges"), "--editable", str(HERE))
+        projects = [argument for name in BRIDGES for argument in ("--editable", f"plugins/{name}")]
+        session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
+    simulated = installed(session, python, "acme", "tests/vendor/torch-acme", "tests/vendor/torch-hal-acme")
+    return python, {**MANY_PROCESSES, "PYTHONPATH": os.pathsep.join([str(simulated), MANY_PROCESSES["PYTHONPATH"]])}
+
+
+@nox.session(venv_backend="none")
+def bridges(session: nox.Session) -> None:
+    """Run the tests of the plugins for Lightning and Accelerate on these libraries, with a simulated card."""
+    python, env = bridges_python(session)
+    for name in ("lightning", "accelerate"):
+        with session.chdir(HERE / "plugins" / name):
+            arguments = ("-n", "2", "-m", "not exhaustive", *session.posargs)
+            session.run(python, "-m", "pytest", *arguments, env=env)
+
+
+@nox.session(venv_backend="none")
+def overhead_bridges(session: nox.Session) -> None:
+    """Measure microseconds per step that the plugins for Lightning and Accelerate add to these."""
+    python, env = bridges_python(session)
+    session.run(python, "benchmarks/overhead_bridges.py", *(session.posargs or ("--check",)), env=env)
+
+
+@nox.session(venv_backend="none")
+def everywhere(session: nox.Session) -> None:
+    """Train by every front end on a simulated card, compare with the CPU, and write docs/everywhere.md."""
+    python, env = bridges_python(session)
+    session.run(python, "benchmarks/everywhere.py", *(session.posargs or ("--write",)), env=env)
 
 
 @nox.session(venv_backend="none")

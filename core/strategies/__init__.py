@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from core.lazy import lazy_names
 from core.strategies.base import Strategy
+from core.strategies.batch_norm import desynchronize
 from core.strategies.communication import COMMUNICATION_HOOKS
 from core.strategies.ddp import DDPArguments, DDPStrategy
 from core.strategies.inference import InferenceModule, call_without_gradients
@@ -14,6 +15,7 @@ from core.strategies.module_wrapper import ModuleWrapper
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.parts import StrategyParts, keyword_parameters
+from core.strategies.placement import move_module
 from core.strategies.process_group import while_alive
 from core.strategies.process_plan import ProcessPlan
 from core.strategies.reductions import REDUCTIONS, Reduction
@@ -55,7 +57,9 @@ __all__ = [
     "TrainingStepOptions",
     "call_without_gradients",
     "collect_logs",
+    "desynchronize",
     "keyword_parameters",
+    "move_module",
     "reduce_logged",
     "unpicklable_path",
     "unwrap_optimizer",

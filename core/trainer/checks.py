@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from core.callbacks.adapted import AdaptedCallback, adapted
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
@@ -141,8 +142,10 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
         WrongTypeError: An object is not a Callback.
         ConfigurationError: A setting contradicts the callbacks, one is not available, or one defines an unknown hook.
     """
-    callbacks = _as_list(given)
+    callbacks = [adapted(callback) for callback in _as_list(given)]
     for callback in callbacks:
+        if isinstance(callback, AdaptedCallback):
+            continue
         if not isinstance(callback, Callback):
             hint = " It is a class: create an object of it." if isinstance(callback, type) else ""
             hint = hint or f" {change_import(callback) or ''}".rstrip()
@@ -182,17 +185,23 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
     """
     if type(module).configure_callbacks is Module.configure_callbacks:
         return
-    own = _as_list(module.configure_callbacks())
+    own = [adapted(callback) for callback in _as_list(module.configure_callbacks())]
     for callback in own:
+        if isinstance(callback, AdaptedCallback):
+            continue
         if not isinstance(callback, Callback):
             raise WrongTypeError(
                 f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
                 "list of them."
             )
         _check_hooks("configure_callbacks", callback, Callback)
-    kinds = {type(callback) for callback in own}
-    joined = [callback for callback in callbacks if type(callback) not in kinds] + own
+    kinds = {_kind(callback) for callback in own}
+    joined = [callback for callback in callbacks if _kind(callback) not in kinds] + own
     callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))
+
+
+def _kind(callback: Callback) -> type[Any]:
+    return type(callback.given) if isinstance(callback, AdaptedCallback) else type(callback)
 
 
 def _check_hooks(

@@ -1,0 +1,99 @@
+"""Write docs/everywhere.md: every front end on a device that core does not name, against the CPU.
+
+A plugin for a simulated card is installed, and nothing else knows it. Needs Lightning, Accelerate, Transformers and
+TRL; run it by ``nox -s everywhere``. Arguments: names of front ends (default: all), ``--write`` to write the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from everywhere_fronts import FRONTS, PRECISIONS, language_reference, mlp_reference
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "everywhere.md"
+LANGUAGE = ("Transformers Trainer", "TRL SFTTrainer")
+TOLERANCE = {"32-true": 1e-5, "bf16-mixed": 5e-3}
+"""Relative. On two processes in bfloat16 gradients of half batches are rounded, and the reference has one batch."""
+
+HEAD = """\
+# Every front end
+
+A vendor publishes one plugin, and its device works by name in the front ends that people already
+have. The table is made by `nox -s everywhere` with a simulated card, `acme`, that neither torch-hal nor any of the
+libraries names: the loss of the trained weights over all samples, on one card and on two, and in brackets the CPU's by
+a hand-written loop (for language models, by Transformers' own Trainer), in one process with batches as large as those
+of all cards together.
+
+| front end | how |
+|---|---|
+| core.Trainer, core.Runtime | `Trainer(accelerator="acme", devices=2)` |
+| Lightning's Trainer and Fabric | `from torch_hal_lightning import Trainer, Fabric` |
+| Accelerate | `from torch_hal_accelerate import Accelerator` |
+| Transformers' Trainer, TRL's SFTTrainer | `torch_hal_accelerate.activate(accelerator="acme", devices=2)` |
+| the same, script unchanged | `torch-hal run --accelerator acme --devices 2 -m torch_hal_accelerate train.py` |
+| torchrun with a plain loop | `plan.devices` and `plan.process_group_backend` of `core.plan.resolve(...)` |
+| `torch-hal run` | `torch-hal run --accelerator acme --devices 2 train.py` |
+
+"""
+
+
+def train(name: str, devices: int) -> dict[str, float]:
+    """Run one front end; the losses by precision."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "result.json")
+        script = (str(HERE / "everywhere_fronts.py"), name, str(devices), str(out))
+        command: tuple[str, ...] = (sys.executable, *script)
+        if name == "torch-hal run":
+            command = (sys.executable, "-m", "core.run", "--accelerator", "acme", "--devices", str(devices), *script)
+        if name == "torchrun, plain loop":
+            launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(devices))
+            command = (sys.executable, "-m", *launcher, *script)
+        env = {**os.environ, "ACME_DEVICES": "2", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode or not out.exists():
+            raise SystemExit(f"{name} on {devices}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
+        losses: dict[str, float] = json.loads(out.read_text())
+        return losses
+
+
+def main() -> None:
+    """Train everywhere, compare, and print or write the page."""
+    names = [name for name in sys.argv[1:] if not name.startswith("-")] or list(FRONTS)
+    columns = [(devices, precision) for devices in (1, 2) for precision in PRECISIONS]
+    references = {
+        (is_language, *column): (language_reference if is_language else mlp_reference)(*column)
+        for is_language in sorted({name in LANGUAGE for name in names})
+        for column in columns
+    }
+    titles = [f"{devices} x {precision}" for devices, precision in columns]
+    lines = [f"| front end | {' | '.join(titles)} |", "|---" * (len(columns) + 1) + "|"]
+    wrong: list[str] = []
+    for name in names:
+        cells = []
+        losses = {devices: train(name, devices) for devices in (1, 2)}
+        for devices, precision in columns:
+            loss, expected = losses[devices][precision], references[name in LANGUAGE, devices, precision]
+            cells.append(f"{loss:.6f} ({expected:.6f})")
+            if abs(loss - expected) > TOLERANCE[precision] * abs(expected):
+                wrong.append(f"{name}, {devices} x {precision}: {loss} instead of {expected}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+        sys.stdout.write(lines[-1] + "\n")
+        sys.stdout.flush()
+    tolerances = " and ".join(f"{value:g} in {name}" for name, value in TOLERANCE.items())
+    table = "\n".join(lines) + f"\n\nThe script fails beyond a relative difference of {tolerances}.\n"
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    if "--write" in sys.argv:
+        PAGE.write_text(HEAD + table, encoding="utf-8")
+    else:
+        sys.stdout.write(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Microseconds per step of Lightning, Fabric and Accelerate, with and without torch-hal's plugins, in one run.
+
+``--check`` fails if a plugin adds more than 10 µs a step; ``nox -s overhead_bridges``. One process on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROUNDS, STEPS, WARM_UP = 9, 300, 50
+BAR = 10.0
+
+Loop = Callable[[], float]
+"""Trains, and returns the median microseconds of a step."""
+
+
+def network() -> nn.Module:
+    """Small, so that what a front end adds shows."""
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    """One for each step; there is no loader, so that its time does not hide anything."""
+    return [(torch.randn(8, 8), torch.randint(0, 3, (8,)))] * (STEPS + WARM_UP)
+
+
+def median(moments: list[float]) -> float:
+    """Of the steps after the first ones."""
+    steps = [after - before for before, after in zip(moments[WARM_UP:], moments[WARM_UP + 1 :], strict=False)]
+    return statistics.median(steps) * 1e6
+
+
+def lightning(kind: Any) -> float:
+    """A fit."""
+    from lightning.pytorch import LightningModule
+
+    class Classifier(LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.moments = network(), [0.0]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            self.moments.append(time.perf_counter())
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def train_dataloader(self) -> Any:
+            return batches()
+
+    module = Classifier()
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    kind(accelerator="cpu", devices=1, max_epochs=1, **dict.fromkeys(off, False)).fit(module)
+    return median(module.moments[1:])
+
+
+def fabric(kind: Any) -> float:
+    """A loop."""
+    made = kind(accelerator="cpu", devices=1)
+    net = network()
+    model, optimizer = made.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    return loop(model, optimizer, made.backward)
+
+
+def accelerate(kind: Any) -> float:
+    """A loop."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    made = kind(cpu=True)
+    net = network()
+    model, optimizer = made.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    taken = loop(model, optimizer, made.backward)
+    with contextlib.suppress(ImportError):
+        from torch_hal_accelerate import deactivate
+
+        deactivate()
+    return taken
+
+
+def loop(model: Any, optimizer: Any, backward: Callable[[Tensor], Any]) -> float:
+    """Forward, backward, step."""
+    moments = []
+    for inputs, targets in batches():
+        moments.append(time.perf_counter())
+        optimizer.zero_grad()
+        backward(nn.functional.cross_entropy(model(inputs), targets))
+        optimizer.step()
+    return median(moments)
+
+
+def main() -> int:
+    """Take turns, and print the median differences."""
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    import accelerate as hugging
+    import lightning as peer
+    import torch_hal_accelerate
+    import torch_hal_lightning
+
+    pairs: dict[str, tuple[Callable[[Any], float], Any, Any]] = {
+        "Lightning's Trainer": (lightning, peer.Trainer, torch_hal_lightning.Trainer),
+        "Fabric": (fabric, peer.Fabric, torch_hal_lightning.Fabric),
+        "Accelerate": (accelerate, hugging.Accelerator, torch_hal_accelerate.Accelerator),
+    }
+    failed = False
+    for name, (train, native, bridged) in pairs.items():
+        taken = [(train(native), train(bridged)) for _ in range(ROUNDS)]
+        alone = statistics.median(one for one, _ in taken)
+        added = statistics.median(other - one for one, other in taken)
+        failed |= added > BAR
+        sys.stdout.write(f"{name}: {alone:.0f} µs a step, with the plugin {added:+.1f} µs\n")
+        sys.stdout.flush()
+    return int(failed and "--check" in sys.argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The Plan for Accelerate: from arguments, torch-hal's environment variables, and those of ``accelerate launch``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import ConfigurationError
+from core.plan import Plan, Request, resolve
+from core.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+
+__all__ = ["MIXED_PRECISION", "make_plan", "mixed_precision_of"]
+
+MIXED_PRECISION = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+"""Accelerate's names of precisions, and torch-hal's."""
+ENGINES = {
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+}
+"""Variables by which ``accelerate launch`` asks for an engine of its own."""
+
+
+def make_plan(**arguments: Any) -> Plan:
+    """Resolve ``arguments``. What they leave open comes from ``accelerate launch``, then from torch-hal's variables.
+
+    Raises:
+        ConfigurationError: Arguments and variables contradict each other, or Accelerate cannot run what they ask for.
+        CoreError: Something cannot be resolved here.
+    """
+    environ = Request.read().environ
+    given = {name: value for name, value in arguments.items() if value is not None}
+    _read_launched(given, environ)
+    plan = resolve(Request.read(environ=environ, **given))
+    reason = why_not(plan)
+    if reason is not None:
+        raise ConfigurationError(
+            f"strategy={plan.strategy.name!r} cannot run under Accelerate: {reason}. Use strategy='ddp', or "
+            "core.Runtime, which has Accelerate's methods and runs every strategy."
+        )
+    mixed_precision_of(plan)
+    return plan
+
+
+def mixed_precision_of(plan: Plan) -> str:
+    """Accelerate's name of the planned precision.
+
+    Raises:
+        ConfigurationError: Accelerate has no such precision.
+    """
+    for name, ours in MIXED_PRECISION.items():
+        if plan.precision.name == ours:
+            return name
+    raise ConfigurationError(
+        f"precision={plan.precision.name!r}: Accelerate has '32-true', 'bf16-mixed' and '16-mixed' only. Convert the "
+        "model yourself, or use core.Runtime."
+    )
+
+
+def why_not(plan: Plan) -> str | None:
+    """Why Accelerate cannot run the planned strategy; ``None`` if it can."""
+    strategy: Strategy = plan.parts["strategy"]
+    if type(strategy) not in (DDPStrategy, SingleDeviceStrategy):
+        return "Accelerate wraps models in DistributedDataParallel itself, or divides them by its own fsdp_plugin"
+    if isinstance(strategy, DDPStrategy):
+        options = [*strategy.ddp_kwargs, *(["communication_hook"] if strategy.communication_hook else [])]
+        if options:
+            return (
+                f"{', '.join(options)} would have no effect; pass Accelerate's DistributedDataParallelKwargs in "
+                "kwargs_handlers"
+            )
+    if plan.launcher not in (None, "script"):
+        return f"it calls a function in processes that it starts (launcher {plan.launcher!r})"
+    return None
+
+
+def _read_launched(given: dict[str, Any], environ: Mapping[str, str]) -> None:
+    for variable, engine in ENGINES.items():
+        if environ.get(variable, "false").lower() == "true":
+            raise ConfigurationError(
+                f"environment variable {variable}={environ[variable]}: {engine} under Accelerate does not take a "
+                "planned device. Start the script without it, or use core.Runtime with a strategy for that engine."
+            )
+    if environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes"):
+        asked = given.get("accelerator", environ.get("CORE_ACCELERATOR", "auto"))
+        if asked not in ("auto", "cpu"):
+            raise ConfigurationError(
+                f"environment variable ACCELERATE_USE_CPU={environ['ACCELERATE_USE_CPU']} contradicts "
+                f"accelerator={asked!r}. Start the script without --cpu, or leave the accelerator out."
+            )
+        given["accelerator"] = "cpu"
+    mixed = environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if mixed != "no" and given.get("precision", "auto") == "auto":
+        if mixed not in MIXED_PRECISION:
+            raise ConfigurationError(
+                f"environment variable ACCELERATE_MIXED_PRECISION={mixed}: not supported on a planned device. "
+                "Use bf16, fp16 or no."
+            )
+        given["precision"] = MIXED_PRECISION[mixed]

@@ -1,0 +1,44 @@
+"""Accelerate on a device that neither it nor core names: simulated cards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import run_script
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What ``cards.py`` says on two cards whose order is not that of the ranks."""
+    return run_script(tmp_path_factory.mktemp("two"), "cards.py", "1,0", "no", "bf16", "fp16")
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("no", 1e-6), ("bf16", 5e-3), ("fp16", 1e-2)])
+def test_it_trains_as_the_cpu(two: dict[str, Any], precision: str, tolerance: float) -> None:
+    """Weights are those of a loop by hand; the optimizer, made before ``prepare``, trains the module on the card."""
+    said = two[precision]
+    assert said["distance"] < tolerance
+    assert said["device"] == said["parameters"] == "acme:1"
+    assert said["backend"] == "acme:accl"
+    assert said["gathered"] == [0, 1]
+    assert (said["scale"] is not None) == (precision == "fp16")
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_a_state_comes_back(two: dict[str, Any], precision: str) -> None:
+    """With the weights, and with the random number generator of the card."""
+    assert two[precision]["reloaded"] == 0
+    assert two[precision]["draws the same"]
+
+
+@pytest.mark.exhaustive
+def test_one_card(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Without a process group."""
+    said = run_script(tmp_path_factory.mktemp("one"), "cards.py", "1", "no", "fp16")
+    assert said["no"]["distance"] < 1e-6
+    assert said["no"]["backend"] is None
+    assert said["fp16"]["distance"] < 1e-2  # the reference computes in bfloat16
+    assert said["no"]["draws the same"]
+    assert said["fp16"]["draws the same"]
