@@ -63,7 +63,10 @@ def test_it_starts_processes_itself(tmp_path: Path, precision: tuple[str, ...]) 
         expected = train(tmp_path / "cpu", "--batch", 8, *precision, **cpu)  # type: ignore[arg-type]
     else:
         expected = on_the_cpu(tmp_path / "cpu", "--batch", 8)
-    assert said["weights"] == pytest.approx(expected["weights"], rel=5e-3 if precision else 5e-4)
+    # Adam enlarges what rounding leaves of gradients that would be 0, so in bfloat16 only losses are compared.
+    assert said["losses"] == pytest.approx(expected["losses"], rel=1e-3)
+    if not precision:
+        assert said["weights"] == pytest.approx(expected["weights"], rel=5e-4)
 
 
 @pytest.mark.exhaustive
