@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from declared import PREFIX, pytest_terminal_summary
 from python_processes import run_python
 
 __all__ = ["pytest_terminal_summary", "run_script"]
+
+os.environ.setdefault("ACME_DEVICES", "2")  # before torch is imported, which loads the cards
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
