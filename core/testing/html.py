@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -69,5 +70,10 @@ def _suite(suite: Mapping[str, Any], tiers: Mapping[str, str], outcomes: Mapping
             yield f"<h3>{escape(title.capitalize())}</h3><ul>"
             for test in chosen:
                 name = escape(test["id"].partition("::")[2])
-                yield f"<li><code>{name}</code> ({escape(test['tier'])}): {escape(test['reason'])}</li>"
+                yield f"<li><code>{name}</code> ({escape(test['tier'])}): {_prose(test['reason'])}</li>"
             yield "</ul>"
+
+
+def _prose(text: str) -> str:
+    """``text`` with what stands between backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))

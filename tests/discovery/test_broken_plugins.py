@@ -323,7 +323,7 @@ def test_training_on_cpu_works_next_to_all(installed: Path, tmp_path: Path) -> N
     check_trained(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_training_on_cpu_works_next_to_each(alone: dict[str, Path], tmp_path: Path) -> None:
     """So it does next to each alone, in a process that has imported nothing of core before."""
     for kind, path in alone.items():

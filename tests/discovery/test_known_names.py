@@ -28,7 +28,7 @@ def refused(kind: str, name: str, environ: dict[str, str] | None = None) -> str:
     ("kind", "name", "distributions"),
     [
         ("accelerator", "cuda", "pip install torch-hal-cuda."),
-        ("accelerator", "gpu", "pip install torch-hal-cuda or pip install torch-hal-mps."),
+        ("accelerator", "gpu", "pip install torch-hal-cuda or pip install torch-hal-mps or pip install torch-hal-xpu."),
         ("accelerator", "tpu", "pip install torch-hal-xla."),
         ("strategy", "deepspeed", "pip install torch-hal-deepspeed."),
         ("strategy", "fsdp", "pip install torch-hal-fsdp."),

@@ -141,6 +141,30 @@ def test_the_page_for_vendors(written: dict[str, Path]) -> None:
         assert name in code
 
 
+def test_the_commands_of_the_page_for_vendors(tmp_path: Path) -> None:
+    """Run in order in an empty directory, the commands of docs/vendors.md print what the page shows."""
+    page = (Path(__file__).parents[2] / "docs" / "vendors.md").read_text("utf-8")
+    shown = [
+        (command, output)
+        for block in re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        for command, output in re.findall(r"^\$ python (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    ]
+    assert [command for command, _ in shown] == [
+        "-m core.new_plugin acme --kind accelerator",
+        "-m core.list --kind accelerator",
+        "-m core.list --kind accelerator --probe",
+        "-m pytest",  # test_it_passes_the_kit
+    ]
+    site, package = tmp_path / "site", tmp_path / "torch-hal-acme"
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for command, output in shown[:-1]:
+        if package.exists() and not site.exists():  # as installed by pip, without an index
+            options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
+            run_python("-m", "pip", "install", *options, "--target", site, package, cwd=tmp_path)
+        done = run_python(*command.split(), cwd=tmp_path, env={"PYTHONPATH": path})
+        assert done.stdout == output, command
+
+
 BAD_NAMES = ["", "Acme", "acme!", "9acme", "acme-", "a--b", "../acme", "auto", "acmé", "a" * 31, "a b"]
 
 

@@ -18,7 +18,13 @@ from core.testing.report import OUTCOMES, TIERS
 
 def _report(**outcomes: str) -> dict[str, Any]:
     tests = [
-        {"id": f"accelerator:acme::{name}", "tier": "T1", "outcome": outcome, "reason": "<why> & how", "seconds": 0.1}
+        {
+            "id": f"accelerator:acme::{name}",
+            "tier": "T1",
+            "outcome": outcome,
+            "reason": "<why> & how: `detect`",
+            "seconds": 0.1,
+        }
         for name, outcome in outcomes.items()
     ]
     suite = {
@@ -39,8 +45,8 @@ def test_what_is_worse() -> None:
     before = _report(a="passed", b="passed", c="failed", d="passed", e="works_undeclared", f="passed")
     after = _report(a="passed", b="failed", c="failed", d="unsupported", e="passed", g="failed")
     assert [line.partition("::")[2] for line in regressions(before, after)] == [
-        "b: passed -> failed (<why> & how)",
-        "d: passed -> unsupported (<why> & how)",
+        "b: passed -> failed (<why> & how: `detect`)",
+        "d: passed -> unsupported (<why> & how: `detect`)",
         "f: passed -> not there",
     ]
     assert regressions(after, after) == []
@@ -69,6 +75,7 @@ def test_the_page() -> None:
     read = _Text()
     read.feed(html.page(_report(a="passed", b="failed", c="not_run"), TIERS, OUTCOMES))
     assert not read.open
+    assert "`" not in "".join(read.text)
     text = " ".join(" ".join(read.text).split())
     for part in (
         "proven: 1 of 3; 1 failed",

@@ -8,10 +8,10 @@ from .conftest import RunScript, refused_by_cuda
 
 
 @pytest.mark.parametrize(
-    "device_type", ["ipu", "xla", *(pytest.param(name, marks=refused_by_cuda) for name in ("hpu", "mps"))]
+    "device_type", ["ipu", "xla", *(pytest.param(name, marks=refused_by_cuda) for name in ("hpu", "mps", "xpu"))]
 )
 def test_it_plays_a_type_that_torch_knows(run_script: RunScript, device_type: str) -> None:
-    """Training on a simulated HPU, IPU, MPS or XLA device gives the losses of the CPU."""
+    """Training on a simulated HPU, IPU, MPS, XLA or XPU device gives the losses of the CPU."""
     assert run_script("other_type.py", device_type, ACME_DEVICES="0") == "trained\n"
 
 

@@ -46,7 +46,7 @@ def simulate(
 
     Args:
         device_type: A name of the simulation's own, such as ``"acme"``; or a type that torch knows and this machine
-            lacks: ``"hpu"``, ``"ipu"``, ``"mps"`` or ``"xla"``.
+            lacks: ``"hpu"``, ``"ipu"``, ``"mps"``, ``"xla"`` or ``"xpu"``.
         devices: How many.
         collectives: The name of their ``torch.distributed`` backend.
         memory_per_device: In bytes; more than that is refused as out of memory.

@@ -12,7 +12,7 @@ from acme_driver.module import DeviceModule
 
 __all__ = ["start"]
 
-_KNOWN_TO_TORCH = ("hpu", "ipu", "mps", "xla")
+_KNOWN_TO_TORCH = ("hpu", "ipu", "mps", "xla", "xpu")
 
 _started: dict[tuple[str, int, str, int], DeviceModule] = {}
 
@@ -35,9 +35,18 @@ def start(device_type: str, devices: int, collectives: str, memory_per_device: i
         generate_methods_for_privateuse1_backend()
     if device_type == "mps":
         torch._C._has_mps = True  # that torch was built with it, which its Python asks first
-    if not hasattr(torch, device_type):
+    if device_type == "xpu":
+        _take_the_place_of_torch_xpu(module)
+    elif not hasattr(torch, device_type):
         torch._register_device_module(device_type, module)  # type: ignore[no-untyped-call]
     if torch.distributed.is_available():
         accl.register(collectives, device_type, native)
     _started[arguments] = module
     return module
+
+
+def _take_the_place_of_torch_xpu(module: DeviceModule) -> None:
+    """Give ``torch.xpu`` the simulated devices: torch's own module calls what only builds for XPU have."""
+    for name in vars(DeviceModule):
+        if not name.startswith("__") and callable(getattr(module, name)):
+            setattr(torch.xpu, name, getattr(module, name))

@@ -6,6 +6,7 @@
 #include <ATen/detail/MPSHooksInterface.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/detail/XLAHooksInterface.h>
+#include <ATen/detail/XPUHooksInterface.h>
 
 #include "generator.h"
 #include "guard.h"
@@ -98,6 +99,24 @@ struct XLAHooks final : public Hooks<at::XLAHooksInterface> {
   }
 };
 
+struct XPUHooks final : public Hooks<at::XPUHooksInterface> {
+  bool hasXPU() const override {
+    return isAvailable();
+  }
+
+  DeviceIndex getNumGPUs() const override {
+    return deviceCount();
+  }
+
+  DeviceIndex current_device() const override {
+    return getCurrentDevice();
+  }
+
+  void deviceSynchronize(DeviceIndex index) const override {
+    Guard().synchronizeDevice(index);
+  }
+};
+
 struct IPUHooks final : public Hooks<at::IPUHooksInterface> {};
 
 struct MPSHooks final : public Hooks<at::MPSHooksInterface> {
@@ -155,6 +174,9 @@ inline const at::AcceleratorHooksInterface& register_hooks() {
     case c10::DeviceType::XLA:
       at::XLAHooksRegistry()->Register("torch_xla::detail::XLAHooks", &make<XLAHooks, at::XLAHooksInterface>);
       return at::detail::getXLAHooks();
+    case c10::DeviceType::XPU:
+      at::XPUHooksRegistry()->Register("XPUHooks", &make<XPUHooks, at::XPUHooksInterface>);
+      return at::detail::getXPUHooks();
     case c10::DeviceType::IPU:
       at::IPUHooksRegistry()->Register("IPUHooks", &make<IPUHooks, at::IPUHooksInterface>);
       return at::detail::getIPUHooks();

@@ -134,9 +134,12 @@ inline void register_kernels() {
   for (const auto key : {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative}) {
     library("aten", key).impl("_copy_from", torch::CppFunction::makeFallthrough());
   }
-  if (runtime().type == c10::DeviceType::MPS) {
+  // Of these types torch expects its own kernels for copies and attention, which its build for the CPU lacks.
+  const bool is_mps = runtime().type == c10::DeviceType::MPS;
+  if (is_mps || runtime().type == c10::DeviceType::XPU) {
     aten.impl("copy_", TORCH_FN(copy));
-    for (const auto key : {runtime().key, c10::DispatchKey::AutogradMPS}) {
+    const auto autograd = is_mps ? c10::DispatchKey::AutogradMPS : c10::DispatchKey::AutogradXPU;
+    for (const auto key : {runtime().key, autograd}) {
       library("aten", key).impl(
           "scaled_dot_product_attention", torch::CppFunction::makeFromBoxedFunction<&attention>());
     }

@@ -23,6 +23,8 @@ std::pair<c10::DispatchKey, c10::DispatchKey> keys_of(c10::DeviceType type) {
       return {c10::DispatchKey::XLA, c10::DispatchKey::AutocastXLA};
     case c10::DeviceType::MPS:
       return {c10::DispatchKey::MPS, c10::DispatchKey::AutocastMPS};
+    case c10::DeviceType::XPU:
+      return {c10::DispatchKey::XPU, c10::DispatchKey::AutocastXPU};
     default:
       TORCH_CHECK(false, "a device of type ", c10::DeviceTypeName(type, true), " can't be simulated");
   }

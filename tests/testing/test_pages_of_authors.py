@@ -1,0 +1,56 @@
+"""The examples for precision, checkpoint and environment authors pass the conformance kit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .kit import declare, run_kit
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+PLUGIN = """
+from core.hookspecs import hookimpl
+from core.specs import CheckpointIOSpec, ClusterEnvironmentSpec, PrecisionSpec
+
+
+@hookimpl
+def core_precisions():
+    return [PrecisionSpec(name="bf16-stochastic", target="precision_page:StochasticBF16", description="an example")]
+
+
+@hookimpl
+def core_checkpoint_ios():
+    return [CheckpointIOSpec(name="weights", target="checkpoint_page:WeightsIO", description="an example")]
+
+
+@hookimpl
+def core_cluster_environments():
+    target, detect = "environment_page:JobEnvironment", "environment_page:JobEnvironment.detect"
+    return [ClusterEnvironmentSpec(name="pytorch_job", target=target, description="an example", detect=detect)]
+"""
+
+
+def _python_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_they_pass_the_kit(tmp_path: Path) -> None:
+    """Each class of the pages is installed as a plugin; nothing fails, and what is skipped is declared."""
+    site = tmp_path / "site"
+    groups = {"precisions": "bf16-stochastic", "checkpoint_ios": "weights", "cluster_environments": "pytorch_job"}
+    declare(site, "torch-hal-pages", {f"core.{group}": {name: "pages_plugin"} for group, name in groups.items()})
+    (site / "pages_plugin.py").write_text(PLUGIN, "utf-8")
+    for kind in ("precision", "checkpoint", "environment"):
+        (site / f"{kind}_page.py").write_text(_python_of(f"{kind}-authors.md")[0], "utf-8")
+    own = tmp_path / "test_job.py"
+    own.write_text("import os\n" + _python_of("environment-authors.md")[-1], "utf-8")
+    suites = ("core.testing.suite.test_precision", "core.testing.suite.test_checkpoint_io", str(own))
+    backends = ("--backend=precision:bf16-stochastic", "--backend=checkpoint_io:weights")
+    run = run_kit(tmp_path, *backends, site=[site], suite=suites, timeout=390)
+    assert run.code == 0, run.output
+    assert len(run.report["suites"]) == 3
+    assert all(suite["proven"] >= 40 for suite in run.report["suites"]), run.output
