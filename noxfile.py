@@ -274,9 +274,12 @@ def vendor(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def detection(session: nox.Session) -> None:
-    """Measure what detection by the five hardware plugins costs beyond the listing."""
+    """Measure what detection by the seven hardware plugins costs beyond the listing."""
     python = torch_python(session)
-    folders = [installed(session, python, name, f"plugins/{name}") for name in ("cuda", "hpu", "ipu", "mps", "xla")]
+    folders = [
+        installed(session, python, name, f"plugins/{name}")
+        for name in ("cuda", "hpu", "ipu", "mps", "npu", "xla", "xpu")
+    ]
     env = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     session.run(python, "benchmarks/detection.py", *session.posargs, env=env)
 
@@ -389,11 +392,18 @@ def hardware(session: nox.Session) -> None:
     kit = ("-p", "core.testing.plugin", "--pyargs", "core.testing.suite", "--hardware", "this machine's CPU")
     session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
-    names = ("cuda", "hpu", "ipu", "mps")
+    names = ("cuda", "hpu", "ipu", "mps", "npu", "xpu")
     arguments = ("-m", "", "tests/test_conformance.py")
     side_by_side(session, (plugin_tests(session, python, name, *arguments, env=MANY_PROCESSES) for name in names))
     xla_real(session)
     session.run(python, "benchmarks/hardware.py", str(folder))
+
+
+@nox.session(venv_backend="none")
+def strangers(session: nox.Session) -> None:
+    """Try torch backends from the package index without a plugin, each in its own environment, for docs/hardware.md."""
+    folder = str(HERE / ".nox" / "devices_of_others")
+    session.run(torch_python(session), "benchmarks/devices_of_others.py", folder, *session.posargs)
 
 
 @nox.session(venv_backend="none")

@@ -21,6 +21,8 @@ RUNS_ON = {
     "hpu": "**not run on hardware**: simulated devices, and a stand-in for Intel's library",
     "ipu": "**not run on hardware**: a stand-in for `poptorch` that runs whole steps on the CPU",
     "mps": "**not run on hardware**: a simulated device",
+    "npu": "**not run on hardware**: simulated devices, and a stand-in for `torch_npu`",
+    "xpu": "**not run on hardware**: simulated devices, and a stand-in for Intel's driver",
     "xla": "**not run on TPUs**: the real `torch_xla`, on this machine's CPU by PJRT",
 }
 
@@ -31,6 +33,8 @@ What the [conformance kit](conformance.md) found on each accelerator. Made by `n
 and writes this page.
 
 """
+
+OTHERS = "## Devices of others"
 
 COLUMNS = {
     "passed": "passed",
@@ -46,7 +50,8 @@ def main() -> int:
     """Write the page; return 1 if a test failed."""
     suites = [suite for report in reports(Path(sys.argv[1])) for suite in accelerators(report)]
     suites.sort(key=lambda suite: (suite["backend"]["name"], suite["devices"] or 0))
-    PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites), "utf-8")
+    _, begin, others = PAGE.read_text("utf-8").partition(OTHERS)  # by benchmarks/devices_of_others.py
+    PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites) + f"\n{begin}{others}", "utf-8")
     return int(any(test["outcome"] == "failed" for suite in suites for test in suite["tests"]))
 
 
