@@ -67,12 +67,12 @@ class Learning:
             self._cache = Cache(self._environ)
         return self._cache
 
-    def activations(self, modules: Iterable[Module], *, anew: bool = False) -> list[Activation]:
+    def activations(self, modules: Iterable[Module], *, refresh: bool = False) -> list[Activation]:
         """What the hooks of plugin modules say, in the order of ``modules``.
 
         Args:
             modules: The modules.
-            anew: Whether a failure that an earlier run has found is asked for again.
+            refresh: Whether a failure that an earlier run has found is asked for again.
         """
         modules = list(modules)
         keys = [
@@ -82,7 +82,7 @@ class Learning:
         for number, (row, _) in enumerate(modules):
             answer = self.cache.get(keys[number], row.module)
             if answer is not None and answer["failures"]:
-                answer = None if anew else self.cache.get(keys[number], row.module, _FAILURES_KEPT)
+                answer = None if refresh else self.cache.get(keys[number], row.module, _FAILURES_KEPT)
             if answer is not None:
                 found[number] = activation_of(answer, is_old=True)
         asked = {number: module for number, module in enumerate(modules) if number not in found}
@@ -116,13 +116,13 @@ class Learning:
                 answers[job["id"]] = answer
         return answers
 
-    def verdict(self, spec: BackendSpec, row: Row, *, anew: bool = False, with_count: bool = False) -> Verdict:
+    def verdict(self, spec: BackendSpec, row: Row, *, refresh: bool = False, with_count: bool = False) -> Verdict:
         """Whether the class of ``spec`` can be imported here; what is harmless is not asked again.
 
         Args:
             spec: The spec.
             row: The row of the backend that it comes from.
-            anew: Whether a class is asked for again that an earlier run has found harmful.
+            refresh: Whether a class is asked for again that an earlier run has found harmful.
             with_count: Whether to ask how many devices an accelerator reports now.
         """
         data = encoded(spec)
@@ -132,7 +132,7 @@ class Learning:
         key = _key(row, asked)
         known = self.cache.get(key, module)
         if known is not None and known["error"]:
-            known = None if anew else self.cache.get(key, module, _FAILURES_KEPT)
+            known = None if refresh else self.cache.get(key, module, _FAILURES_KEPT)
         if known is not None and (known["error"] or not with_count):
             return Verdict(**known)
         answer = self._ask([{"id": 0, "do": "vet", "spec": data}], with_torch=True)[0]

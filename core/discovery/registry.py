@@ -112,7 +112,7 @@ class Registry:
         """
         subject = f"{argument or kind}={name!r}"
         self._looked_up.add((kind, name))
-        self._learn(self._holders(kind, name), anew=True)
+        self._learn(self._holders(kind, name), refresh=True)
         spec = self._named(kind, name, subject)
         if spec is not None:
             return [spec]
@@ -167,7 +167,7 @@ class Registry:
         row = self._row_of(spec)
         if self._learning is None or row is None or row.is_core:
             return load(spec, self.origin(spec))
-        verdict = self._learning.verdict(spec, row, anew=(row.kind, row.name) in self._looked_up)
+        verdict = self._learning.verdict(spec, row, refresh=(row.kind, row.name) in self._looked_up)
         if verdict.error:
             raise self._broken(spec, row, verdict)
         return load_watched(spec, row.origin)
@@ -277,16 +277,16 @@ class Registry:
             declared.setdefault(other.kind, set()).add(other.name)
         return declared
 
-    def _learn(self, rows: list[Row], *, anew: bool = False) -> None:
+    def _learn(self, rows: list[Row], *, refresh: bool = False) -> None:
         """Activate the plugin modules of these rows in a separate process, except core's own."""
-        if anew:
+        if refresh:
             for row in rows:
                 self._forget_old(row)
         modules = {(row.distribution, row.module): row for row in rows if not row.is_core and row.state == "installed"}
         unknown = [row for key, row in modules.items() if key not in self._activations]
         if self._learning is None or not unknown:
             return
-        activations = self._learning.activations([(row, self._declared(row)) for row in unknown], anew=anew)
+        activations = self._learning.activations([(row, self._declared(row)) for row in unknown], refresh=refresh)
         for row, activation in zip(unknown, activations, strict=True):
             key = row.distribution, row.module
             self._activations[key] = activation
