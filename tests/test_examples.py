@@ -17,8 +17,8 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     [
         ("digits_trainer.py", "2"),
         ("digits_runtime.py", "1"),
-        ("digits_trainer.py", "1"),
-        ("digits_runtime.py", "2"),
+        pytest.param("digits_trainer.py", "1", marks=pytest.mark.exhaustive),
+        pytest.param("digits_runtime.py", "2", marks=pytest.mark.exhaustive),
     ],
 )
 def test_digits_are_learnt(example: str, devices: str, tmp_path: Path) -> None:

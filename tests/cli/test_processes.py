@@ -19,7 +19,7 @@ def weights(stdout: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_spawn", marks=pytest.mark.exhaustive)])
 def test_two_processes_save_one_config(strategy: str, tmp_path: Path) -> None:
     """Both processes make the same run of 32 items; one config is saved, and repeats the run from the file alone."""
     given = (f"--trainer.strategy={strategy}", "--trainer.devices=2", "--trainer.max_epochs=2", "--data.batch_size=4")

@@ -19,7 +19,7 @@ def test_collectives_of_three(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("processes", "cases"),
-    [("3", "40"), pytest.param("3", "400", marks=pytest.mark.slow), pytest.param("2", "400", marks=pytest.mark.slow)],
+    [("3", "40"), *(pytest.param(count, "400", marks=pytest.mark.exhaustive) for count in "23")],
 )
 def test_gather_for_metrics_of_random_loaders(processes: str, cases: str, tmp_path: Path) -> None:
     """Every item once, in order: uneven data, streams, batch samplers, loops that are left, and nested ones."""

@@ -57,11 +57,10 @@ def run_dying(out: Path, launcher: str, how: str, victim: int) -> tuple[int, lis
 
 LAUNCHERS = ("script", "fork", "spawn")
 ALL = [(launcher, how, victim) for launcher in LAUNCHERS for how in WAYS for victim in (1, 0)]
-# Any two of the three meet in these.
-PAIRS = [(one, how, (i + j + 1) % 2) for i, one in enumerate(LAUNCHERS) for j, how in enumerate(WAYS)]
+QUICK, SLOW = ("script", "exit", 1), (("fork", "exception", 0), ("spawn", "kill", 1), ("script", "memory", 0))
 CASES = [
-    pytest.param(*case, marks=() if case == ("script", "exit", 1) else pytest.mark.slow)
-    for case in (ALL if os.environ.get("FAILURE_CASES") == "all" else PAIRS)
+    pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow if case in SLOW else pytest.mark.exhaustive)
+    for case in ALL
 ]
 
 
@@ -84,8 +83,9 @@ def test_the_process_that_failed_comes_first(launcher: str, how: str, victim: in
         assert any("in die" in line for line in lines)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", WAYS if os.environ.get("FAILURE_CASES") == "all" else ("exception", "exit", "kill"))
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.slow if how == "exit" else pytest.mark.exhaustive) for how in WAYS]
+)
 def test_under_torchrun(how: str, tmp_path: Path) -> None:
     """Torchrun's own table follows; no survivor writes a traceback of a lost connection."""
     says, _ = WAYS[how]

@@ -75,7 +75,7 @@ def draw(source: random.Random) -> dict[str, str]:
     return {name: source.choice(VALUES[:10] if source.random() < likely else VALUES) for name in names}
 
 
-@pytest.mark.parametrize("draws", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)])
 def test_any_variables(draws: int) -> None:
     """Each class of environment and each detection, asked for all that they tell."""
     source = random.Random(draws)

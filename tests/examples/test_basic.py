@@ -11,6 +11,7 @@ from python_processes import run_python
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.slow
+DEVICES = [pytest.param("1", marks=pytest.mark.exhaustive), "2"]
 
 
 def result(program: str, pattern: str, cwd: Path, *arguments: str) -> list[float]:
@@ -20,7 +21,7 @@ def result(program: str, pattern: str, cwd: Path, *arguments: str) -> list[float
     return [float(number) for number in (found if isinstance(found, tuple) else (found,))]
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", DEVICES)
 @pytest.mark.parametrize(
     ("program", "epochs", "pattern", "least"),
     [
@@ -44,7 +45,7 @@ def test_the_program_learns(
     assert all(number >= bound for number, bound in zip(numbers, least, strict=True)), numbers
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_the_gan_learns(devices: str, tmp_path: Path) -> None:
     """The generated points are near the ring, and all around it: at the ends of its axes, the spread is 0.71."""
     given = ("--accelerator", "cpu", "--devices", devices)
@@ -60,7 +61,7 @@ def test_the_index_has_every_program(program: str) -> None:
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", DEVICES)
 def test_the_command_line_trains_and_tests(devices: str, tmp_path: Path) -> None:
     """The same classifier from the command line; its config is saved."""
     given = (f"--trainer.devices={devices}", "--trainer.accelerator=cpu", "--data.batch_size=16")

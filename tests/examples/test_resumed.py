@@ -40,17 +40,19 @@ CLI = (
 )
 
 CASES = [
+    Case("fine_tuning", 23, fits=2),
+    Case("image_classifier_cli", 14, CLI),
+    Case("gan_trainer", 26, monitor="generator_loss", steps=2, devices=2),
+]
+MORE = [
     Case("autoencoder", 15),
     Case("image_classifier", 14),
     Case("transformer", 17),
     Case("digits_trainer", 19),
     Case("fine_tuning", 7, fits=2),
-    Case("fine_tuning", 23, fits=2),
     Case("gan_trainer", 27, monitor="generator_loss", steps=2),
     Case("reinforcement_learning", 16, monitor="steps"),
-    Case("image_classifier_cli", 14, CLI),
     Case("image_classifier", 9, devices=2),
-    Case("gan_trainer", 26, monitor="generator_loss", steps=2, devices=2),
     Case("reinforcement_learning", 8, monitor="steps", devices=2),
 ]
 
@@ -128,7 +130,11 @@ def assert_complete(text: str, case: Case) -> None:
     assert steps == [end - 1 for end in ends if end // LOG_EVERY > (end - case.steps) // LOG_EVERY]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.example}-{case.kill_after}-{case.devices}")
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.exhaustive) for case in MORE)],
+    ids=lambda case: f"{case.example}-{case.kill_after}-{case.devices}",
+)
 def test_killed_and_resumed(case: Case, tmp_path: Path) -> None:
     """Weights, optimizers, callbacks, metrics, generators, files, and what the loggers have written."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -79,7 +79,7 @@ def test_a_draw_of_damages(tmp_path: Path, name: str) -> None:
     assert found > 10 * (harmless + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["torch", "sharded"])
 def test_every_byte_and_every_length(tmp_path: Path, name: str) -> None:
     """Only white space of the manifest can be changed without being found: then what is loaded is equal."""

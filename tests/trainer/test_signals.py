@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,23 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     return {count: train(tmp_path_factory.mktemp("whole"), count, None) for count in (1, 3)}
 
 
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Ctrl-C interrupts this process, also where it was started in the background, which ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 MOMENTS = ("before the first step", "in a step", "in validation", "in a save")
 NAMES, TARGETS = ("SIGUSR1", "SIGINT", "SIGTERM"), ("rank 0", "rank 1", "launcher")
 ALL = [(name, target, moment) for name in NAMES for target in TARGETS for moment in MOMENTS]
-# Any two of the three meet in these.
+# Any two of the three meet in these, for CI.
 PAIRS = [(NAMES[(i + j) % 3], one, moment) for i, one in enumerate(TARGETS) for j, moment in enumerate(MOMENTS)]
 QUICK = ("SIGTERM", "rank 1", "in a step")
 CASES = [
-    pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow)
-    for case in (ALL if os.environ.get("SIGNAL_CASES") == "all" else PAIRS)
+    pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow if case in PAIRS else pytest.mark.exhaustive)
+    for case in ALL
 ]
 
 
