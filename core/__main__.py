@@ -26,6 +26,7 @@ VERBS = {
     "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
     "migrate": ("core.migrate.__main__", "list what a Lightning script needs to run here"),
     "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),
+    "completion": ("core.completion", "write the completion of these commands for a shell"),
 }
 """For each verb: the module whose function ``main(arguments, program)`` runs it, and what it does."""
 
@@ -34,9 +35,25 @@ usage: {program} VERB [ARGUMENT ...]
 
 {verbs}
 
-{program} VERB --help shows the arguments of VERB.
-{program} --version shows the version.
+{program} VERB --help shows the arguments of VERB, with an example.
+{program} --version shows the versions of torch-hal, its plugins, torch and Python.
 """
+
+
+def _versions() -> list[tuple[str, str]]:
+    """The versions of torch-hal, of each distribution with a plugin, of torch, and of Python; nothing is imported."""
+    import importlib.metadata
+    import platform
+
+    from core import __version__
+    from core.discovery.scan import CORE, scan
+
+    found = {row.distribution: row.version for row in scan() if row.distribution != CORE}
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch = "is not installed"
+    return [("torch-hal", __version__), *sorted(found.items()), ("torch", torch), ("Python", platform.python_version())]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,9 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(_USAGE.format(program=program, verbs="\n".join(lines)))
         return 0
     if verb == "--version":
-        from core import __version__
-
-        sys.stdout.write(f"torch-hal {__version__}\n")
+        sys.stdout.write("".join(f"{name} {version}\n" for name, version in _versions()))
         return 0
     if verb not in VERBS:
         sys.stderr.write(f"{program}: unknown verb {verb!r}.{nearest(verb, VERBS)} Valid: {quoted(VERBS)}.\n")

@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         program: How the user called this command, for messages.
     """
     parser = argparse.ArgumentParser(
-        prog=program, description="Write a checkpoint directory as one file, which torch.load reads."
+        prog=program,
+        description="Write a checkpoint directory as one file, which torch.load reads.",
+        epilog=f"example: {program} core_logs/version_0/checkpoints/last.ckpt last.pt",
     )
     parser.add_argument("directory", metavar="DIR", help="the checkpoint directory")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: DIR.pt)")

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from core.discovery.needs import check_needs
 from core.discovery.unreadable import check_before_torch
 from core.errors import CoreError
 from core.kinds import KINDS
+from core.terminal import Style, is_terminal, width_of
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from core.plan import Plan
+
+__all__ = ["main", "tree"]
 
 
 def main(arguments: Sequence[str] | None = None, program: str = "python -m core.explain") -> int:
@@ -26,6 +32,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         prog=program,
         description="Show what would run for these arguments, and why. Nothing is started. Every argument defaults to "
         "'auto', for which the environment variable is read, if there is one, before torch-hal chooses.",
+        epilog=f"example: {program} --accelerator cpu --devices 2 --precision bf16-mixed",
     )
     for kind in KINDS.values():
         variable = f" ({kind.variable})" if kind.variable else ""
@@ -48,8 +55,43 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     except CoreError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2
-    sys.stdout.write((plan.to_json(indent=2) if as_json else str(plan)) + "\n")
+    if as_json:
+        text = plan.to_json(indent=2)
+    elif is_terminal(sys.stdout, os.environ):
+        text = tree(plan, Style(os.environ), width_of(sys.stdout, os.environ))
+    else:
+        text = str(plan)
+    sys.stdout.write(f"{text}\n")
     return 0
+
+
+def tree(plan: Plan, style: Style, width: int) -> str:
+    """The Plan as a tree: what was chosen, then why, then what was rejected and why.
+
+    Args:
+        plan: As :func:`core.plan.resolve` made it.
+        style: Colours.
+        width: The columns of the terminal.
+    """
+    from core.plan.model import entries_of
+
+    lines = [style(plan.headline, "bold")]
+    entries = entries_of(plan)
+    for number, entry in enumerate(entries):
+        is_last = number == len(entries) - 1
+        value = f"{style(entry.value, 'green')}{style(f'  {entry.origin}', 'dim') if entry.origin else ''}"
+        lines.append(f"{'└── ' if is_last else '├── '}{style(f'{entry.label:<20}', 'cyan')} {value}")
+        bar = "    " if is_last else "│   "
+        below = [entry.reason] if entry.reason else []
+        below += [f"not {other.name}: {other.reason}" for other in entry.rejected]
+        for index, text in enumerate(below):
+            branch = "└── " if index == len(below) - 1 else "├── "
+            room = max(width - len(bar + branch), 20)
+            first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+            more = "│   " if branch == "├── " else "    "
+            dim = ("dim",) if text.startswith("not ") else ()
+            lines += [bar + branch + style(first, *dim), *(bar + more + style(line, *dim) for line in rest)]
+    return "\n".join(lines)
 
 
 def _option(name: str) -> str:

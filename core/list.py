@@ -14,12 +14,14 @@ from core.kinds import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from core.discovery.scan import Row
     from core.discovery.states import Survey
 
-__all__ = ["main"]
+    Draw = Callable[[str, list[Row], bool], str]
+
+__all__ = ["below", "headed", "main"]
 
 USAGE = """\
 usage: {program} [--kind KIND] [--probe] [--timeout S]
@@ -41,6 +43,9 @@ Show the installed backends by kind, and the state of each.
 {kinds}
 
 CORE_PLUGINS=name,... allows only these plugins, CORE_PLUGINS=-name denies one.
+On a terminal the tables have colours, unless NO_COLOR is set.
+
+example: {program} --probe --kind accelerator
 """
 
 SCHEMA = 1
@@ -96,9 +101,15 @@ def main(
         sys.stderr.write(f"{program}: {error}\n")
         return 2
     rows = [row for row in found.rows if not options.kinds or row.kind in options.kinds]
-    sys.stdout.write(
-        _json(found, rows) if "--json" in options.switches else _text(found, rows, "--verbose" in options.switches)
-    )
+    if "--json" in options.switches:
+        sys.stdout.write(_json(found, rows))
+    else:
+        draw = None
+        if sys.stdout.isatty():  # only then is the time spent to import it
+            from core.list_view import drawing
+
+            draw = drawing(sys.stdout, environ)
+        sys.stdout.write(_text(found, rows, "--verbose" in options.switches, draw))
     return 1 if "--strict" in options.switches and any(row.state in _BROKEN for row in rows) else 0
 
 
@@ -157,9 +168,11 @@ def _json(found: Survey, rows: Iterable[Row]) -> str:
     return json.dumps(listing, indent=2) + "\n"
 
 
-def _text(found: Survey, rows: list[Row], verbose: bool) -> str:
+def _text(found: Survey, rows: list[Row], verbose: bool, draw: Draw | None = None) -> str:
     tables = [
-        "\n".join(_table(kind, of_kind, verbose)) for kind in KINDS if (of_kind := [r for r in rows if r.kind == kind])
+        draw(kind, of_kind, verbose) if draw is not None else "\n".join(_table(kind, of_kind, verbose))
+        for kind in KINDS
+        if (of_kind := [row for row in rows if row.kind == kind])
     ]
     if not rows:
         tables.append("No backend is installed.")
@@ -169,18 +182,28 @@ def _text(found: Survey, rows: list[Row], verbose: bool) -> str:
 
 
 def _table(kind: str, rows: list[Row], verbose: bool) -> Iterator[str]:
-    with_aliases = any(row.aliases for row in rows)
-    titles = [KINDS[kind].title.upper(), *(["ALIASES"] if with_aliases else []), "DISTRIBUTION", "STATE"]
-    cells = [_cells(row, with_aliases) for row in rows]
+    titles, cells = headed(kind, rows)
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     widths[0] = max(4, min(widths[0], _WIDTH - sum(width + 2 for width in widths[1:])))
     yield _line(titles, widths)
     for row, row_cells in zip(rows, cells, strict=True):
         yield _line(row_cells, widths)
-        if verbose:
-            yield from _explanation(row)
-        elif row.reason and row.state not in ("installed", "available"):
-            yield from _wrapped(row.reason)
+        yield from below(row, verbose)
+
+
+def headed(kind: str, rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+    """The titles of a table, and the cells of each of its rows; the state comes last."""
+    with_aliases = any(row.aliases for row in rows)
+    titles = [KINDS[kind].title.upper(), *(["ALIASES"] if with_aliases else []), "DISTRIBUTION", "STATE"]
+    return titles, [_cells(row, with_aliases) for row in rows]
+
+
+def below(row: Row, verbose: bool) -> Iterator[str]:
+    """The lines below a row: why it has its state, if that is of interest."""
+    if verbose:
+        yield from _explanation(row)
+    elif row.reason and row.state not in ("installed", "available"):
+        yield from _wrapped(row.reason)
 
 
 def _cells(row: Row, with_aliases: bool) -> list[str]:

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         prog=program,
         description="Write the package of a new backend. It can be installed and passes its tests as it is; the places "
         "to edit are marked with 'FILL IN'.",
+        epilog=f"example: {program} acme --kind accelerator",
     )
     parser.add_argument("name", help="the backend's name as users write it, such as acme")
     parser.add_argument(

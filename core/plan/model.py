@@ -204,15 +204,12 @@ _PLAIN = (str, int, float, bool, type(None))
 def render(plan: Plan) -> str:
     """The Plan for a reader: each choice with its reason, and each rejected candidate with its reason."""
     lines: list[str] = []
-    for kind, choice in plan.choices().items():
-        origin = f"  [{choice.origin}]" if choice.origin else ""
-        lines += _entry(kind, choice.name + origin, choice.reason, choice.rejected)
-    lines += _entry("devices", ", ".join(plan.devices), plan.devices_reason)
-    lines += _entry("num_nodes", str(plan.num_nodes), plan.num_nodes_reason)
-    lines += _wrapped(f"{'processes':<20} ", f"{plan.world_size}{_how(plan)}")
-    lines += _entry("process group", plan.process_group_backend or "none", plan.process_group_reason)
-    if plan.inexact_resume:
-        lines += _entry("resuming", "not exact", plan.inexact_resume)
+    for entry in entries_of(plan):
+        origin = f"  [{entry.origin}]" if entry.origin else ""
+        lines += _wrapped(f"{entry.label:<20} ", entry.value + origin)
+        lines += _wrapped(_BELOW, entry.reason) if entry.reason else []
+        for other in entry.rejected:
+            lines += _wrapped(_BELOW, f"not {other.name}: {other.reason}")
     if not any(choice.reason for choice in plan.choices().values()):
         lines += _wrapped("", _WITHOUT_REASONS)
     return "\n".join(lines)
@@ -224,12 +221,32 @@ _WITHOUT_REASONS = (
 )
 
 
-def _entry(label: str, value: str, reason: str, rejected: Sequence[Rejected] = ()) -> list[str]:
-    lines = _wrapped(f"{label:<20} ", value)
-    lines += _wrapped(_BELOW, reason) if reason else []
-    for other in rejected:
-        lines += _wrapped(_BELOW, f"not {other.name}: {other.reason}")
-    return lines
+@attrs.frozen
+class Entry:
+    """A decision of a Plan, as it is shown."""
+
+    label: str
+    value: str
+    reason: str = ""
+    origin: str = ""
+    rejected: Sequence[Rejected] = ()
+
+
+def entries_of(plan: Plan) -> list[Entry]:
+    """The decisions in the order in which they are shown."""
+    entries = [
+        Entry(kind, choice.name, choice.reason, choice.origin, choice.rejected)
+        for kind, choice in plan.choices().items()
+    ]
+    entries += [
+        Entry("devices", ", ".join(plan.devices), plan.devices_reason),
+        Entry("num_nodes", str(plan.num_nodes), plan.num_nodes_reason),
+        Entry("processes", f"{plan.world_size}{_how(plan)}"),
+        Entry("process group", plan.process_group_backend or "none", plan.process_group_reason),
+    ]
+    if plan.inexact_resume:
+        entries.append(Entry("resuming", "not exact", plan.inexact_resume))
+    return entries
 
 
 _BELOW = " " * 23

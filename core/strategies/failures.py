@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.errors import LaunchError
+from core.strategies.call_sites import is_user_frame
 from core.strategies.launchers.blame import (
     exit_code_of,
     exit_status,
@@ -38,6 +40,8 @@ __all__ = ["Failures"]
 
 SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
+
+ENDED_EARLY = "has ended its script, or torn down, before the others"
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +131,15 @@ class Failures:
             self._say(f"sys.exit({failing_exit()!r})", exit_code_of(failing_exit()))
             self._shown()
 
+    def tell_of_early_end(self, seconds: float) -> None:
+        """Tell the others, which may wait in a collective, that this process has ended without them.
+
+        Args:
+            seconds: How long it has waited for them to end too.
+        """
+        self._note(f"{ENDED_EARLY}, for which it waited {seconds:g} s", 1)
+        self._shown()
+
     # -- the failure of another ----------------------------------------------------------------------------------
 
     def _show_lost(self, error: BaseException) -> NoReturn:
@@ -138,7 +151,14 @@ class Failures:
             print_error(str(first))
         elif first is not None:
             rank, text, code = first
-            print_error(f"rank {self._rank} of {self._world_size} ends because rank {rank} failed: {text}")
+            failed = "failed: "
+            if text.startswith(ENDED_EARLY):
+                failed = ""
+                text += (
+                    f". Rank {self._rank} is in {_place_of(error)}, and waits for rank {rank} to make the same call. "
+                    "Make it in every process, not only in some of them."
+                )
+            print_error(f"rank {self._rank} of {self._world_size} ends because rank {rank} {failed}{text}")
         else:
             code = 1
             print_error(
@@ -183,6 +203,15 @@ class Failures:
             except LaunchError as error:
                 return error
         return None
+
+
+def _place_of(error: BaseException) -> str:
+    """The user's line that raised ``error``, and what it calls there."""
+    place = "a collective"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_user_frame(frame) and not str(frame.f_globals.get("__name__", "")).startswith("torch."):
+            place = f"line {line} of {frame.f_code.co_filename}"
+    return place
 
 
 def _at_exit() -> None:

@@ -360,6 +360,8 @@ class _Group:
             if not all_left:
                 missing = _missing(self._store, "leaving", self._world_size)
                 logger.warning("rank %s leaves the process group without rank(s) %s", self._rank, missing)
+                if self._failures is not None:
+                    self._failures.tell_of_early_end(LEAVE_TIME.total_seconds())
             elif self._rank != 0:
                 self._store.add("left", 1)
         except dist.DistError as error:

@@ -1,0 +1,132 @@
+"""``torch-hal completion``, also ``python -m core.completion``: completion of the commands in bash, zsh and fish.
+
+The scripts hold the verbs and their options, taken from the verbs' own help. Names of backends are asked for when the
+user presses the key, by ``torch-hal list``, so a plugin that is installed later is completed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+
+from core.__main__ import VERBS
+from core.kinds import KINDS
+
+__all__ = ["SHELLS", "main", "options_of"]
+
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+_BASH = """\
+_torch_hal() {{
+    local word="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+    COMPREPLY=()
+    case "$last" in
+{named}
+        --kind) words="{kinds}" ;;
+    esac
+    if [ -z "$words" ]; then
+        if [ "$COMP_CWORD" -eq 1 ]; then
+            words="{verbs} --help --version"
+        else
+            case "${{COMP_WORDS[1]}}" in
+{options}
+            esac
+            case "$word" in -*) ;; *) words="" ;; esac
+        fi
+    fi
+    if [ -n "$words" ]; then
+        COMPREPLY=( $(compgen -W "$words" -- "$word") )
+    else
+        COMPREPLY=( $(compgen -f -- "$word") )
+    fi
+}}
+complete -o filenames -F _torch_hal torch-hal
+"""
+
+_ZSH = """\
+#compdef torch-hal
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+_FISH_NAMES = "(torch-hal list --kind {kind} 2>/dev/null | string match -r '^[^ ]+(?= )' | tail -n +2)"
+_NAMES = "$(torch-hal list --kind {kind} 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}')"
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.completion") -> int:
+    """Print the script for a shell; returns the exit code: 0.
+
+    Args:
+        arguments: The command line without the program's name; this process's own by default.
+        program: How the user called this command, for messages.
+    """
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Write the completion of torch-hal's verbs, options and backends for a shell.",
+        epilog="""\
+examples:
+  bash: torch-hal completion bash > ~/.local/share/bash-completion/completions/torch-hal
+  zsh:  torch-hal completion zsh > ~/.zfunc/_torch-hal    (a folder of fpath, before compinit)
+  fish: torch-hal completion fish > ~/.config/fish/completions/torch-hal.fish
+""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=list(SHELLS), help="the shell")
+    shell = parser.parse_args(arguments).shell
+    sys.stdout.write(SHELLS[shell]({verb: options_of(verb) for verb in VERBS}))
+    return 0
+
+
+def options_of(verb: str) -> list[str]:
+    """The options of a verb, as its help names them."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+        importlib.import_module(VERBS[verb][0]).main(["--help"], f"torch-hal {verb}")
+    usage, *rest = re.split(r"^examples?:", text.getvalue(), flags=re.MULTILINE)
+    del rest  # examples have options of other programs
+    return sorted({"--help", *_OPTION.findall(usage)})
+
+
+def _bash(options: Mapping[str, Sequence[str]]) -> str:
+    named = (f'        --{_dashed(kind)}) words="{_NAMES.format(kind=kind)}" ;;' for kind in KINDS)
+    by_verb = (f'                {verb}) words="{" ".join(options[verb])}" ;;' for verb in options)
+    return _BASH.format(
+        named="\n".join(named), kinds=" ".join(KINDS), verbs=" ".join(options), options="\n".join(by_verb)
+    )
+
+
+def _zsh(options: Mapping[str, Sequence[str]]) -> str:
+    return _ZSH + _bash(options)
+
+
+def _fish(options: Mapping[str, Sequence[str]]) -> str:
+    no_verb, in_verb = "__fish_use_subcommand", "__fish_seen_subcommand_from"
+    lines = [
+        f"complete -c torch-hal -n {no_verb} -f -a {verb} -d {_quoted(purpose)}" for verb, (_, purpose) in VERBS.items()
+    ]
+    lines += [f"complete -c torch-hal -n {no_verb} -l {name}" for name in ("help", "version")]
+    by_name = {_dashed(kind): _FISH_NAMES.format(kind=kind) for kind in KINDS} | {"kind": " ".join(KINDS)}
+    for verb, names in options.items():
+        for name in (name.removeprefix("--") for name in names):
+            values = f" -x -a {_quoted(by_name[name])}" if name in by_name else ""
+            lines.append(f"complete -c torch-hal -n '{in_verb} {verb}' -l {name}{values}")
+    return "\n".join(lines) + "\n"
+
+
+def _dashed(kind: str) -> str:
+    return kind.replace("_", "-")
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+"""For each shell: the function that writes its script, given the options of each verb."""
+
+if __name__ == "__main__":
+    sys.exit(main())
