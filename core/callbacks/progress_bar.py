@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.progress_display import LINE_SECONDS, Bar, Lines, Written, drawn, draws_bars
+from core.callbacks.progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
 from core.checking import check_count
 from core.errors import ConfigurationError
 
@@ -18,6 +18,9 @@ __all__ = ["Display", "ProgressBar", "TQDMProgressBar"]
 
 class ProgressBar(Callback):
     """Shows a tqdm bar for each epoch, with the values logged with ``prog_bar=True``, in process 0.
+
+    The bar of training also has the batches a second, the time that is left, and the memory that process 0 has allocated
+    on its device (on a CPU, the resident memory of the process), which is read at most once a second.
 
     Validation, test, prediction and the sanity check have bars too; those within ``fit`` disappear when they are done.
     Where the standard error stream is no terminal, a line is written each minute and at the end of an epoch.
@@ -35,6 +38,7 @@ class ProgressBar(Callback):
     def __init__(self, refresh_seconds: float = 0.25, leave: bool = True) -> None:
         self._check_available()
         self.refresh_seconds, self.leave = refresh_seconds, leave
+        self._memory = Memory()
         self._training: Display | None = None
         self._evaluation: Display | None = None
 
@@ -68,13 +72,14 @@ class ProgressBar(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         if self._training is not None and self._training.count():
-            self._training.show(drawn(trainer.progress_bar_metrics))
+            self._training.show(drawn(trainer.progress_bar_metrics) | self._memory.shown(trainer))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Show the values of the epoch."""
         if self._training is not None:
             metrics = trainer.callback_metrics
-            self._training.show(drawn({name: metrics[name] for name in trainer.prog_bar_metrics}))
+            values = drawn({name: metrics[name] for name in trainer.prog_bar_metrics})
+            self._training.show(values | self._memory.shown(trainer))
             if self.leave:
                 self._close()
 

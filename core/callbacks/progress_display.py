@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
-__all__ = ["LINE_SECONDS", "Bar", "Lines", "Written", "drawn", "draws_bars"]
+__all__ = ["LINE_SECONDS", "Bar", "Lines", "Memory", "Written", "drawn", "draws_bars"]
 
 LINE_SECONDS = 60.0
 """The time between two lines where no bar can be drawn."""
+
+MEMORY_SECONDS = 1.0
+"""The time between two looks at the memory."""
 
 
 def draws_bars() -> bool:
@@ -79,23 +82,52 @@ class Lines:
 
     def __init__(self, title: str, total: int | None, initial: int) -> None:
         self.restart(title, total)
-        self._done = initial
+        self._done = self._initial = initial
 
     def restart(self, title: str, total: int | None) -> None:
         """Begin with the next epoch."""
-        self._title, self._total, self._done, self._began = title, total, 0, time.monotonic()
+        self._title, self._total, self._done, self._initial = title, total, 0, 0
+        self._began = time.monotonic()
 
     def show(self, batches: int, values: Mapping[str, str]) -> None:
         """Write a line with ``batches`` more, with ``values``."""
         self._done += batches
-        passed = timedelta(seconds=int(time.monotonic() - self._began))
+        passed = time.monotonic() - self._began
+        rate = (self._done - self._initial) / max(passed, 1e-9)
         done = f"{self._done}" if self._total is None else f"{self._done}/{self._total}"
+        pace = f" ({rate:.3g}/s)" if rate else ""
+        if rate and self._total is not None and self._total > self._done:
+            pace = f"{pace[:-1]}, {_duration((self._total - self._done) / rate)} left)"
         shown = "".join(f", {name}={value}" for name, value in values.items())
-        sys.stderr.write(f"{self._title}: {done} batches in {passed}{shown}\n")
+        sys.stderr.write(f"{self._title}: {done} batches in {_duration(passed)}{pace}{shown}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class Memory:
+    """The memory in use, for a bar; it is read at most once a second, since some devices answer slowly."""
+
+    def __init__(self) -> None:
+        self._next, self._shown = 0.0, dict[str, str]()
+
+    def shown(self, trainer: Any) -> dict[str, str]:
+        """``{"memory": "1.2 GB"}``; nothing if the accelerator does not tell."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + MEMORY_SECONDS
+            stats = trainer.accelerator.get_device_stats(trainer.strategy.root_device)
+            count = next((stats[name] for name in _MEMORY if name in stats), None)
+            self._shown = {} if count is None else {"memory": f"{count / 1e9:.3g} GB"}
+        return self._shown
+
+
+_MEMORY = ("memory_allocated_bytes", "process_memory_bytes")
+
+
+def _duration(seconds: float) -> timedelta:
+    """Whole seconds, as ``0:01:30``."""
+    return timedelta(seconds=int(seconds))
 
 
 def drawn(values: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from core.discovery.loading import import_target, load, target_name
 from core.discovery.scan import Row, normalized
 from core.discovery.states import Survey, survey
 from core.discovery.watched import activate_watched, load_watched
-from core.errors import BackendError, UnknownNameError, nearest, quoted, shortened
+from core.errors import LONGEST_LIST, BackendError, UnknownNameError, nearest, quoted, shortened
 from core.kinds import KINDS
 from core.registration import REGISTRIES
 from core.specs import AcceleratorSpec, BackendSpec
@@ -350,7 +350,8 @@ class Registry:
         if broken:
             valid += f". Not searched for aliases, because broken: {quoted(broken, near=name)}"
         if provided := self._provided(kind, name):
-            return UnknownNameError(f"{subject}: {provided} Valid without it: {valid}.")
+            without = f"Valid without it: {valid}." if len(names) <= LONGEST_LIST else f"Others: torch-hal list --kind {kind}"
+            return UnknownNameError(f"{subject}: {provided} {without}")
         text = f"{subject}: no installed or registered {kind} has this name. Valid: {valid}."
         if remedy := nearest(name, [*names, *aliases]):
             return UnknownNameError(text + remedy)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 from core.nested import leaves
 
 __all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "suggest_arguments"]
@@ -46,7 +46,8 @@ def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None
         for name in kwargs:
             if name not in names:
                 remedy = f" {instead[name]}" if name in instead else nearest(name, names)
-                suggestion = remedy or f" Arguments: {quoted(names)}."
+                listed = f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{owner})"
+                suggestion = remedy or f" {listed}"
                 raise WrongTypeError(f"{owner}: unknown argument {name!r}.{suggestion}")
         return method(*args, **kwargs)
 

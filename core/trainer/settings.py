@@ -17,7 +17,7 @@ from core.checking import check_count, check_path
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.precisions.clipping import ALGORITHMS
 
-__all__ = ["DEFAULT_EPOCHS", "REMEDIES", "Limit", "Settings"]
+__all__ = ["DEFAULT_EPOCHS", "Limit", "Settings"]
 
 
 Limit = int | float
@@ -25,11 +25,6 @@ Limit = int | float
 
 DEFAULT_EPOCHS = 1000
 """Epochs to train if none of ``max_epochs``, ``max_steps`` and ``max_time`` is given."""
-
-REMEDIES = {
-    "auto_select_gpus": 'Remove it: devices="auto" uses all devices, and devices=2 two that the accelerator picks.',
-}
-"""Arguments that Lightning had, and what to do instead."""
 
 UNLIMITED = -1
 """The value of ``max_epochs`` and ``max_steps`` for no limit."""

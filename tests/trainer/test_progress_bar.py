@@ -180,7 +180,13 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsy
     trainer.fit(Shown(), loader(), loader())
     trainer.test(Shown(), loader())
     shown = ", error=0.1235, loss={}, rate_epoch=0.5, rate_step=0.5"
-    assert capsys.readouterr().err.split("\n") == [
+    pace = re.compile(r"(?<=0:00:00) \(([\d.e+]+)/s\)")
+    memory = re.compile(r", memory=([\d.]+) GB")
+    said = capsys.readouterr().err
+    assert len(pace.findall(said)) == 3
+    assert all(float(rate) > 7 for rate in pace.findall(said)), "seven batches took less than a second"
+    assert [0.05 < float(count) < 50 for count in memory.findall(said)] == [True, True]
+    assert memory.sub("", pace.sub("", said)).split("\n") == [
         "epoch 1/2: 7/7 batches in 0:00:00" + shown.format(1006),
         "epoch 2/2: 7/7 batches in 0:00:00" + shown.format(1013),
         "test: 7/7 batches in 0:00:00",
@@ -188,7 +194,9 @@ def test_lines_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsy
     ]
     monkeypatch.setattr(progress_bar, "LINE_SECONDS", 0.0)
     with_bar(max_epochs=1).fit(Regression(), loader())
-    counts = [line.partition(" batches")[0] for line in capsys.readouterr().err.split("\n")]
+    said = capsys.readouterr().err
+    assert re.search(r"^epoch 1/1: 1/7 batches in 0:00:00 \([\d.e+]+/s, 0:00:00 left\), memory=", said)
+    counts = [line.partition(" batches")[0] for line in said.split("\n")]
     assert counts == [*(f"epoch 1/1: {number}/7" for number in range(1, 8)), "epoch 1/1: 7/7", ""]
 
 

@@ -1,0 +1,34 @@
+"""Arguments that older scripts give a Trainer, and what to write instead."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+__all__ = ["REMEDIES"]
+
+REMEDIES = MappingProxyType(
+    {
+        "auto_select_gpus": 'Remove it: devices="auto" uses all devices, and devices=2 two that the accelerator picks.',
+        "gpus": "Set devices=, and accelerator= to the hardware.",
+        "num_processes": "Set devices=.",
+        "distributed_backend": "Set strategy=.",
+        "epochs": "Set max_epochs=.",
+        "resume_from_checkpoint": "Pass ckpt_path= to fit().",
+        "ckpt_path": "Pass it to fit(), validate(), test() or predict().",
+        "auto_lr_find": "Add core.callbacks.LearningRateFinder to callbacks=.",
+        "auto_scale_batch_size": "Add core.callbacks.BatchSizeFinder to callbacks=.",
+        "stochastic_weight_avg": "Add core.callbacks.StochasticWeightAveraging to callbacks=.",
+        "checkpoint_callback": "Set enable_checkpointing=.",
+        "progress_bar_refresh_rate": "Add core.callbacks.TQDMProgressBar(refresh_rate=...) to callbacks=.",
+        "weights_summary": "Set enable_model_summary=.",
+        "replace_sampler_ddp": "Set use_distributed_sampler=.",
+        "track_grad_norm": "Log the norm in on_before_optimizer_step.",
+        "terminate_on_nan": "Set detect_anomaly=.",
+        "early_stop_callback": "Add core.callbacks.EarlyStopping to callbacks=.",
+        "gradient_accumulation_steps": "Set accumulate_grad_batches=.",
+        "mixed_precision": "Set precision=, as in precision='bf16-mixed'.",
+        "log_with": "Set logger=.",
+        "amp_backend": "Set precision=.",
+    }
+)
+"""For each argument: what to do."""
