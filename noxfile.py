@@ -265,6 +265,54 @@ def wheel(session: nox.Session) -> None:
     session.run("python", "-m", "build", "--outdir", "dist")
 
 
+@nox.session
+def dists(session: nox.Session) -> None:
+    """Build sdist and wheel of torch-hal and of each plugin into dist/, and check their metadata."""
+    session.install("build", "twine")
+    shutil.rmtree("dist", ignore_errors=True)
+    for project in (".", *(f"plugins/{name}" for name in PLUGINS)):
+        session.run("python", "-m", "build", "--outdir", str(HERE / "dist"), project)
+    session.run("twine", "check", "--strict", *(str(path) for path in (HERE / "dist").iterdir()))
+
+
+@nox.session
+def local_index(session: nox.Session) -> None:
+    """Install torch-hal and its plugins from an index on disk on each Python that is here, and train."""
+    session.install(*group("test"))
+    session.run("python", "-m", "pytest", "-m", "exhaustive", "tests/packages/test_local_index.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def types_outside(session: nox.Session) -> None:
+    """Check the types of a user's program against the installed wheel, with mypy and pyright."""
+    python = torch_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", "pyright>=1.1.400")
+    arguments = ("-m", "exhaustive", "tests/packages/test_types_outside.py", *session.posargs)
+    session.run(python, "-m", "pytest", *arguments)
+
+
+@nox.session(venv_backend="none")
+def notebooks(session: nox.Session) -> None:
+    """Execute notebooks that train on two processes."""
+    python = torch_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", *group("notebooks"))
+    session.run(python, "-m", "pytest", "-m", "exhaustive", "tests/notebooks", *session.posargs)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Run the tests, the conformance kit and the benchmarks on the GPU of this machine, in at most ten minutes."""
+    session.install("--quiet", "--editable", ".", "--editable", "plugins/cuda", "numpy", *group("peers", "test"))
+    session.run("python", "benchmarks/gpu.py", *session.posargs)
+
+
+@nox.session
+def startup(session: nox.Session) -> None:
+    """Measure imports, first steps and whole scripts, in comparison with Lightning and Accelerate."""
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".", *group("peers"))
+    session.run("python", "benchmarks/startup.py", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def vendor(session: nox.Session) -> None:
     """Install the packages of simulated third parties and run their tests."""

@@ -10,25 +10,13 @@ import os
 import sys
 
 from core.errors import nearest, quoted
+from core.verbs import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["VERBS", "main"]
-
-VERBS = {
-    "list": ("core.list", "show the installed backends and the state of each"),
-    "run": ("core.run.__main__", "run a script on several processes, with any backend"),
-    "explain": ("core.explain", "show what would run for given arguments, and why"),
-    "doctor": ("core.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
-    "conformance": ("core.conformance", "test a backend, and write a page to publish"),
-    "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
-    "migrate": ("core.migrate.__main__", "list what a Lightning script needs to run here"),
-    "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),
-    "completion": ("core.completion", "write the completion of these commands for a shell"),
-}
-"""For each verb: the module whose function ``main(arguments, program)`` runs it, and what it does."""
 
 _USAGE = """\
 usage: {program} VERB [ARGUMENT ...]

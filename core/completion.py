@@ -14,8 +14,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from core.__main__ import VERBS
 from core.kinds import KINDS
+from core.verbs import VERBS
 
 __all__ = ["SHELLS", "main", "options_of"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Draw = Callable[[str, list[Row], bool], str]
 
-__all__ = ["below", "headed", "main"]
+__all__ = ["main"]
 
 USAGE = """\
 usage: {program} [--kind KIND] [--probe] [--timeout S]
@@ -108,7 +108,7 @@ def main(
         if sys.stdout.isatty():  # only then is the time spent to import it
             from core.list_view import drawing
 
-            draw = drawing(sys.stdout, environ)
+            draw = drawing(sys.stdout, environ, _headed, _below)
         sys.stdout.write(_text(found, rows, "--verbose" in options.switches, draw))
     return 1 if "--strict" in options.switches and any(row.state in _BROKEN for row in rows) else 0
 
@@ -182,23 +182,23 @@ def _text(found: Survey, rows: list[Row], verbose: bool, draw: Draw | None = Non
 
 
 def _table(kind: str, rows: list[Row], verbose: bool) -> Iterator[str]:
-    titles, cells = headed(kind, rows)
+    titles, cells = _headed(kind, rows)
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     widths[0] = max(4, min(widths[0], _WIDTH - sum(width + 2 for width in widths[1:])))
     yield _line(titles, widths)
     for row, row_cells in zip(rows, cells, strict=True):
         yield _line(row_cells, widths)
-        yield from below(row, verbose)
+        yield from _below(row, verbose)
 
 
-def headed(kind: str, rows: list[Row]) -> tuple[list[str], list[list[str]]]:
+def _headed(kind: str, rows: list[Row]) -> tuple[list[str], list[list[str]]]:
     """The titles of a table, and the cells of each of its rows; the state comes last."""
     with_aliases = any(row.aliases for row in rows)
     titles = [KINDS[kind].title.upper(), *(["ALIASES"] if with_aliases else []), "DISTRIBUTION", "STATE"]
     return titles, [_cells(row, with_aliases) for row in rows]
 
 
-def below(row: Row, verbose: bool) -> Iterator[str]:
+def _below(row: Row, verbose: bool) -> Iterator[str]:
     """The lines below a row: why it has its state, if that is of interest."""
     if verbose:
         yield from _explanation(row)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from core.list import below, headed
 from core.terminal import Style, is_terminal, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TextIO
 
     from core.discovery.scan import Row
@@ -25,8 +24,20 @@ _COLOURS = {
 }
 
 
-def drawing(stream: TextIO, environ: Mapping[str, str]) -> Callable[[str, list[Row], bool], str] | None:
-    """A function that draws the table of a kind; ``None`` where ``stream`` cannot show it."""
+def drawing(
+    stream: TextIO,
+    environ: Mapping[str, str],
+    headed: Callable[[str, list[Row]], tuple[list[str], list[list[str]]]],
+    below: Callable[[Row, bool], Iterable[str]],
+) -> Callable[[str, list[Row], bool], str] | None:
+    """A function that draws the table of a kind; ``None`` where ``stream`` cannot show it.
+
+    Args:
+        stream: Where the table goes.
+        environ: The environment variables.
+        headed: The titles and the cells of a table.
+        below: The lines below a row.
+    """
     if not is_terminal(stream, environ):
         return None
     style = Style(environ)

@@ -19,8 +19,8 @@ __all__ = ["Display", "ProgressBar", "TQDMProgressBar"]
 class ProgressBar(Callback):
     """Shows a tqdm bar for each epoch, with the values logged with ``prog_bar=True``, in process 0.
 
-    The bar of training also has the batches a second, the time that is left, and the memory that process 0 has allocated
-    on its device (on a CPU, the resident memory of the process), which is read at most once a second.
+    The bar of training also has the batches a second, the time that is left, and the memory that process 0 has
+    allocated on its device (on a CPU, the resident memory of the process), which is read at most once a second.
 
     Validation, test, prediction and the sanity check have bars too; those within ``fit`` disappear when they are done.
     Where the standard error stream is no terminal, a line is written each minute and at the end of an epoch.

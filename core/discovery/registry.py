@@ -350,7 +350,9 @@ class Registry:
         if broken:
             valid += f". Not searched for aliases, because broken: {quoted(broken, near=name)}"
         if provided := self._provided(kind, name):
-            without = f"Valid without it: {valid}." if len(names) <= LONGEST_LIST else f"Others: torch-hal list --kind {kind}"
+            without = (
+                f"Valid without it: {valid}." if len(names) <= LONGEST_LIST else f"Others: torch-hal list --kind {kind}"
+            )
             return UnknownNameError(f"{subject}: {provided} {without}")
         text = f"{subject}: no installed or registered {kind} has this name. Valid: {valid}."
         if remedy := nearest(name, [*names, *aliases]):

@@ -46,7 +46,9 @@ def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None
         for name in kwargs:
             if name not in names:
                 remedy = f" {instead[name]}" if name in instead else nearest(name, names)
-                listed = f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{owner})"
+                listed = (
+                    f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{owner})"
+                )
                 suggestion = remedy or f" {listed}"
                 raise WrongTypeError(f"{owner}: unknown argument {name!r}.{suggestion}")
         return method(*args, **kwargs)

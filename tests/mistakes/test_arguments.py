@@ -44,7 +44,9 @@ def monitoring(callback: Any, **arguments: Any) -> Any:
 
 MISTAKES: dict[str, Mistake] = {
     # -- what to run on
-    "plugin of an accelerator": Mistake(given(accelerator="cuda"), "accelerator", "'cuda'", "pip install torch-hal-cuda"),
+    "plugin of an accelerator": Mistake(
+        given(accelerator="cuda"), "accelerator", "'cuda'", "pip install torch-hal-cuda"
+    ),
     "alias of two plugins": Mistake(
         given(accelerator="gpu"), "accelerator", "'gpu'", "pip install torch-hal-cuda or pip install torch-hal-mps"
     ),
@@ -135,7 +137,10 @@ MISTAKES: dict[str, Mistake] = {
     "mode": Mistake(lambda: EarlyStopping("loss", mode="minimum"), "mode", "'minimum'", "'min' or 'max'"),
     "best of what": Mistake(lambda: ModelCheckpoint(save_top_k=2), "save_top_k", "2", "Give monitor"),
     "best checkpoint of no run": Mistake(
-        lambda: trainer().fit(Net(), loader(), ckpt_path="best"), "ckpt_path", "'best'", "Call fit before, or give a path"
+        lambda: trainer().fit(Net(), loader(), ckpt_path="best"),
+        "ckpt_path",
+        "'best'",
+        "Call fit before, or give a path",
     ),
     "evaluation without a step": Mistake(
         lambda: trainer().test(Net(), loader()), "module: Net", "'test_step'", "does not define"
@@ -173,5 +178,7 @@ def test_lists_are_short() -> None:
     for name in ("plugin of a strategy", "argument that is like none"):
         with pytest.raises((ValueError, TypeError)) as caught:
             MISTAKES[name].make()
-        assert str(caught.value).count("\'") <= 2 * 11, name
-    assert "torch-hal list --kind strategy" in str(pytest.raises(ValueError, MISTAKES["plugin of a strategy"].make).value)
+        assert str(caught.value).count("'") <= 2 * 11, name
+    assert "torch-hal list --kind strategy" in str(
+        pytest.raises(ValueError, MISTAKES["plugin of a strategy"].make).value
+    )

@@ -64,7 +64,11 @@ class Executed:
         self.book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         with open(folder / "kernel.err", "wb") as said:
             client = nbclient.NotebookClient(
-                self.book, timeout=200, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": folder}}
+                self.book,
+                timeout=200,
+                kernel_name="python3",
+                allow_errors=True,
+                resources={"metadata": {"path": folder}},
             )
             # The kernel's own stream, where a message that a fork could not send would be dumped.
             thread = threading.Thread(target=interrupt, args=(client,)) if interrupt is not None else None

@@ -1,0 +1,156 @@
+"""One run of `startup.py`: imports a front end, makes one optimizer step, and says when each was done.
+
+The times are seconds since the process was started, which the environment variable ``STARTED`` has. Everything that is
+not needed by the front end is imported by none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+
+def since_start() -> float:
+    """Seconds since `startup.py` started this run."""
+    return time.time() - float(os.environ["STARTED"])
+
+
+def main(name: str, devices: int) -> None:
+    """Train one step on ``devices`` processes; process 0 prints the times."""
+    times: dict[str, Any] = {}
+    done = STEPS[name](devices, lambda: times.setdefault("imported", since_start()))
+    times["stepped"] = since_start()
+    if done:
+        times["dynamo"] = "torch._dynamo" in sys.modules
+        print(*(f"{key}={value}" for key, value in times.items()))
+
+
+def network() -> Any:
+    """A network, its optimizer, and a batch."""
+    import torch
+
+    model = torch.nn.Linear(8, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(4, 8)
+
+
+def plain(devices: int, imported: Any) -> bool:
+    """By hand; started by torchrun if there are two processes."""
+    import torch
+
+    imported()
+    if devices > 1:
+        torch.distributed.init_process_group("gloo")
+    model, optimizer, inputs = network()
+    if devices > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    model(inputs).sum().backward()
+    optimizer.step()
+    return devices == 1 or torch.distributed.get_rank() == 0
+
+
+def nothing(devices: int, imported: Any) -> bool:
+    """Python and torch alone: what everything below contains."""
+    import torch  # noqa: F401
+
+    imported()
+    return True
+
+
+def runtime(devices: int, imported: Any) -> bool:
+    """Our own loop."""
+    from core import Runtime
+
+    imported()
+    front = Runtime(accelerator="cpu", devices=devices)
+    model, optimizer, inputs = network()
+    model, optimizer = front.prepare(model, optimizer)
+    front.backward(model(inputs).sum())
+    optimizer.step()
+    return front.is_main_process
+
+
+def trainer(devices: int, imported: Any) -> bool:
+    """Our Trainer."""
+    import torch
+
+    from core import Module, Trainer
+
+    imported()
+    run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
+    run.fit(small(Module)(), [torch.ones(4, 8)])
+    return run.is_global_zero
+
+
+def accelerate(devices: int, imported: Any) -> bool:
+    """Accelerate; started by torchrun if there are two processes."""
+    from accelerate import Accelerator
+
+    imported()
+    front = Accelerator(cpu=True)
+    model, optimizer, inputs = network()
+    model, optimizer = front.prepare(model, optimizer)
+    front.backward(model(inputs).sum())
+    optimizer.step()
+    return bool(front.is_main_process)
+
+
+def fabric(devices: int, imported: Any) -> bool:
+    """Fabric."""
+    from lightning.fabric import Fabric
+
+    imported()
+    front = Fabric(accelerator="cpu", devices=devices)
+    front.launch()
+    model, optimizer, inputs = network()
+    model, optimizer = front.setup(model, optimizer)
+    front.backward(model(inputs).sum())
+    optimizer.step()
+    return bool(front.is_global_zero)
+
+
+def lightning(devices: int, imported: Any) -> bool:
+    """Lightning's Trainer."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+
+    imported()
+    run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
+    run.fit(small(LightningModule)(), torch.utils.data.DataLoader(torch.ones(8, 8), batch_size=4))
+    return bool(run.is_global_zero)
+
+
+QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
+
+
+def small(base: Any) -> Any:
+    """A module for a Trainer."""
+    import torch
+
+    class Net(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Net
+
+
+STEPS = {
+    "torch": nothing,
+    "by hand": plain,
+    "Runtime": runtime,
+    "Trainer": trainer,
+    "Accelerate": accelerate,
+    "Fabric": fabric,
+    "Lightning": lightning,
+}
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
