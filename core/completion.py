@@ -23,24 +23,24 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 _BASH = """\
 _torch_hal() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" words=""
+    local word="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" found=""
     COMPREPLY=()
     case "$last" in
 {named}
-        --kind) words="{kinds}" ;;
+        --kind) found="{kinds}" ;;
     esac
-    if [ -z "$words" ]; then
+    if [ -z "$found" ]; then
         if [ "$COMP_CWORD" -eq 1 ]; then
-            words="{verbs} --help --version"
+            found="{verbs} --help --version"
         else
             case "${{COMP_WORDS[1]}}" in
 {options}
             esac
-            case "$word" in -*) ;; *) words="" ;; esac
+            case "$word" in -*) ;; *) found="" ;; esac
         fi
     fi
-    if [ -n "$words" ]; then
-        COMPREPLY=( $(compgen -W "$words" -- "$word") )
+    if [ -n "$found" ]; then
+        COMPREPLY=( $(compgen -W "$found" -- "$word") )
     else
         COMPREPLY=( $(compgen -f -- "$word") )
     fi
@@ -49,8 +49,9 @@ complete -o filenames -F _torch_hal torch-hal
 """
 
 _ZSH = """\
-#compdef torch-hal
-autoload -U +X bashcompinit && bashcompinit
+autoload -Uz compinit bashcompinit
+(( $+functions[compdef] )) || compinit
+bashcompinit
 """
 
 _FISH_NAMES = "(torch-hal list --kind {kind} 2>/dev/null | string match -r '^[^ ]+(?= )' | tail -n +2)"
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         epilog="""\
 examples:
   bash: torch-hal completion bash > ~/.local/share/bash-completion/completions/torch-hal
-  zsh:  torch-hal completion zsh > ~/.zfunc/_torch-hal    (a folder of fpath, before compinit)
+  zsh:  source <(torch-hal completion zsh)     in ~/.zshrc
   fish: torch-hal completion fish > ~/.config/fish/completions/torch-hal.fish
 """,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -92,8 +93,8 @@ def options_of(verb: str) -> list[str]:
 
 
 def _bash(options: Mapping[str, Sequence[str]]) -> str:
-    named = (f'        --{_dashed(kind)}) words="{_NAMES.format(kind=kind)}" ;;' for kind in KINDS)
-    by_verb = (f'                {verb}) words="{" ".join(options[verb])}" ;;' for verb in options)
+    named = (f'        --{_dashed(kind)}) found="{_NAMES.format(kind=kind)}" ;;' for kind in KINDS)
+    by_verb = (f'                {verb}) found="{" ".join(options[verb])}" ;;' for verb in options)
     return _BASH.format(
         named="\n".join(named), kinds=" ".join(KINDS), verbs=" ".join(options), options="\n".join(by_verb)
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,11 +66,15 @@ def test_exit_codes_and_arguments_are_passed_on(capsys: pytest.CaptureFixture[st
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """``core.__version__`` is the version of the project, which ``--version`` prints."""
+    """``core.__version__`` is the version of the project; ``--version`` prints it, and those of torch and Python."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
     assert core.__version__ == version
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"torch-hal {version}\n"
+    first, *plugins, torch, python = capsys.readouterr().out.splitlines()
+    assert first == f"torch-hal {version}"
+    assert all(re.fullmatch(r"\S+ \S+", line) for line in plugins)
+    assert torch == f"torch {importlib.metadata.version('torch')}"
+    assert python == f"Python {platform.python_version()}"
 
 
 @pytest.mark.parametrize("name", ["core", "torch_hal"])

@@ -1,0 +1,203 @@
+"""What commands draw on a terminal, and that they write plain text elsewhere; completion in a real shell."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import core.discovery.scan
+import core.discovery.states
+import core.explain
+import core.list
+from core.__main__ import main
+from core.completion import SHELLS, options_of
+from core.list import _SWITCHES
+from core.plan import Request, resolve
+from core.terminal import Style, is_terminal, table
+from core.verbs import VERBS
+
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *arguments: str, **environ: str) -> str:
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert core.list.main(arguments, environ=environ) == 0
+    return stream.getvalue()
+
+
+def test_listing_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same titles and cells as in plain text, with colours; without colours if NO_COLOR is set."""
+    plain = listed(monkeypatch, io.StringIO())
+    drawn = listed(monkeypatch, Terminal())
+    colourless = listed(monkeypatch, Terminal(), NO_COLOR="1")
+    assert ESCAPE.search(drawn)
+    assert not ESCAPE.search(plain + colourless)
+    assert ESCAPE.sub("", drawn) == colourless
+    assert re.sub(r"[─●]", "", colourless).split() == plain.split()
+
+
+def test_state_of_a_denied_plugin_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not usable is explained below its row, on a terminal too."""
+    monkeypatch.setattr(core.list, "_probe", lambda found, environ, options: None)
+    monkeypatch.setattr(core.list, "survey", surveyed)
+    drawn = ESCAPE.sub("", listed(monkeypatch, Terminal()))
+    assert re.search(r"acme +torch-hal-acme 1.0 +● failed\n    its driver is broken\n", drawn)
+
+
+def surveyed(environ: object) -> core.discovery.states.Survey:
+    row = core.discovery.scan.Row(
+        kind="accelerator",
+        name="acme",
+        distribution="torch-hal-acme",
+        version="1.0",
+        state="failed",
+        reason="its driver is broken",
+    )
+    return core.discovery.states.Survey([row], "0.1", [])
+
+
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
+def test_plain_where_lines_cannot_be_drawn(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dumb terminal, or one whose encoding has no lines of boxes, gets the plain text."""
+    stream = Terminal()
+    if not environ:
+        monkeypatch.setattr(Terminal, "encoding", "ascii")
+    assert not is_terminal(stream, environ)
+    assert listed(monkeypatch, stream, **environ) == listed(monkeypatch, io.StringIO())
+
+
+def test_a_pipe_imports_no_view() -> None:
+    """Where the listing is plain, the modules that draw are not imported."""
+    code = "import sys; from core.list import main; main([]); print([m for m in sys.modules if m in %r])"
+    code %= ["core.list_view", "core.terminal", "re"]
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo terminal")
+def test_a_real_terminal() -> None:
+    """Through a pseudo terminal the command draws; exit code 0."""
+    ours, theirs = os.openpty()
+    environ = {**os.environ, "TERM": "xterm"}
+    environ.pop("NO_COLOR", None)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "core.list", "--kind", "accelerator"], stdout=theirs, env=environ, cwd=ROOT
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 65536):
+            shown += data
+    except OSError:  # Linux says so at the end
+        pass
+    os.close(ours)
+    assert process.wait(60) == 0
+    assert "● installed" in shown.decode()
+    assert b"\x1b[1m" in shown
+
+
+def test_explain_as_a_tree(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The tree has each decision, each reason and each rejected candidate of the plain text, within the width."""
+    arguments = ["--accelerator", "cpu", "--devices", "2", "--precision", "bf16-mixed"]
+    assert core.explain.main(arguments) == 0
+    assert "├" not in capsys.readouterr().out
+    for name, value in {"TERM": "xterm", "COLUMNS": "60"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", stream := Terminal())
+    assert core.explain.main(arguments) == 0
+    drawn = ESCAPE.sub("", stream.getvalue())
+    plan = resolve(Request.read(accelerator="cpu", devices="2", precision="bf16-mixed"))
+    assert drawn.startswith(f"{plan.headline}\n├── accelerator")
+    words = " ".join(re.sub("[│├└─]", "", drawn).split())
+    for kind, choice in plan.choices().items():
+        assert f"{kind} {choice.name} {choice.origin}" in words
+        assert choice.reason in words
+        assert all(f"not {other.name}: {other.reason}" in words for other in choice.rejected)
+    branches = [line for line in drawn.splitlines() if line.startswith(("│", "    "))]
+    assert branches
+    assert max(map(len, branches)) <= 60
+
+
+def test_columns_of_a_table() -> None:
+    """Colours take no room."""
+    style = Style({})
+    drawn = table(["A", "B"], [((style("x", "red"), "1"), ()), (("long", "2"), ["why"])], style)
+    assert ESCAPE.sub("", drawn).splitlines() == ["A     B", "───────", "x     1", "long  2", "why"]
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help of each verb shows a command line that begins with this verb."""
+    for verb in VERBS:
+        try:
+            main([verb, "--help"])
+        except SystemExit as ended:
+            assert ended.code == 0
+        usage, _, examples = re.split(r"(?i)(example)s?:", capsys.readouterr().out, maxsplit=1)
+        assert usage.startswith("usage:")
+        assert re.search(rf"(torch-hal|python -m core) {verb} \S", examples), verb
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lis"], {"list"}),
+        ([""], {*VERBS, "--help", "--version"}),
+        (["list", "--pro"], {"--probe"}),
+        (["list", "--kind", "pre"], {"precision"}),
+        (["explain", "--precision", "bf16"], {"bf16-mixed", "bf16-true"}),
+        (["run", "--strategy", "ddp_sh"], {"ddp_sharded"}),
+    ],
+)
+def test_completion_in_bash(words: list[str], expected: set[str], tmp_path: Path) -> None:
+    """bash completes verbs, options and the names of installed backends."""
+    script = SHELLS["bash"]({verb: options_of(verb) for verb in VERBS})
+    (tmp_path / "completion").write_text(script, "utf-8")
+    (tmp_path / "torch-hal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m core "$@"\n', "utf-8")
+    (tmp_path / "torch-hal").chmod(0o755)
+    line = " ".join(f"'{word}'" for word in ("torch-hal", *words))
+    code = f"source ./completion; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _torch_hal; echo ${{COMPREPLY[@]}}"
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert {*done.stdout.split()} == expected
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_is_valid_in_other_shells(shell: str) -> None:
+    """The shell itself finds no error in the script."""
+    script = SHELLS[shell]({verb: options_of(verb) for verb in VERBS})
+    assert all(verb in script for verb in VERBS)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    done = subprocess.run([shell, "-n"], input=script, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_options_are_those_of_the_help() -> None:
+    """Options of the verbs, none of those in examples."""
+    assert {*options_of("list")} == {*_SWITCHES, "--kind", "--timeout"}
+    assert "--lr" not in options_of("run")
+    assert {"--devices", "--nnodes", "--dry-run", "--module"} <= {*options_of("run")}
