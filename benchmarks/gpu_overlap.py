@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ def main() -> None:
             action()
             wait(device)
             seconds.append(time.perf_counter() - began)
-        return statistics.median(seconds[1:]) / count
+        return float(statistics.median(seconds[1:])) / count
 
     def over(source: Iterable[Tensor], work: Callable[[Tensor], Any]) -> Callable[[], None]:
         def run() -> None:
@@ -84,11 +84,13 @@ def main() -> None:
         compute(times)
 
     both = synchronized(over(host, one_after_another))
-    prepared = runtime.prepare(DataLoader(host, batch_size=None, pin_memory=pins))
+    prepared = runtime.prepare(DataLoader(cast(Any, host), batch_size=None, pin_memory=pins))
     overlapped = synchronized(over(prepared, lambda rows: compute(times)))
-    hidden = (copying + computing - overlapped) / min(copying, computing)
+    hidden = (copying + computing - overlapped) / min(copying, computing) if pins else None
     figures = {"copy": copying, "compute": computing, "one after another": both, "prepared loader": overlapped}
-    result = {f"{name.replace(' ', '_')}_milliseconds": seconds * 1e3 for name, seconds in figures.items()}
+    result: dict[str, float | None] = {
+        f"{name.replace(' ', '_')}_milliseconds": seconds * 1e3 for name, seconds in figures.items()
+    }
     result |= {"batch_megabytes": megabytes, "hidden_fraction": hidden}
     runtime.teardown()
     sys.stdout.write(json.dumps(result) + "\n")

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gpu_model import SIZES, Decoder, batches
@@ -59,6 +59,10 @@ class Task:
         self.clock = Clock(self.device, options["warmup"], options["steps"])
         self.batches = batches(self.size, self.clock.steps)
         self.losses: list[Tensor] = []
+
+    def loader(self) -> Any:
+        """The batches for a Trainer."""
+        return torch.utils.data.DataLoader(cast(Any, self.batches), batch_size=None)
 
     def network(self) -> nn.Module:
         """The network, with the same weights for all."""
@@ -152,7 +156,7 @@ def trainer(task: Task) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Net(), task.batches)
+    ).fit(Net(), task.loader())
 
 
 def accelerate(task: Task) -> None:
@@ -211,7 +215,7 @@ def lightning(task: Task) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Net(), task.batches)
+    ).fit(Net(), task.loader())
 
 
 def lightnings(task: Task) -> str:
@@ -241,7 +245,7 @@ def measure(name: str, options: dict[str, Any]) -> dict[str, Any]:
         return row | {"error": "not run: no time was left"}
     try:
         task = Task(options)
-        module = torch.get_device_module(task.device.type) if task.device.type != "cpu" else None
+        module: Any = torch.get_device_module(task.device.type) if task.device.type != "cpu" else None
         if hasattr(module, "reset_peak_memory_stats"):
             module.reset_peak_memory_stats()
         train(task)

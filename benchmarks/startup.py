@@ -31,7 +31,7 @@ def run(name: str, devices: int) -> dict[str, float]:
     """One run: seconds until the import and the step were done, of the whole process, and of its processors."""
     command = [sys.executable, "-W", "ignore"]
     if devices > 1 and name in LAUNCHED:
-        command += ["-m", "torch.distributed.run", "--nproc-per-node", str(devices), "--master-port", "0"]
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED": str(time.time())}
     cpu = sum(os.times()[2:4])
     began = time.monotonic()

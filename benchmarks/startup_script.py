@@ -47,7 +47,10 @@ def plain(devices: int, imported: Any) -> bool:
         model = torch.nn.parallel.DistributedDataParallel(model)
     model(inputs).sum().backward()
     optimizer.step()
-    return devices == 1 or torch.distributed.get_rank() == 0
+    is_first = devices == 1 or torch.distributed.get_rank() == 0
+    if devices > 1:
+        torch.distributed.destroy_process_group()
+    return is_first
 
 
 def nothing(devices: int, imported: Any) -> bool:
@@ -117,8 +120,15 @@ def lightning(devices: int, imported: Any) -> bool:
 
     imported()
     run = Trainer(accelerator="cpu", devices=devices, max_epochs=1, logger=False, enable_checkpointing=False, **QUIET)
-    run.fit(small(LightningModule)(), torch.utils.data.DataLoader(torch.ones(8, 8), batch_size=4))
+    run.fit(small(LightningModule)(), torch.utils.data.DataLoader(small_data(), batch_size=4))
     return bool(run.is_global_zero)
+
+
+def small_data() -> Any:
+    """Eight rows."""
+    import torch
+
+    return torch.ones(8, 8)
 
 
 QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}

@@ -24,7 +24,7 @@ usage: {program} VERB [ARGUMENT ...]
 {verbs}
 
 {program} VERB --help shows the arguments of VERB, with an example.
-{program} --version shows the versions of torch-hal, its plugins, torch and Python.
+{program} --version shows the versions, also of plugins and torch.
 """
 
 

@@ -85,7 +85,7 @@ def test_plain_where_lines_cannot_be_drawn(environ: dict[str, str], monkeypatch:
 def test_a_pipe_imports_no_view() -> None:
     """Where the listing is plain, the modules that draw are not imported."""
     code = "import sys; from core.list import main; main([]); print([m for m in sys.modules if m in %r])"
-    code %= ["core.list_view", "core.terminal", "re"]
+    code %= ["core.list_view", "core.terminal"]
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -154,7 +154,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
             assert ended.code == 0
         usage, _, examples = re.split(r"(?i)(example)s?:", capsys.readouterr().out, maxsplit=1)
         assert usage.startswith("usage:")
-        assert re.search(rf"(torch-hal|python -m core) {verb} \S", examples), verb
+        assert re.search(rf"(torch-hal|python -m core) {verb}\s+\S", examples), verb
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -66,7 +66,7 @@ MISTAKES: dict[str, Mistake] = {
         given(strategy="single_device", devices=2), "devices=2", "'single_device' does not support 2", "Valid: 1"
     ),
     "misspelt argument of a strategy": Mistake(
-        lambda: DDPStrategy(find_unused_parameter=True),
+        lambda: DDPStrategy(find_unused_parameter=True),  # type: ignore[call-arg]
         "DDPStrategy",
         "'find_unused_parameter'",
         "'find_unused_parameters'",

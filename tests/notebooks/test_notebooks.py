@@ -43,7 +43,7 @@ def fit(seconds=0.0):
     inputs = torch.randn(64, 8)
     loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8)
     trainer = Trainer(accelerator="cpu", strategy="ddp_notebook", devices=2, max_epochs=1, default_root_dir=".",
-                      logger="csv", enable_checkpointing=False)
+                      logger="csv", log_every_n_steps=1, enable_checkpointing=False)
     trainer.fit(Net(seconds), loader)
     print("steps", trainer.global_step)
 """
