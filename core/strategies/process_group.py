@@ -45,7 +45,6 @@ LISTING = 32
 """Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
 
 MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -360,8 +359,8 @@ class _Group:
             if not all_left:
                 missing = _missing(self._store, "leaving", self._world_size)
                 logger.warning("rank %s leaves the process group without rank(s) %s", self._rank, missing)
-                if self._failures is not None:
-                    self._failures.tell_of_early_end(LEAVE_TIME.total_seconds())
+                if failures := self._failures:
+                    failures.tell_of_early_end(LEAVE_TIME.total_seconds())
             elif self._rank != 0:
                 self._store.add("left", 1)
         except dist.DistError as error:

@@ -16,8 +16,9 @@ from core.callbacks.timer import read_duration
 from core.checking import check_count, check_path
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.precisions.clipping import ALGORITHMS
+from core.trainer.renamed import REMEDIES
 
-__all__ = ["DEFAULT_EPOCHS", "Limit", "Settings"]
+__all__ = ["DEFAULT_EPOCHS", "REMEDIES", "Limit", "Settings"]
 
 
 Limit = int | float

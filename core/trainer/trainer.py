@@ -47,10 +47,9 @@ from core.trainer.plain import as_module
 from core.trainer.plugins import with_plugins
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
-from core.trainer.renamed import REMEDIES
 from core.trainer.run import Run
 from core.trainer.run_loggers import read_loggers
-from core.trainer.settings import DEFAULT_EPOCHS, Limit, Settings
+from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
 from core.trainer.signals import read_signals
 from core.trainer.sources import DataSource

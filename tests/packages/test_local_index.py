@@ -89,7 +89,7 @@ def test_install_by_name(python: str, torch: str, index: str, dists: Path, tmp_p
     """``pip install 'torch-hal[cuda,…]'`` in a fresh environment lists all, and trains on two processes."""
     run([interpreter(python), "-m", "venv", tmp_path / "fresh"], tmp_path)
     fresh = tmp_path / "fresh" / ("Scripts" if os.name == "nt" else "bin")
-    pip = [
+    pip: list[str | Path] = [
         fresh / "python",
         "-m",
         "pip",

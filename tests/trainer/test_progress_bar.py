@@ -66,7 +66,7 @@ def test_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     for number, line, loss in ((1, first, "1006"), (2, second, "1013")):
         assert line.startswith(f"epoch {number}/2: 100%|")
         assert " 7/7 [" in line
-        assert line.endswith(f", error=0.1235, loss={loss}, rate_epoch=0.5, rate_step=0.5]")
+        assert re.search(rf", error=0.1235, loss={loss}, rate_epoch=0.5, rate_step=0.5, memory=[\d.]+ GB\]$", line)
 
 
 def test_step_values_are_shown_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_bars(leave: bool) -> None:
     for number, line in zip((1, 2) if leave else (2,), lines, strict=True):
         assert line.startswith(f"epoch {number}/2 ━")
         assert " 7/7 " in line
-        assert line.endswith(f"error: 0.1235 loss: {999 + 7 * number}")
+        assert re.search(rf"error: 0.1235 loss: {999 + 7 * number} memory: [\d.]+ GB$", line)
     assert "validation" in written.getvalue()
     trainer.validate(Shown(), loader())
     assert left(written)[-1].startswith("validation ━")
@@ -78,7 +79,7 @@ def test_theme_and_rate() -> None:
         Shown(), loader(), loader()
     )
     assert "\x1b[1;31mepoch 1/1" in written.getvalue()
-    assert left(written)[-1].endswith("error: 0.1235 | loss: 1006")
+    assert re.search(r"error: 0.1235 \| loss: 1006 \| memory: [\d.]+ GB$", left(written)[-1])
     written, options = console()
     quiet(enable_progress_bar=None, max_epochs=1, callbacks=[RichProgressBar(0, console_kwargs=options)]).fit(
         Shown(), loader()
