@@ -44,7 +44,7 @@ def main() -> None:
     options = json.loads(sys.argv[1])
     runtime = Runtime(accelerator=options["accelerator"], devices=1)
     device = runtime.device
-    megabytes, count = options["megabytes"], options["batches"]
+    megabytes, count = int(options["megabytes"]), int(options["batches"])
     size, batch = 1024 * 256, megabytes  # a row is one MiB
     pins = device.type != "cpu"
     loader = DataLoader(Rows(batch * 2, size), batch_size=batch, pin_memory=pins)

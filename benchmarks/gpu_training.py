@@ -185,7 +185,7 @@ def lightning(task: Task) -> None:
     """Lightning's Trainer, with everything off that ours has off."""
     from lightning import pytorch
 
-    class Net(pytorch.LightningModule):
+    class Net(pytorch.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = task.compiled(task.network())
@@ -198,7 +198,7 @@ def lightning(task: Task) -> None:
         def configure_optimizers(self) -> Any:
             return task.optimizer(self)
 
-    class Timed(pytorch.Callback):
+    class Timed(pytorch.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
             task.clock.step(batch_idx)
 

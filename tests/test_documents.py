@@ -44,9 +44,14 @@ def blocks(page: Path, *languages: str) -> list[Block]:
     return [Block(kind, title, text, output or None) for kind, title, text, output in found if kind in languages]
 
 
+MEASURED = {r"\b\d+:\d\d:\d\d\b": "0:00:00", r"\b[\d.]+(e\+\d+)?/s\b": "1/s", r"memory=[\d.]+ GB": "memory=1 GB"}
+"""What each run prints anew."""
+
+
 def matches(shown: str, printed: str) -> bool:
-    """Whether a page shows what is printed; ``...`` stands for any text, as in doctest, and any duration is right."""
-    shown, printed = (re.sub(r"\b\d+:\d\d:\d\d\b", "0:00:00", text) for text in (shown, printed))
+    """Whether a page shows what is printed; ``...`` stands for any text, as in doctest, and any time, rate or size of memory is right."""
+    for measured, constant in MEASURED.items():
+        shown, printed = (re.sub(measured, constant, text) for text in (shown, printed))
     pattern = ".*".join(map(re.escape, shown.rstrip().split("...")))
     return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
 
@@ -160,7 +165,7 @@ def test_sessions_that_pages_name_exist() -> None:
     """Every nox session named anywhere is one."""
     sessions = set(re.findall(r"^def (\w+)\(session: nox\.Session\) -> None:", (ROOT / "noxfile.py").read_text(), re.M))
     for page in PAGES:
-        for arguments in re.findall(r"nox -s ([a-z ]+)", page.read_text("utf-8")):
+        for arguments in re.findall(r"nox -s ([a-z_ ]+)", page.read_text("utf-8")):
             assert {*arguments.split()} <= sessions, page.name
 
 
