@@ -49,7 +49,7 @@ MEASURED = {r"\b\d+:\d\d:\d\d\b": "0:00:00", r"\b[\d.]+(e\+\d+)?/s\b": "1/s", r"
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether a page shows what is printed; ``...`` stands for any text, as in doctest, and any time, rate or size of memory is right."""
+    """Whether a page shows what is printed; ``...`` stands for any text, any time, rate or size of memory is right."""
     for measured, constant in MEASURED.items():
         shown, printed = (re.sub(measured, constant, text) for text in (shown, printed))
     pattern = ".*".join(map(re.escape, shown.rstrip().split("...")))
