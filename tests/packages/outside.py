@@ -52,7 +52,7 @@ def with_trainer() -> None:
 
 def with_runtime() -> None:
     runtime = Runtime(devices=1)
-    model, optimizer = runtime.prepare(nn.Linear(3, 1), None)
+    model = runtime.prepare(nn.Linear(3, 1))
     runtime.backward(model(torch.ones(2, 3)).sum())
     assert_type(runtime.num_processes, int)
     assert_type(runtime.device, torch.device)
