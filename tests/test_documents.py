@@ -116,7 +116,7 @@ def test_pages_show_output() -> None:
     assert len(commands) >= 10
 
 
-BEGIN_WITHOUT_EXAMPLE = {"changelog.md", "security.md", "architecture.md", "hardware.md", "scale.md"}
+BEGIN_WITHOUT_EXAMPLE = {"changelog.md", "security.md", "architecture.md", "everywhere.md", "hardware.md", "scale.md"}
 """Texts, and tables of measurements."""
 BEGIN_WITHOUT_EXAMPLE |= {"broken-plugins.md"} | {
     f"{kind}-authors.md" for kind in ("precision", "checkpoint", "environment")

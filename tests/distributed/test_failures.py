@@ -17,9 +17,10 @@ pytestmark = pytest.mark.usefixtures("started_not_forked")
     ("how", "victim", "expect"),
     [
         ("raise", 1, 1),
+        pytest.param("kill", 1, 128 + signal.SIGKILL, marks=pytest.mark.slow),
         *(
-            pytest.param(*case, marks=pytest.mark.slow if case[0] == "kill" else pytest.mark.exhaustive)
-            for case in (("raise", 0, 1), ("exit", 1, 7), ("kill", 1, 128 + signal.SIGKILL), ("none", 9, 0))
+            pytest.param(*case, marks=pytest.mark.exhaustive)
+            for case in (("raise", 0, 1), ("exit", 1, 7), ("none", 9, 0))
         ),
     ],
 )
