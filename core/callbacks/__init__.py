@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from core.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
     from core.callbacks.throughput_monitor import ThroughputMonitor
     from core.callbacks.timer import Timer
+    from core.callbacks.watchdog import Watchdog
     from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "TQDMProgressBar",
     "ThroughputMonitor",
     "Timer",
+    "Watchdog",
     "WeightAveraging",
 ]
 
@@ -89,6 +91,7 @@ _find, __dir__ = lazy_names(
         "TQDMProgressBar": "core.callbacks.progress_bar",
         "ThroughputMonitor": "core.callbacks.throughput_monitor",
         "Timer": "core.callbacks.timer",
+        "Watchdog": "core.callbacks.watchdog",
         "WeightAveraging": "core.callbacks.weight_averaging",
     },
 )

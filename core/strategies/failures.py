@@ -27,6 +27,8 @@ from core.strategies.call_sites import is_user_frame
 from core.strategies.launchers.blame import (
     exit_code_of,
     exit_status,
+    explain,
+    explanation,
     failing_exit,
     first_line,
     is_interactive,
@@ -35,6 +37,7 @@ from core.strategies.launchers.blame import (
     print_error,
     summary,
 )
+from core.strategies.stacks import Stacks, Whereabouts, call_in, is_timeout
 
 __all__ = ["Failures"]
 
@@ -67,12 +70,15 @@ class Failures:
     def __init__(self, store: Store, rank: int, world_size: int, check: Callable[[], None] | None) -> None:
         self._store = store
         self._rank, self._world_size, self._check = rank, world_size, check
+        self.stacks = Stacks(store, rank, world_size)
+        """Tells where the processes are."""
         self._process = os.getpid()
         self._has_shown = False
         self._hook: Hook = sys.excepthook
 
     def install(self) -> None:
         """Watch how this process ends, in place of the run before."""
+        self.stacks.start()
         before, Failures.current = Failures.current, self
         if is_interactive() or multiprocessing.parent_process() is not None:
             return  # an exception does not end it; or it is a worker, whose end the supervising process shows
@@ -87,8 +93,35 @@ class Failures:
 
     def announce(self, error: BaseException) -> None:
         """Tell the others that this process fails with ``error``, before they notice the lost connection."""
+        self._explain(error)
         if not is_lost_peer(error):
             self._note(summary(error), exit_code_of(error.code) if isinstance(error, SystemExit) else 1)
+
+    def _explain(self, error: BaseException) -> None:
+        """Find out who did not come, if ``error`` is that of a collective over its time limit; once."""
+        if is_lost_peer(error) and is_timeout(error):
+            explain(error, *self.stacks.report(f"timed out in {call_in(error)}"))
+
+    def end_hung(self, what: str) -> NoReturn:
+        """End this process at once, because it or another one hangs: say who, unless another process has said so.
+
+        For a thread: the main thread may be blocked where no exception reaches it.
+        """
+        own = Whereabouts.of_main_thread(self._rank, self.stacks.note())
+        self._say_hung(*self.stacks.report(what, own))
+        os._exit(1)
+
+    def _say_hung(self, text: str, stacks: str) -> None:
+        """Say that another process did not come, unless some other has said so."""
+        with self._notes() as notes:
+            first = notes.compare_set("first", "", str(self._rank)).decode()
+            if first != str(self._rank):
+                what = notes.get(f"failed/{first}").decode(errors="replace").partition(" ")[2]
+                print_error(f"rank {self._rank} of {self._world_size} ends because rank {first} failed: {what}")
+                return
+        self._say(text, 1)
+        print_error(stacks)
+        self._shown()
 
     def _note(self, text: str, code: int) -> None:
         with self._notes() as notes:
@@ -108,6 +141,12 @@ class Failures:
     def _show_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if self._process != os.getpid() or not isinstance(error, Exception):
             self._hook(kind, error, trace)
+            return
+        self._explain(error)
+        if (stacks := explanation(error)) is not None:
+            logger.debug("rank %s waited in vain", self._rank, exc_info=error)
+            self._has_shown = True
+            self._say_hung(summary(error), stacks)
         elif is_lost_peer(error):
             logger.debug("rank %s lost another", self._rank, exc_info=error)
             self._show_lost(error)

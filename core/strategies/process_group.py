@@ -339,6 +339,8 @@ class _Group:
                 self._failures.announce(error)
         all_left = False
         try:
+            if self._failures is not None:
+                self._failures.stacks.stop()
             all_left = not failed and self._gather_to_leave()
         finally:
             for release in self.releases:

@@ -20,6 +20,8 @@ __all__ = [
     "ended_by_failure",
     "exit_code_of",
     "exit_status",
+    "explain",
+    "explanation",
     "failed_at",
     "failing_exit",
     "first_line",
@@ -112,8 +114,21 @@ def failed_at(error: BaseException) -> float:
     return min(moments)
 
 
+def explain(error: BaseException, text: str, stacks: str) -> None:
+    """Say of ``error`` what it means: ``text`` instead of its own summary, and where the other processes are."""
+    error._core_explanation = text, stacks  # type: ignore[attr-defined]
+    error.add_note(f"{text}\n{stacks}")
+
+
+def explanation(error: BaseException) -> str | None:
+    """Where the other processes are, if :func:`explain` was told."""
+    return None if (told := getattr(error, "_core_explanation", None)) is None else str(told[1])
+
+
 def is_lost_peer(error: BaseException) -> bool:
     """Whether ``error`` is only the consequence of another process's failure, as far as can be told."""
+    if explanation(error) is not None:
+        return False
     if isinstance(error, LaunchError):
         return error.exit_code is not None or isinstance(error.__cause__, dist.DistError)
     return isinstance(error, dist.DistError) or (type(error) is RuntimeError and bool(_LOST.search(str(error))))
@@ -123,6 +138,8 @@ def summary(error: BaseException) -> str:
     """``ValueError: what it says``, in one line."""
     if isinstance(error, SystemExit):
         return f"sys.exit({error.code!r})"
+    if (told := getattr(error, "_core_explanation", None)) is not None:
+        return str(told[0])
     text = first_line(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -1,0 +1,76 @@
+"""A process that does not come to a collective: the job ends, and names it, the call and its place."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from core.callbacks import Watchdog
+from core.errors import ConfigurationError
+
+from .conftest import SCRIPTS, processes_with
+
+SECONDS = 60
+"""Allowed from the hang, with its limit of 5 or 8 seconds, until all are gone, on a machine that does other things."""
+
+
+def run_hanging(out: Path, script: str, *arguments: str, expect: int = 1) -> str:
+    """What a run prints to standard error; it must leave no process."""
+    command = [sys.executable, "-W", "ignore", str(SCRIPTS / script), *arguments]
+    environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environ, cwd=out, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == expect, ended.stderr
+    while processes_with(out):
+        time.sleep(0.05)
+    died = re.findall(r"dying at ([\d.]+)", ended.stdout)
+    assert not died or time.monotonic() - float(died[0]) < SECONDS
+    return ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_not_forked")
+@pytest.mark.parametrize(
+    ("launcher", "how"),
+    [
+        ("script", "sleep"),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("fork", "sleep"), ("script", "stop"))),
+    ],
+)
+def test_a_collective_over_its_limit(launcher: str, how: str, tmp_path: Path) -> None:
+    """One error says who did not come to which call, and shows its stack; a stopped process cannot tell."""
+    error = run_hanging(tmp_path, "hanging.py", launcher, how)
+    first = next(line for line in error.splitlines() if "failed" in line)
+    assert re.search(r"^rank [02] .*timed out in \w+ \(hanging.py:\d+ in work\); ", first), error
+    if how == "stop":
+        assert "rank(s) 1 did not answer: stopped" in first
+    else:
+        assert re.search(r"rank 1 did not come: it is at hanging.py:\d+ in lingers", first)
+        assert re.search(r"\[rank1\] is here:\n(.*\n)+.*in lingers\n +time.sleep\(1000\)", error)
+    if launcher == "script":
+        assert error.count("is here:") <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("started_not_forked")
+def test_the_watchdog_ends_a_fit(tmp_path: Path) -> None:
+    """A save that is slower than its limit does not count; a batch that does not come does."""
+    error = run_hanging(tmp_path, "hanging_fit.py", "ddp", "hangs")
+    assert re.search(r"^rank [01] of 2 failed: no batch within 5 s \(Watchdog\)", error, re.MULTILINE), error
+    assert re.search(r"rank 1 did not come: it is after 6 batch\(es\) at hanging_fit.py:\d+ in training_step", error)
+    assert "rank 0 did not come" not in error
+    assert (tmp_path / "saved").exists()
+
+
+def test_limits_are_positive() -> None:
+    """The error names the argument."""
+    with pytest.raises(ConfigurationError, match="step=5: must be a positive timedelta"):
+        Watchdog(step=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="setup="):
+        Watchdog(setup=timedelta(0))

@@ -1,0 +1,220 @@
+"""Kills a run at a random moment, and resumes it: what was lost, what hung, what was left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from attrs import evolve, frozen
+
+from core.checkpoints import is_committed, latest, read_manifest
+
+SCRIPT = Path(__file__).parent / "scripts" / "killed.py"
+
+SETUPS: dict[str, tuple[str, ...]] = {
+    "single_device": ("torch", "sharded", "async", "safetensors"),
+    "ddp": ("torch", "sharded", "async", "async-sharded"),
+    "ddp_spawn": ("torch", "async"),
+    "ddp_fork": ("torch", "sharded", "async", "async-sharded", "safetensors"),
+    "ddp_sharded": ("torch", "sharded"),
+    "fsdp": ("torch", "sharded", "async"),
+    "torchrun": ("torch", "sharded", "async"),
+    "torch-hal run": ("torch", "async-sharded"),
+}
+"""The CheckpointIOs by strategy, or by launcher where another process starts the ranks of ``ddp``."""
+
+ALL_GONE_SECONDS = 30.0
+"""Allowed until all processes have ended after a kill, on a machine that does other things too."""
+
+
+@frozen
+class Case:
+    """One kill."""
+
+    setup: str
+    io: str
+    victim: str
+    """``"first"`` for the process that was started, ``"rank 0"``, ``"rank 1"``, or ``"all"``."""
+    commits: int
+    """After how many checkpoints it is killed."""
+    share: float
+    """How long after that: as a share of the time from one checkpoint to the next."""
+
+    @classmethod
+    def draw(cls, seed: int, setups: dict[str, tuple[str, ...]] = SETUPS) -> Case:
+        """The case of a seed."""
+        chance = random.Random(seed)
+        setup = list(setups)[seed % len(setups)]
+        victims = ["first"] if setup == "single_device" else ["first", "rank 0", "rank 1", "all"]
+        return cls(setup, chance.choice(setups[setup]), chance.choice(victims), chance.randrange(10), chance.random())
+
+    def command(self, mode: str) -> list[str]:
+        """The arguments of Python."""
+        script = [str(SCRIPT), "ddp", "2", self.io, mode]
+        if self.setup == "torchrun":
+            return ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *script]
+        if self.setup == "torch-hal run":
+            return ["-m", "core.run", "--devices", "2", *script]
+        return [self.setup, "1" if self.setup == "single_device" else "2", self.io, mode]
+
+
+@frozen
+class Outcome:
+    """What a kill and the resumed run showed."""
+
+    code: int
+    """Exit code of the process that was started."""
+    commits: int
+    gone_seconds: float
+    is_lost: bool
+    """A checkpoint that could be found before was not there after it."""
+    uncommitted: list[str]
+    """Names that a search would find, and that are no whole checkpoint."""
+    leftovers: list[str]
+    """Hidden directories after the resumed run, and processes."""
+    is_equal: bool
+    """The resumed run ended with the same bits as an uninterrupted one."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing was lost, hung or left."""
+        kept = not (self.is_lost or self.uncommitted or self.leftovers)
+        return kept and self.is_equal and self.gone_seconds < ALL_GONE_SECONDS
+
+
+class Killer:
+    """A context in which runs are killed; it keeps a process that has imported torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._whole: dict[str, list[str]] = {}
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        self._template = subprocess.Popen(
+            [sys.executable, str(SCRIPT), "template"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environ,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._template.stdin is not None
+        assert self._template.stdout is not None
+        self._template.stdin.close()
+        if error is not None:
+            self._template.kill()
+        self._template.wait()
+        self._template.stdout.close()
+
+    def _start(self, out: Path, command: list[str]) -> int:
+        assert self._template.stdin is not None
+        assert self._template.stdout is not None
+        self._template.stdin.write(f"{out} {' '.join(command)}\n")
+        self._template.stdin.flush()
+        return int(self._template.stdout.readline())
+
+    def _end(self) -> int:
+        assert self._template.stdout is not None
+        return int(self._template.stdout.readline())
+
+    def _uninterrupted(self, case: Case) -> list[str]:
+        """With what the processes end that are not killed."""
+        key = case.setup if case.setup not in ("torchrun", "torch-hal run", "ddp_spawn", "ddp_fork") else "ddp"
+        if key not in self._whole:
+            out = self._folder / f"whole_{key}"
+            out.mkdir()
+            self._start(out, evolve(case, setup=key).command("go"))
+            code = self._end()
+            assert code == 0, (out / "log").read_text()
+            self._whole[key] = ends(out)
+        return self._whole[key]
+
+    def run(self, case: Case) -> Outcome:
+        """Start, kill and resume."""
+        whole = self._uninterrupted(case)
+        self._count += 1
+        out = self._folder / f"case{self._count}"
+        out.mkdir()
+        first = self._start(out, case.command("go"))
+        moments: list[float] = []
+        deadline = time.monotonic() + 120
+        while len(moments) < case.commits + 1:
+            if len(commits(out)) > len(moments) - 1 and (out / "pid.0").exists():
+                moments.append(time.monotonic())
+            elif time.monotonic() > deadline:
+                os.kill(first, signal.SIGKILL)
+                self._end()
+                raise AssertionError(f"{case}: it did not start\n{(out / 'log').read_text()[-6000:]}")
+            time.sleep(0.001)
+        interval = (moments[-1] - moments[0]) / case.commits if case.commits else 0.5
+        time.sleep(interval * case.share)
+        victims = [first]
+        if case.victim == "all":
+            victims = processes_with(out)
+        elif case.victim != "first":
+            victims = [int((out / f"pid.{case.victim[-1]}").read_text())]
+        for victim in victims:
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+        killed = time.monotonic()
+        while (left := processes_with(out)) and time.monotonic() < killed + 2 * ALL_GONE_SECONDS:
+            time.sleep(0.05)
+        gone = time.monotonic() - killed
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        code = self._end()
+        noted = commits(out)
+        found = latest(out / "saved")
+        lost = bool(noted) and (found is None or step_of(found.name) < step_of(noted[-1]))
+        visible = [path.name for path in (out / "saved").glob("[!.]*") if not is_committed(path)]
+        if found is not None:
+            read_manifest(found).verify(found)
+        self._start(out, case.command("resume"))
+        assert self._end() == 0, f"{case}\n{(out / 'log').read_text()[-6000:]}"
+        deadline = time.monotonic() + 10
+        while processes_with(out) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        hidden = [path.name for path in (out / "saved").glob(".*")]
+        leftovers = hidden + [str(process) for process in (*left, *processes_with(out))]
+        return Outcome(code, len(noted), gone, lost, visible, leftovers, ends(out) == whole)
+
+
+def commits(out: Path) -> list[str]:
+    """The names of the checkpoints that could be found, in their order."""
+    return (out / "commits").read_text().splitlines() if (out / "commits").exists() else []
+
+
+def step_of(name: str) -> int:
+    return int(name.partition("step=")[2].partition(".")[0])
+
+
+def ends(out: Path) -> list[str]:
+    """What each rank ended with."""
+    return [path.read_text() for path in sorted(out.glob("end.*"))]
+
+
+def processes_with(out: Path) -> list[int]:
+    """The processes that still run with ``OUT=out``, or in that folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit():
+                has_it = f"OUT={out}\0".encode() in (entry / "environ").read_bytes()
+                if has_it or os.readlink(entry / "cwd") == str(out):
+                    found.append(int(entry.name))
+    return [process for process in found if process != os.getpid()]
