@@ -82,6 +82,11 @@ class ClusterEnvironment(ABC):
         """Whether the cluster serves the store at ``main_address:main_port``; otherwise rank 0 serves it."""
         return False
 
+    @property
+    def leaves_orphans(self) -> bool:
+        """Whether the process that started this one does not see to it that this one ends if it is killed."""
+        return False
+
     def connect(self, processes_per_node: int, num_nodes: int) -> None:
         """Receive the numbers of the run that is about to start, and check them.
 

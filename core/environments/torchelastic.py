@@ -33,6 +33,11 @@ class TorchElasticEnvironment(LaunchedEnvironment):
         return self.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
     @property
+    def leaves_orphans(self) -> bool:
+        """Whether torchrun's agent has started this process: its processes train to the end if it is killed."""
+        return "TORCHELASTIC_RUN_ID" in self.environ
+
+    @property
     def local_world_size(self) -> int:
         """``LOCAL_WORLD_SIZE``; ``WORLD_SIZE`` if it is not set."""
         return whole_number(self.environ, self.variables.local_size, self.world_size, low=1)

@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ def start(options: Options, processes: int, program: str) -> int:
     if not options.verbose:
         logging.disable(logging.ERROR)  # the agent logs what the message below says, in other words
     with tempfile.TemporaryDirectory(prefix="torch-hal-run-") as folder:
+        _forward_signals()
         output = Output(folder, prefix=options.prefix, log_dir=options.log_dir)
         try:
             elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
@@ -77,6 +80,32 @@ def _set_variables(options: Options, processes: int) -> None:
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     if sys.platform != "linux":
         os.environ[LIFELINE] = str(os.getpid())
+
+
+def _forward_signals() -> None:
+    """Pass signals on that the agent does not know, and would end by, to the first process: it tells the others."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def forward(number: int, frame: Any) -> None:
+        for process in _children()[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    for name in ("SIGUSR1", "SIGUSR2"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, forward)
+
+
+def _children() -> list[int]:
+    """The processes that this one has started, in their order."""
+    found: list[int] = []
+    with suppress(OSError):  # not Linux
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError), open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    return sorted(found)
 
 
 def _config(options: Options, processes: int, folder: str, output: Output) -> LaunchConfig:

@@ -33,6 +33,7 @@ from core.strategies.board import Board
 from core.strategies.comparison import by_rank, describe_tensor
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.launchers.base import SETTLE_SECONDS
+from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
 from core.strategies.reductions import REDUCTIONS, check_reduction, copy_for_reduction
 
@@ -305,6 +306,8 @@ class ProcessGroupStrategy(ParallelStrategy):
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
         environment = self._current_environment()
+        if environment.leaves_orphans:
+            end_with_launcher(environment.global_rank)
         if self.plan.launcher is None or environment.creates_processes_externally:
             return function(*args, **kwargs)
         assert isinstance(environment, LocalEnvironment)  # see connect

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,54 @@ def test_the_end_of_the_agent_is_the_end_of_its_processes(
             agent.send_signal(number)
             assert agent.wait(60) == code
             wait_for(lambda: not any(map(is_running, ranks)))
+        finally:
+            agent.kill()
+
+
+@pytest.mark.slow
+def test_the_end_of_torchruns_agent_is_the_end_of_its_processes(tmp_path: Path, started_not_forked: None) -> None:
+    """It leaves its processes running if it is killed; they end by themselves, and say why."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    script = [str(SCRIPTS / "ends.py"), "sleep"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *script]
+    with (
+        open(tmp_path / "errors", "w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, cwd=tmp_path
+        ) as agent,
+    ):
+        try:
+            assert agent.stdout is not None
+            ranks = [int(agent.stdout.readline().split()[-1]) for _ in range(2)]
+            agent.kill()
+            wait_for(lambda: not any(map(is_running, ranks)))
+        finally:
+            agent.kill()
+            for rank in ranks:
+                with suppress(ProcessLookupError):
+                    os.kill(rank, signal.SIGKILL)
+    assert re.search(r"rank [01] ends because its launcher", (tmp_path / "errors").read_text())
+
+
+@pytest.mark.slow
+def test_the_agent_passes_sigusr1_on(tmp_path: Path, started_not_forked: None) -> None:
+    """It would end by it; the first process gets it, and tells the others."""
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: os._exit(os.write(1, b'received') - 8))\n"
+        "os.write(1, b'ready\\n')\n"
+        "time.sleep(300 * (os.environ['RANK'] == '0'))\n"
+    )
+    (tmp_path / "script.py").write_text(code)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    command = [sys.executable, "-m", "core.run", "--devices", "2", "script.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ, cwd=tmp_path) as agent:
+        try:
+            assert agent.stdout is not None
+            assert [agent.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+            agent.send_signal(signal.SIGUSR1)
+            assert agent.communicate(timeout=60)[0] == "received"
+            assert agent.returncode == 0
         finally:
             agent.kill()
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import MutableMapping
 
-__all__ = ["LIFELINE", "attach_lifeline", "watch_parent"]
+__all__ = ["LIFELINE", "attach_lifeline", "end_with_launcher", "watch_parent"]
 
 LIFELINE = "CORE_LIFELINE"
 """The environment variable with the process ID of the launcher."""
@@ -51,6 +51,17 @@ def _is_alive(process: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+_ended_with: set[tuple[int, int]] = set()
+
+
+def end_with_launcher(rank: int) -> None:
+    """End this process when the one that started it ends, as a launcher that leaves orphans. Again has no effect."""
+    this = os.getpid(), os.getppid()
+    if this not in _ended_with:
+        _ended_with.add(this)
+        watch_parent(os.getppid(), f"rank {rank}", "its launcher")
 
 
 def watch_parent(parent: int, own_name: str = "", parents_name: str = "") -> None:
