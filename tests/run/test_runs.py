@@ -113,9 +113,7 @@ def test_the_end_of_torchruns_agent_is_the_end_of_its_processes(tmp_path: Path, 
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *script]
     with (
         open(tmp_path / "errors", "w", encoding="utf-8") as errors,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, cwd=tmp_path
-        ) as agent,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ, cwd=tmp_path) as agent,
     ):
         try:
             assert agent.stdout is not None
