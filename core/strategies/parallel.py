@@ -36,6 +36,7 @@ from core.strategies.launchers.base import SETTLE_SECONDS
 from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
 from core.strategies.reductions import REDUCTIONS, check_reduction, copy_for_reduction
+from core.strategies.threads import thread_limit
 
 __all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
 
@@ -45,32 +46,6 @@ START_METHODS = ("script", "spawn", "fork")
 
 _script_stores: list[Store] = []
 """Keeps the stores of a script's processes open: later runs of the script use them again."""
-
-
-class _ThreadLimit:
-    """One thread in each process while any run is live that shares its machine, as torchrun sets it.
-
-    So the processes do not each take all of its cores.
-    """
-
-    runs = 0
-    before = 1
-
-    def enter(self) -> None:
-        """A run begins."""
-        if self.runs == 0:
-            self.before = torch.get_num_threads()
-            torch.set_num_threads(1)
-        self.runs += 1
-
-    def leave(self) -> None:
-        """A run ends."""
-        self.runs -= 1
-        if self.runs == 0:
-            torch.set_num_threads(self.before)
-
-
-_thread_limit = _ThreadLimit()
 
 
 class ParallelStrategy(Strategy):
@@ -97,7 +72,7 @@ class ParallelStrategy(Strategy):
         """Prepare this process's device, then connect to the other processes."""
         super().setup_environment()
         if self.local_processes > 1 and "OMP_NUM_THREADS" not in self.cluster_environment.environ:
-            _thread_limit.enter()
+            thread_limit.enter()
             self._limits_threads = True
         try:
             self.init_dist_connection()
@@ -117,7 +92,7 @@ class ParallelStrategy(Strategy):
     def _free_threads(self) -> None:
         if self._limits_threads:
             self._limits_threads = False
-            _thread_limit.leave()
+            thread_limit.leave()
 
     # -- placement -----------------------------------------------------------------------------------------------
 

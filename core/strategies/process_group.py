@@ -40,13 +40,11 @@ __all__ = ["JoinedGroup", "adopt", "connect_store", "has_foreign_group", "host_s
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
-
 LISTING = 32
 """Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
 
 MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 _hosted: dict[int, TCPStore] = {}
