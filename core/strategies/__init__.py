@@ -10,7 +10,7 @@ from core.strategies.ddp import DDPArguments, DDPStrategy
 from core.strategies.inference import InferenceModule, call_without_gradients
 from core.strategies.launchers import unpicklable_path
 from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
-from core.strategies.manual import AveragedGradients, ManualGradients
+from core.strategies.manual import AveragedGradients, ManualGradients, average_gradients
 from core.strategies.module_wrapper import ModuleWrapper
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
@@ -20,7 +20,7 @@ from core.strategies.process_group import while_alive
 from core.strategies.process_plan import ProcessPlan
 from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy
-from core.strategies.step import StepParts, TrainingStep, TrainingStepOptions
+from core.strategies.step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
 
 if TYPE_CHECKING:
     from core.checkpoints.base import CheckpointIO
@@ -55,9 +55,11 @@ __all__ = [
     "StrategyRegistry",
     "TrainingStep",
     "TrainingStepOptions",
+    "average_gradients",
     "call_without_gradients",
     "collect_logs",
     "desynchronize",
+    "compose_training_step",
     "keyword_parameters",
     "move_module",
     "reduce_logged",

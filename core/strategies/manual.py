@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from core.errors import ConfigurationError
 
-__all__ = ["AveragedGradients", "ManualGradients"]
+__all__ = ["AveragedGradients", "ManualGradients", "average_gradients"]
 
 BUCKET_BYTES = 25 * 2**20
 """Gradients are averaged in parts of about this size, as DistributedDataParallel does."""
@@ -102,7 +102,7 @@ class AveragedGradients(ManualGradients):
         set_aside = [] if self._unreduced else self._set_aside()
         try:
             self._local_backward(loss, *args, **kwargs)
-            self._average()
+            average_gradients(self._parameters, self._strategy)
             self._unreduced = False
         finally:
             for parameter, gradient in set_aside:
@@ -114,26 +114,43 @@ class AveragedGradients(ManualGradients):
             parameter.grad = None
         return found
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        strategy, parameters = self._strategy, self._parameters
-        own = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
-        in_any = strategy.all_reduce(own.to(strategy.root_device), "max").tolist()
-        touched = [parameter for parameter, is_touched in zip(parameters, in_any, strict=True) if is_touched]
-        for bucket in _buckets(touched):
-            for parameter in bucket:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                elif parameter.grad.layout is not torch.strided:
-                    raise ConfigurationError(
-                        f"manual_backward: a gradient of shape {tuple(parameter.shape)} is sparse, and cannot be "
-                        f"averaged over processes by strategy {strategy.name!r}. Create its layer with sparse=False."
-                    )
-            gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            mean = strategy.all_reduce(flat, "mean").div_(strategy.world_size)
-            for gradient, part in zip(gradients, torch.split(mean, [one.numel() for one in gradients]), strict=True):
-                gradient.copy_(part.view_as(gradient))
+
+@torch.no_grad()
+def average_gradients(parameters: Sequence[nn.Parameter], strategy: Reduces) -> None:
+    """Average the gradients of ``parameters`` over the processes of ``strategy``, in place; each of them calls this.
+
+    The processes first agree on the parameters that any of them has a gradient for; those that have none contribute
+    zeros. Of sharded gradients, a process's own shard is averaged.
+
+    Args:
+        parameters: The same in every process, in the same order.
+        strategy: A strategy, or what reduces over some of its processes.
+
+    Raises:
+        ConfigurationError: A gradient is sparse.
+    """
+    own = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+    in_any = strategy.all_reduce(own.to(strategy.root_device), "max").tolist()
+    touched = [parameter for parameter, is_touched in zip(parameters, in_any, strict=True) if is_touched]
+    for bucket in _buckets(touched):
+        for parameter in bucket:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            elif parameter.grad.layout is not torch.strided:
+                raise ConfigurationError(
+                    f"manual_backward: a gradient of shape {tuple(parameter.shape)} is sparse, and cannot be "
+                    f"averaged over processes by strategy {strategy.name!r}. Create its layer with sparse=False."
+                )
+        gradients = [_own(parameter.grad) for parameter in bucket if parameter.grad is not None]
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        mean = strategy.all_reduce(flat, "mean").div_(strategy.world_size)
+        for gradient, part in zip(gradients, torch.split(mean, [one.numel() for one in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def _own(gradient: Any) -> Tensor:
+    local: Tensor = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+    return local
 
 
 def _buckets(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

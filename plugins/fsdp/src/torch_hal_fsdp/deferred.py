@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from core.errors import ConfigurationError, quoted
-from torch_hal_fsdp.layout import put_whole
+from core.strategies.sharding import put_whole
 from torch_hal_fsdp.selection import post_order
 
 __all__ = ["Deferred", "InitFunction", "find_deferred", "initialise"]

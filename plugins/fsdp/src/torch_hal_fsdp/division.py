@@ -18,9 +18,9 @@ from torch.utils.checkpoint import checkpoint as recomputed
 from core.errors import ConfigurationError, quoted
 from core.precisions import Precision
 from core.random import get_host_rng_state, set_host_rng_state
+from core.strategies.sharding import Plan, apply_plan, find_plan
 from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialise
 from torch_hal_fsdp.selection import Selection, post_order, select
-from torch_hal_fsdp.tensor_parallel import Plan, apply_plan, find_plan
 
 __all__ = ["Division"]
 

@@ -1,47 +1,17 @@
-"""Process groups: the mesh, and the groups that a sharded module keeps from one run to the next."""
+"""Process groups that a sharded module keeps from one run to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["attach", "detach", "detach_mesh", "divided_parts", "make_mesh", "reshard"]
+from core.strategies.sharding import detach_mesh
 
-
-def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
-    """All processes along dimensions of these names and sizes, the last one fastest; every process calls it.
-
-    Groups are formed one by one: torch's own way splits the default group, which only few backends can.
-    """
-    names = tuple(sizes)
-    if len(sizes) == 1:
-        return DeviceMesh.from_group(_default_group(), device_type, mesh_dim_names=names)
-    ranks = torch.arange(dist.get_world_size()).reshape(tuple(sizes.values()))
-    groups = [_own_group(ranks.movedim(position, -1).flatten(0, -2).tolist()) for position in range(ranks.dim())]
-    return DeviceMesh.from_group(groups, device_type, mesh=ranks, mesh_dim_names=names)
-
-
-def _default_group() -> dist.ProcessGroup:
-    group = dist.group.WORLD
-    assert group is not None  # the strategy has joined it
-    return group
-
-
-def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
-    groups = {rank: group for line in lines for group in [dist.new_group(line)] for rank in line}
-    own: dist.ProcessGroup = groups[dist.get_rank()]
-    return own
-
-
-def detach_mesh(mesh: DeviceMesh) -> None:
-    """Release the process groups of ``mesh``."""
-    mesh._get_root_mesh()._pg_registry.clear()
+__all__ = ["attach", "detach", "divided_parts", "reshard"]
 
 
 def detach(part: FSDPModule) -> None:

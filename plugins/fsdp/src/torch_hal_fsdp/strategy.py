@@ -8,27 +8,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Unpack
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.optim import Optimizer
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from core.accelerators import Accelerator
 from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
+from core.strategies.sharding import (
+    FollowedParameters,
+    Plan,
+    check_plan,
+    check_size,
+    detach_mesh,
+    like,
+    make_mesh,
+    to_whole,
+)
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
-from torch_hal_fsdp.groups import attach, detach, detach_mesh, divided_parts, make_mesh, reshard
-from torch_hal_fsdp.layout import like, to_whole
+from torch_hal_fsdp.groups import attach, detach, divided_parts, reshard
 from torch_hal_fsdp.script_settings import ScriptSettings
 from torch_hal_fsdp.selection import Selection, check_selection
-from torch_hal_fsdp.tensor_parallel import Plan, check_plan
 
 __all__ = ["FSDPStrategy"]
 
@@ -111,8 +117,8 @@ class FSDPStrategy(ProcessGroupStrategy):
             check_plan(tensor_parallel_plan)
         if init_fn is not None and not callable(init_fn):
             raise WrongTypeError(f"init_fn={init_fn!r}. Valid: a function of a module, or None.")
-        _check_size("replicas", replicas, "nodes")
-        _check_size("tensor_parallel_size", tensor_parallel_size, "node")
+        check_size("replicas", replicas, "nodes")
+        check_size("tensor_parallel_size", tensor_parallel_size, "node")
         if replicas != 1 and tensor_parallel_size != 1:
             raise ConfigurationError(
                 f"replicas={replicas!r} contradicts tensor_parallel_size={tensor_parallel_size!r}. Valid: one of them."
@@ -142,18 +148,9 @@ class FSDPStrategy(ProcessGroupStrategy):
         self.reduce_each_batch = reduce_each_batch
         self.engine_settings = {"fsdp_plugin": ScriptSettings(self), "device_mesh": None}
         self._mesh: DeviceMesh | None = None
-        self._followed = WeakTensorKeyDictionary()
-        """For each parameter before its module was sharded: a weak reference to its sharded form."""
+        self._followed = FollowedParameters()
 
     # -- who and where -------------------------------------------------------------------------------------------
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A started process prepares its own modules; weak dictionaries cannot be pickled.
-        return {name: value for name, value in super().__getstate__().items() if name != "_followed"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._followed = WeakTensorKeyDictionary()
 
     def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
         """As in the base class; with ``cpu_offload`` also a backend for the CPU, where gradient norms are combined."""
@@ -265,8 +262,7 @@ class FSDPStrategy(ProcessGroupStrategy):
             tensor_parallel_plan=self.tensor_parallel_plan,
             init_fn=self.init_fn,
         ).apply(module)
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            self._followed[before[name]] = ref(parameter)
+        self._followed.record(before, module)
         module.__dict__["_divided_over"] = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
         self._let_go_at_leave(module)
         return module
@@ -309,29 +305,8 @@ class FSDPStrategy(ProcessGroupStrategy):
                 different meshes.
         """
         for optimizer in optimizers:
-            self._follow(optimizer)
+            self._followed.follow(optimizer, self.name)
         return super().setup_optimizers(optimizers)
-
-    def _follow(self, optimizer: Optimizer) -> None:
-        for group in optimizer.param_groups:
-            followed = [self._divided_form(parameter) for parameter in group["params"]]
-            if optimizer.state and any(new is not old for new, old in zip(followed, group["params"], strict=True)):
-                raise ConfigurationError(
-                    f"optimizer {type(optimizer).__name__}: it has stepped before strategy {self.name!r} divided its "
-                    "parameters. Prepare a new optimizer, then load the checkpoint."
-                )
-            group["params"] = followed
-            meshes = {parameter.device_mesh for parameter in followed if isinstance(parameter, DTensor)}
-            if len(meshes) > 1 and (group.get("foreach") or group.get("fused")):
-                raise ConfigurationError(
-                    f"optimizer {type(optimizer).__name__}: foreach or fused, with some parameters that "
-                    "tensor_parallel_plan divides and some that it does not. Set foreach=False and fused=False."
-                )
-
-    def _divided_form(self, parameter: nn.Parameter) -> nn.Parameter:
-        """The sharded form of ``parameter``; itself, if its module was not sharded."""
-        divided = self._followed[parameter]() if parameter in self._followed else None
-        return parameter if divided is None else divided
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -392,12 +367,6 @@ class FSDPStrategy(ProcessGroupStrategy):
             if name in current and _is_shaped_as(current[name], value):
                 laid_out[name] = like(current[name], value, self.root_device)
         return laid_out
-
-
-def _check_size(argument: str, size: object, name: str) -> None:
-    if size == name or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
-        return
-    raise ConfigurationError(f"{argument}={size!r}: must be an integer of at least 1, or {name!r}.")
 
 
 @contextmanager

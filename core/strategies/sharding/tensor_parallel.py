@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import (
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
 
-__all__ = ["Plan", "apply_plan", "check_plan", "find_plan"]
+__all__ = ["Plan", "apply_plan", "check_plan", "find_plan", "matches"]
 
 Plan = Mapping[str, ParallelStyle | str]
 """Names of modules, with ``*`` for any, and how each is sharded."""
@@ -81,7 +81,7 @@ def _owner(root: nn.Module, plan: Plan) -> nn.Module:
     missing: list[str] = []
     for module in root.modules():
         names = [name for name, _ in module.named_modules()]
-        absent = [pattern for pattern in plan if not any(_matches(name, pattern) for name in names)]
+        absent = [pattern for pattern in plan if not any(matches(name, pattern) for name in names)]
         if not absent:
             return module
         missing = missing or absent
@@ -90,6 +90,7 @@ def _owner(root: nn.Module, plan: Plan) -> nn.Module:
     raise ConfigurationError(f"tensor_parallel_plan: no module is named {quoted(missing)}. Valid: {VALID}.")
 
 
-def _matches(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
+    """Whether the dotted ``name`` of a module fits ``pattern``, in which ``*`` matches any one part."""
     parts, patterns = name.split("."), pattern.split(".")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))

@@ -1,0 +1,99 @@
+"""Placing a model on the mesh: finding it, rank 0's values, and which parts stay in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ParallelStyle
+
+import core
+from core.errors import ConfigurationError, quoted
+
+__all__ = ["bring", "find_model", "plan_for_present"]
+
+
+def find_model(module: nn.Module, name: str | None) -> tuple[nn.Module, str]:
+    """The model that is spread over processes, in what the front end prepares; and its name in the user's module.
+
+    Args:
+        module: What is prepared: the user's model, or what the Trainer makes of a Module.
+        name: The user's choice; ``None`` for the module itself, or in a Module its only child with parameters.
+
+    Raises:
+        ConfigurationError: There is no such submodule, or a Module has several and none was chosen.
+    """
+    inner = getattr(module, "module", None)
+    owner = inner if isinstance(inner, core.Module) else module
+    if name is not None:
+        try:
+            return owner.get_submodule(name), name
+        except AttributeError:
+            names = quoted(sorted(child for child, _ in owner.named_children())[:10])
+            raise ConfigurationError(
+                f"model={name!r}: {type(owner).__name__} has no such module. It has {names}."
+            ) from None
+    if not isinstance(owner, core.Module):
+        return owner, ""
+    children = {child: part for child, part in owner.named_children() if any(True for _ in part.parameters())}
+    if len(children) != 1:
+        raise ConfigurationError(
+            f"model is missing: {type(owner).__name__} has the modules {quoted(sorted(children)[:10])} with "
+            "parameters. Name the one that is spread over processes, as model='name'."
+        )
+    ((chosen, part),) = children.items()
+    return part, chosen
+
+
+def bring(
+    module: nn.Module, device: torch.device, present: Callable[[nn.Module], bool], share: Callable[[Tensor], None]
+) -> None:
+    """Give ``module`` the values of rank 0, on the device; parts that other processes hold get none, on ``meta``.
+
+    Every process calls it. Parameters are replaced, not moved: an optimizer that was made before holds them until it
+    follows.
+
+    Args:
+        module: With all its parameters in every process.
+        device: Of this process.
+        present: Whether this process holds the own tensors of a module.
+        share: Overwrites a tensor with that of rank 0; every process calls it.
+
+    Raises:
+        ConfigurationError: It is on ``meta``.
+    """
+    on_meta = [name for name, parameter in module.named_parameters() if parameter.is_meta]
+    if on_meta:
+        raise ConfigurationError(
+            f"module: the parameters {quoted(on_meta[:10])} are on 'meta'. Create the model on the CPU, or use "
+            "strategy='fsdp', which initializes such models."
+        )
+    taken: dict[int, nn.Parameter] = {}
+
+    def value(tensor: Tensor, is_present: bool) -> Tensor:
+        here = tensor.detach().to(device, copy=True).contiguous()
+        share(here)
+        return here if is_present else torch.empty_like(here, device="meta")
+
+    for part in module.modules():
+        is_present = present(part)
+        for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) not in taken:
+                taken[id(parameter)] = nn.Parameter(value(parameter, is_present), parameter.requires_grad)
+            part._parameters[name] = taken[id(parameter)]
+        for name, buffer in part.named_buffers(recurse=False, remove_duplicate=False):
+            part._buffers[name] = value(buffer, is_present)
+
+
+def plan_for_present(
+    owner: nn.Module, plan: dict[str, ParallelStyle | str], matches: Callable[[str, str], bool], absent: Container[int]
+) -> dict[str, ParallelStyle | str]:
+    """``plan`` with the names of modules in this process, instead of patterns."""
+    names = [name for name, module in owner.named_modules() if name and id(module) not in absent]
+    return {name: style for pattern, style in plan.items() for name in names if matches(name, pattern)}
+
+
+def inside(parts: Iterator[nn.Module]) -> set[int]:
+    """The ids of ``parts`` and of all modules in them."""
+    return {id(module) for part in parts for module in part.modules()}

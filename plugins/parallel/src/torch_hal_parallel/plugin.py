@@ -1,0 +1,28 @@
+"""The backends of this package; importing it imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.hookspecs import hookimpl
+from core.specs import StrategySpec
+
+__all__ = ["core_strategies"]
+
+_DIMENSIONS = {
+    "tensor_parallel": ("tensor", "layers sharded by a plan within each machine, replicas between machines"),
+    "pipeline": ("pipeline", "layers one after another in the processes of a machine, replicas between machines"),
+    "context_parallel": ("context", "sequences split over the processes of a machine, replicas between machines"),
+}
+
+
+@hookimpl
+def core_strategies() -> Iterator[StrategySpec]:
+    """The three names of :class:`torch_hal_parallel.ModelParallelStrategy`."""
+    for name, (dimension, description) in _DIMENSIONS.items():
+        yield StrategySpec(
+            name=name,
+            target="torch_hal_parallel.strategy:ModelParallelStrategy",
+            description=description,
+            init_args={dimension: "node"},
+        )

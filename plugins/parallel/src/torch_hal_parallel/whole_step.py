@@ -1,0 +1,143 @@
+"""The Trainer's step through a pipeline: the user's training_step, once for each microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from core.errors import ConfigurationError
+from core.random import get_rng_state
+from core.strategies import (
+    LoggedValue,
+    TrainingStep,
+    TrainingStepOptions,
+    collect_logs,
+    compose_training_step,
+    reduce_logged,
+)
+from torch_hal_parallel.pipeline import Pipeline, first_inputs, microbatches_of
+
+if TYPE_CHECKING:
+    from torch_hal_parallel.strategy import ModelParallelStrategy
+
+__all__ = ["pipelined_step"]
+
+
+class _CalledError(BaseException):
+    """Ends a training step where it calls the model; not an Exception, so that the user's own code lets it pass."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.inputs, self.named = args, kwargs
+
+
+def pipelined_step(
+    strategy: ModelParallelStrategy,
+    pipeline: Pipeline,
+    forward: Callable[[Any, int], Tensor | None],
+    options: TrainingStepOptions,
+) -> TrainingStep:
+    """One batch of the Trainer.
+
+    The user's step runs up to its call of the model, to learn the inputs; and once for each microbatch in the process
+    with the last stage, where that call returns the output of the pipeline. The loss is known after backward.
+    """
+    pending: list[tuple[Any, int, Tensor]] = []
+    checked = False
+
+    def begin(batch: Any, batch_idx: int) -> Tensor:
+        loss = torch.full((), torch.nan, device=strategy.root_device)
+        pending[:] = [(batch, batch_idx, loss)]
+        return loss
+
+    def run(scaled: Tensor) -> None:
+        nonlocal checked
+        del scaled
+        batch, batch_idx, loss = pending.pop()
+        before = None if checked else _generators(strategy)
+        inputs = _inputs(strategy, forward, batch, batch_idx)
+        if before is not None and _differ(before, _generators(strategy)):
+            raise ConfigurationError(
+                "training_step: draws random numbers before it calls the model, and a pipeline runs it again for each "
+                "microbatch. Draw them in the data set, or after the call."
+            )
+        checked = True
+        batches = microbatches_of(batch, pipeline.microbatches)
+        logged: list[LoggedValue] = []
+
+        def loss_of(output: Tensor, index: int) -> Tensor:
+            with strategy.model_calls(lambda *args, **kwargs: output), collect_logs(logged.append):
+                found = forward(batches[index], batch_idx)
+            if found is None:
+                raise ConfigurationError(
+                    "training_step: returned None for a microbatch, which a pipeline cannot skip. Return a loss."
+                )
+            return found / options.accumulate
+
+        loss.copy_(pipeline.forward_backward(inputs, loss_of) * options.accumulate)
+        strategy.average()
+        values = pipeline.from_last(_reduced(logged))
+        if values:
+            owner: Any = options.module.module
+            log = owner.log  # of the user's Module; what has logged is one
+            for name, value, arguments in values:
+                log(name, value, **arguments)
+
+    def clip_gradients(value: float, algorithm: str) -> None:
+        strategy.clip_gradients(options.module.parameters(), value, algorithm)
+
+    return compose_training_step(
+        begin,
+        options,
+        backward=run,
+        optimizer_step=strategy.make_optimizer_step(options.optimizer),
+        clip_gradients=clip_gradients,
+        no_sync=strategy.no_sync,
+    )
+
+
+def _reduced(logged: Sequence[LoggedValue]) -> list[tuple[str, Any, dict[str, Any]]]:
+    """One value for each name, of the whole batch, and the arguments of ``log``."""
+    by_name: dict[str, list[LoggedValue]] = {}
+    for one in logged:
+        by_name.setdefault(one.name, []).append(one)
+    reduced = []
+    for name, parts in by_name.items():
+        first, sizes = parts[0], [part.batch_size for part in parts]
+        values = [torch.as_tensor(part.value).detach().cpu() for part in parts]
+        value = reduce_logged(values, [1.0 if size is None else size for size in sizes], first.reduce_fx)
+        total = None if first.batch_size is None else sum(size or 0 for size in sizes)
+        reduced.append((name, value, {**first.options, "reduce_fx": first.reduce_fx, "batch_size": total}))
+    return reduced
+
+
+def _inputs(
+    strategy: ModelParallelStrategy, forward: Callable[[Any, int], Tensor | None], batch: Any, batch_idx: int
+) -> Sequence[Any]:
+    """What the user's step calls the model with."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        raise _CalledError(args, kwargs)
+
+    try:
+        with strategy.model_calls(called):
+            forward(batch, batch_idx)
+    except _CalledError as call:
+        return first_inputs(strategy.pipelined, call.inputs, call.named)
+    raise ConfigurationError(
+        "training_step: did not call the model that is a pipeline. Call it once, or name another as model='name'."
+    )
+
+
+def _generators(strategy: ModelParallelStrategy) -> Mapping[str, Any]:
+    return get_rng_state(strategy.accelerator, strategy.root_device)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return not torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return any(_differ(value, other[name]) for name, value in one.items())
+    return False
