@@ -371,7 +371,7 @@ def test_the_order_on_the_page() -> None:
     quiet(max_epochs=1, num_sanity_val_steps=1, callbacks=callback, **limits).fit(own(), loader(), loader())
     found = [name for index, name in enumerate(calls) if index == 0 or calls[index - 1] != name]
 
-    page = Path(__file__).parents[2] / "docs" / "trainer.md"
+    page = Path(__file__).parents[2] / "docs" / "hooks.md"
     (block,) = re.findall(r"```text\n(prepare_data.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert [line.split()[0] for line in block.splitlines()] == found
 

@@ -44,7 +44,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-class Line(Module):
+class Straight(Module):
     """Learns nothing of interest."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ def test_hooks_are_called_and_the_state_is_saved(tmp_path: Path, library: Any) -
 
     seen = Seen()
     first = trainer(tmp_path, [seen], num_sanity_val_steps=0)
-    first.fit(Line(), loader(), loader())
+    first.fit(Straight(), loader(), loader())
     batches = [("batch", 0, 1), ("batch", 1, 2), ("batch", 2, 3)]
-    assert seen.calls == [("setup", "fit", "Line"), *batches, *(("validated", number, 0) for number in range(3))]
+    assert seen.calls == [("setup", "fit", "Straight"), *batches, *(("validated", number, 0) for number in range(3))]
 
     again = Seen()
     first.save_checkpoint(tmp_path / "saved")
-    trainer(tmp_path, [again], max_epochs=2).fit(Line(), loader(), loader(), ckpt_path=tmp_path / "saved")
+    trainer(tmp_path, [again], max_epochs=2).fit(Straight(), loader(), loader(), ckpt_path=tmp_path / "saved")
     assert again.loaded == {"steps": 3}
 
 

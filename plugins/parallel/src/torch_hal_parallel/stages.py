@@ -12,7 +12,7 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.precisions import Precision
 from core.strategies.sharding import matches
 
-__all__ = ["Stage", "check_pipeline_plan", "find_parts", "split_evenly"]
+__all__ = ["Stage", "check_pipeline_plan", "find_parts", "split_evenly", "stage_ranges"]
 
 VALID = "names of modules in the order in which the model calls them, each with the output of the one before"
 
@@ -141,4 +141,26 @@ def split_evenly(sizes: Sequence[int], stages: int) -> list[range]:
     for k in range(stages, 0, -1):
         ends.append(best[k][ends[-1]][1])
     ends.reverse()
+    return [range(start, end) for start, end in pairwise(ends)]
+
+
+def stage_ranges(parts: Sequence[nn.Module], stages: int, split: Sequence[int] | None) -> list[range]:
+    """Which parts are in each stage.
+
+    Args:
+        parts: Those of the whole model, in order.
+        stages: The number of stages.
+        split: The number of parts in each stage; if ``None``, stages have about equally many parameters.
+
+    Raises:
+        ConfigurationError: ``split`` does not fit the parts and stages, or there are fewer parts than stages.
+    """
+    if split is None:
+        return split_evenly([sum(p.numel() for p in part.parameters()) for part in parts], stages)
+    if len(split) != stages or sum(split) != len(parts) or min(split) < 1:
+        raise ConfigurationError(
+            f"pipeline_split={list(split)}: must be {stages} positive numbers, one for each stage, that add up to the "
+            f"{len(parts)} parts of pipeline_plan."
+        )
+    ends = [sum(split[:number]) for number in range(stages + 1)]
     return [range(start, end) for start, end in pairwise(ends)]

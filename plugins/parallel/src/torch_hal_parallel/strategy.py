@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -34,6 +33,7 @@ from core.strategies.sharding import (
     make_mesh,
     matches,
 )
+from torch_hal_parallel.arguments import check_used
 from torch_hal_parallel.context import SequenceSplit
 from torch_hal_parallel.gradients import Line, clip_norm, clip_value
 from torch_hal_parallel.pipeline import (
@@ -45,7 +45,7 @@ from torch_hal_parallel.pipeline import (
     stage_numbers,
 )
 from torch_hal_parallel.placing import bring, find_model, inside, plan_for_present
-from torch_hal_parallel.stages import Stage, check_pipeline_plan, find_parts, split_evenly
+from torch_hal_parallel.stages import Stage, check_pipeline_plan, find_parts, stage_ranges
 from torch_hal_parallel.state import OwnParameters, gather_states, load_module, load_optimizer, whole_tensors
 from torch_hal_parallel.whole_step import pipelined_step
 
@@ -126,7 +126,15 @@ class ModelParallelStrategy(ProcessGroupStrategy):
                 f"context={context!r} with pipeline={pipeline!r}: a sequence that is split cannot go through a "
                 "pipeline. Set one of them to 1."
             )
-        self._check_unused(tensor, pipeline, context, parts=locals())
+        check_used(
+            {"tensor": tensor, "pipeline": pipeline, "context": context},
+            tensor_parallel_plan=tensor_parallel_plan,
+            pipeline_plan=pipeline_plan,
+            pipeline_split=pipeline_split,
+            microbatches=microbatches,
+            schedule=schedule,
+            sequence_dim=sequence_dim,
+        )
         if tensor_parallel_plan is not None:
             check_plan(tensor_parallel_plan)
         if pipeline_plan is not None:
@@ -151,21 +159,6 @@ class ModelParallelStrategy(ProcessGroupStrategy):
         self._modules: list[nn.Module] = []
         self._is_paused = False
         self._followed, self._own = FollowedParameters(), OwnParameters()
-
-    @staticmethod
-    def _check_unused(tensor: Any, pipeline: Any, context: Any, parts: Mapping[str, Any]) -> None:
-        for argument, size, needs, default in (
-            ("tensor_parallel_plan", tensor, "tensor", None),
-            ("pipeline_plan", pipeline, "pipeline", None),
-            ("pipeline_split", pipeline, "pipeline", None),
-            ("microbatches", pipeline, "pipeline", None),
-            ("schedule", pipeline, "pipeline", "1F1B"),
-            ("sequence_dim", context, "context", 1),
-        ):
-            if size == 1 and parts[argument] != default:
-                raise ConfigurationError(
-                    f"{argument}={parts[argument]!r:.100}: has no effect with {needs}=1. Leave it out."
-                )
 
     # -- who and where -------------------------------------------------------------------------------------------
 
@@ -270,8 +263,9 @@ class ModelParallelStrategy(ProcessGroupStrategy):
         if self._size["pipeline"] > 1:
             self._check_alone(module, model, name)
             found = find_parts(model, self.pipeline_plan)
-            parts, ranges = list(found.values()), self._ranges(list(found.values()))
-            own = stage_numbers(self.schedule, self._size["pipeline"])[self._lines["pipeline"].rank]
+            parts, numbers = list(found.values()), stage_numbers(self.schedule, self._size["pipeline"])
+            ranges = stage_ranges(parts, sum(len(own) for own in numbers), self.pipeline_split)
+            own = numbers[self._lines["pipeline"].rank]
             absent = inside(
                 part
                 for number, some in enumerate(ranges)
@@ -304,20 +298,6 @@ class ModelParallelStrategy(ProcessGroupStrategy):
                 f"pipeline={self._size['pipeline']}: the module has parameters outside of its model {name!r}: "
                 f"{', '.join(others[:10])}. Move them into the model."
             )
-
-    def _ranges(self, parts: Sequence[nn.Module]) -> list[range]:
-        """Which parts are in each stage."""
-        stages = sum(len(own) for own in stage_numbers(self.schedule, self._size["pipeline"]))
-        split = self.pipeline_split
-        if split is None:
-            return split_evenly([sum(p.numel() for p in part.parameters()) for part in parts], stages)
-        if len(split) != stages or sum(split) != len(parts) or min(split) < 1:
-            raise ConfigurationError(
-                f"pipeline_split={list(split)}: must be {stages} positive numbers, one for each stage, that add up to "
-                f"the {len(parts)} parts of pipeline_plan."
-            )
-        ends = [sum(split[:number]) for number in range(stages + 1)]
-        return [range(start, end) for start, end in pairwise(ends)]
 
     def _make_pipeline(self, model: nn.Module, parts: Sequence[nn.Module], ranges: Sequence[range]) -> None:
         line, last = self._lines["pipeline"], len(ranges) - 1
@@ -497,7 +477,7 @@ class ModelParallelStrategy(ProcessGroupStrategy):
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
         """Whole tensors on the CPU in rank 0, nothing in the others."""
-        present = {name: value for name, value in module.state_dict().items() if not _is_on_meta(value)}
+        present = {name: value for name, value in module.state_dict().items() if not getattr(value, "is_meta", False)}
         states = gather_states(whole_tensors(present, self.root_device), self._lines.get("pipeline"))
         order = list(module.state_dict())
         merged = {name: value for state in states for name, value in state.items()}
@@ -518,7 +498,3 @@ class ModelParallelStrategy(ProcessGroupStrategy):
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Load this process's part of a state that any mesh, or any other strategy with whole tensors, wrote."""
         load_optimizer(optimizer, self._own, state, self.root_device)
-
-
-def _is_on_meta(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_meta
