@@ -23,18 +23,24 @@ MAX_SEED = 2**32 - 1
 """The largest seed that all generators accept; numpy has the smallest range."""
 
 
-def seed_everything(seed: int) -> int:
+def seed_everything(seed: int, workers: bool = True) -> int:
     """Seed the generators of Python, numpy (if installed) and torch, on every device.
 
     Args:
         seed: An integer from 0 to 2**32 - 1.
+        workers: Only ``True``: each worker of a DataLoader has a seed of its own, which follows torch's.
 
     Returns:
         The seed.
 
     Raises:
-        ConfigurationError: ``seed`` is not such an integer.
+        ConfigurationError: ``seed`` is not such an integer, or ``workers`` is not ``True``.
     """
+    if workers is not True:
+        raise ConfigurationError(
+            f"workers={workers!r}: the workers of a DataLoader always have seeds that follow torch's. Remove the "
+            "argument, or set it to True."
+        )
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
         raise ConfigurationError(f"seed={seed!r} must be an integer from 0 to {MAX_SEED}.")
     random.seed(seed)

@@ -45,7 +45,7 @@ def check_module(module: Any, *steps: str) -> None:
     """
     if not isinstance(module, Module):
         raise WrongTypeError(
-            f"module: must be a core.Module or a torch.nn.Module, not {described(module)}.{_remedy(module)}"
+            f"model: must be a core.Module or a torch.nn.Module, not {described(module)}.{_remedy(module)}"
         )
     _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]

@@ -41,6 +41,8 @@ class MetricLog:
         """Names in :attr:`latest` that go to loggers."""
         self._evaluated: dict[str, int] = {}
         """By stage and loader, how many batches were evaluated: the steps of values that are logged with each."""
+        self._discards = False
+        """Whether nothing is sent to the loggers."""
         self._owner: Any = None
         self._progress = Progress()
         self._is_fitting = False
@@ -137,7 +139,7 @@ class MetricLog:
 
     def send_evaluated(self, stage: StageMetrics, name: str) -> None:
         """Send the values of the newest batch of the evaluation ``name``, if any are logged by step."""
-        if not self.loggers:
+        if not self.loggers or self._discards:
             return
         key = f"{name}/{stage.dataloader_idx or 0}"
         count = self._evaluated.get(key, 0)
@@ -150,7 +152,7 @@ class MetricLog:
 
     def _send(self, values: Mapping[str, Value], strategy: Strategy) -> None:
         """Pass ``values`` and the epoch to each logger in process 0; reading them waits for the device."""
-        if not (values and self.loggers and strategy.is_global_zero):
+        if self._discards or not (values and self.loggers and strategy.is_global_zero):
             return
         numbers: dict[str, float] = {name: float(value) for name, value in values.items()}
         step = self.step
@@ -163,9 +165,9 @@ class MetricLog:
 
     @contextmanager
     def discarding(self) -> Iterator[None]:
-        """What is logged within goes to no logger, and is forgotten afterwards."""
+        """What is logged within goes to no logger, and is forgotten afterwards. Modules still find the loggers."""
         kept = dict(self.__dict__)
-        self.loggers, self._published, self.prog_bar_names, self._logger_names = [], {}, set(), set()
+        self._discards, self._published, self.prog_bar_names, self._logger_names = True, {}, set(), set()
         try:
             yield
         finally:

@@ -127,7 +127,7 @@ def _adapted(user_module: Any) -> Any:
         return user_module
     hint = change_import(user_module)
     if hint is not None:
-        raise WrongTypeError(f"module: must be a core.Module, not a {type(user_module).__name__}. {hint}")
+        raise WrongTypeError(f"model: must be a core.Module, not a {type(user_module).__name__}. {hint}")
     kept = user_module.__dict__.get("_core_adapter")
     if kept is not None and kept.adapter is not None:
         return kept.adapter

@@ -14,13 +14,14 @@ from core.loggers.base import Logger
 from core.loggers.csv_file import CSVLogger
 from core.loggers.find import logger_class
 from core.loggers.folders import FolderLogger
+from core.loggers.no_logger import NoLogger
 from core.loggers.tensor_board import TensorBoardLogger
 from core.strategies.base import Strategy
 from core.trainer.hparams import merged_hyperparameters
 
 messages = logging.getLogger(__name__)
 
-__all__ = ["begin_loggers", "end_loggers", "log_start", "read_loggers"]
+__all__ = ["begin_loggers", "end_loggers", "log_start", "read_loggers", "without_effect"]
 
 PROJECT = "core_logs"
 """The folder of the default logger, and the project of loggers that are requested by name."""
@@ -69,6 +70,11 @@ def _logger(item: Any, root: str, argument: str) -> Logger:
             f"{hint}"
         )
     return adapted(item)
+
+
+def without_effect(loggers: Sequence[Logger]) -> list[Logger]:
+    """Loggers that write nothing, one for each of ``loggers``: code that uses them still runs."""
+    return [NoLogger() for _ in loggers]
 
 
 def begin_loggers(

@@ -48,7 +48,7 @@ from core.trainer.plugins import with_plugins
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
-from core.trainer.run_loggers import read_loggers
+from core.trainer.run_loggers import read_loggers, without_effect
 from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
 from core.trainer.signals import read_signals
@@ -82,8 +82,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         import_modules: Modules that each process of the run imports first, such as a package that adds a device type to
             torch; by default those of the environment variable ``CORE_IMPORT``.
-        fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without loggers, checkpoints,
-            early stopping and sanity check.
+        fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without checkpoints, early
+            stopping and sanity check, and with loggers that write nothing.
         max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` or
             ``max_time`` is given.
         min_epochs: The number of epochs to train before ``should_stop`` takes effect; ``None`` for 0, or for 1 if
@@ -266,7 +266,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         """The position of the running or the last ``fit``."""
         self.profiler = find_profiler(profiler)
         """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
-        self.metric_log = MetricLog(read_loggers(False if fast_dev_run else logger, self.settings.default_root_dir))
+        loggers = read_loggers(logger, self.settings.default_root_dir)
+        self.metric_log = MetricLog(without_effect(loggers) if fast_dev_run else loggers)
         """Everything that the module logs goes through this object."""
         self.callbacks = all_callbacks(callbacks, self.settings)
         self.datamodule: DataModule | None = None
@@ -286,7 +287,7 @@ class Trainer(TrainerSettings, TrainerFacts):
     @suggest_arguments
     def fit(
         self,
-        module: nn.Module,
+        model: nn.Module,
         train_dataloaders: Any = None,
         val_dataloaders: Any = None,
         datamodule: DataModule | None = None,
@@ -300,7 +301,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         ``ckpt_path`` resumes an earlier run.
 
         Args:
-            module: The module to train: a :class:`core.Module`, or a plain ``torch.nn.Module`` with the methods of one
+            model: The module to train: a :class:`core.Module`, or a plain ``torch.nn.Module`` with the methods of one
                 that it needs, at least ``training_step`` and ``configure_optimizers``.
             train_dataloaders: A DataLoader, or any iterable that yields the batches of an epoch when it is iterated; a
                 dict or list of such, whose batches have one of each, the shorter ones being repeated; a
@@ -320,7 +321,7 @@ class Trainer(TrainerSettings, TrainerFacts):
                 given, or this trainer is already running.
             CheckpointError: The checkpoint cannot be loaded, or there is none.
         """
-        adapted: Any = as_module(module)
+        adapted: Any = as_module(model)
         check_weights_only(weights_only)
         steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
         check_module(adapted, *steps)
@@ -334,7 +335,7 @@ class Trainer(TrainerSettings, TrainerFacts):
     @suggest_arguments
     def validate(
         self,
-        module: nn.Module,
+        model: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -347,12 +348,12 @@ class Trainer(TrainerSettings, TrainerFacts):
             For each loader, the logged values, over all processes.
         """
         check_weights_only(weights_only)
-        return self._evaluate("validate", module, dataloaders, datamodule, ckpt_path)[0]
+        return self._evaluate("validate", model, dataloaders, datamodule, ckpt_path)[0]
 
     @suggest_arguments
     def test(
         self,
-        module: nn.Module,
+        model: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -365,12 +366,12 @@ class Trainer(TrainerSettings, TrainerFacts):
             For each loader, the logged values, over all processes.
         """
         check_weights_only(weights_only)
-        return self._evaluate("test", module, dataloaders, datamodule, ckpt_path)[0]
+        return self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0]
 
     @suggest_arguments
     def predict(
         self,
-        module: nn.Module,
+        model: nn.Module,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         return_predictions: bool = True,
@@ -386,7 +387,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             An empty list with ``return_predictions=False``, which keeps no outputs.
         """
         check_weights_only(weights_only)
-        outputs = self._evaluate("predict", module, dataloaders, datamodule, ckpt_path, return_predictions)[1]
+        outputs = self._evaluate("predict", model, dataloaders, datamodule, ckpt_path, return_predictions)[1]
         if not return_predictions:
             return []
         return outputs[0] if len(outputs) == 1 else outputs

@@ -18,6 +18,7 @@ from core.random import get_host_rng_state, get_rng_state, set_host_rng_state, s
 from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.progress import Progress
+from core.trainer.run_loggers import without_effect
 from core.trainer.sources import DataSource
 
 __all__ = ["Trial", "tune"]
@@ -43,7 +44,7 @@ class Trial:
     source: DataSource
 
     def run(self, callback: Callback, **settings: Any) -> None:
-        """Train a copy of the module with ``callback`` alone: no loggers, checkpoints, validation or other callbacks.
+        """Train a copy of the module with ``callback`` alone: no checkpoints, validation or other callbacks, and loggers that write nothing.
 
         The module, random number generators and the loaders' generators are afterwards as they were.
 
@@ -57,7 +58,7 @@ class Trial:
         trainer = copy.copy(self.trainer)
         trainer.settings = attrs.evolve(trainer.settings, **WITHOUT, **settings)
         trainer.callbacks, trainer.progress = [callback], Progress()
-        trainer.metric_log, trainer.profiler = MetricLog([]), PassThroughProfiler()
+        trainer.metric_log, trainer.profiler = MetricLog(without_effect(trainer.loggers)), PassThroughProfiler()
         trainer.is_trial = True
         try:
             module = copy.deepcopy(self.module)

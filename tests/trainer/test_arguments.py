@@ -129,8 +129,8 @@ def test_a_callback_that_is_also_ruled_out(given: type[Callback], ruled_out: dic
 @pytest.mark.parametrize(
     ("module", "loaders", "message"),
     [
-        (3, loader(), "module: must be a core.Module or a torch.nn.Module, not an object of type int"),
-        (Regression, loader(), "module: must be a core.Module or a torch.nn.Module, not the class Regression"),
+        (3, loader(), "model: must be a core.Module or a torch.nn.Module, not an object of type int"),
+        (Regression, loader(), "model: must be a core.Module or a torch.nn.Module, not the class Regression"),
         (
             Regression(),
             dataset(),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from core import DataModule, Module
+from core import DataModule, Module, seed_everything
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .regression import Regression, dataset, loader, quiet
@@ -128,3 +128,20 @@ def test_files_without_hyperparameters(file: str, text: str | None, error: Any, 
         (tmp_path / file).write_text(text)
     with pytest.raises(error, match=rf"{file}'.*{said}"):
         Wide.load_from_checkpoint(tmp_path / "c", hparams_file=tmp_path / file)
+
+
+def test_arguments_by_lightnings_names() -> None:
+    """Each stage takes ``model=``; ``seed_everything`` takes ``workers=True``, which holds in any case."""
+    trainer, module = quiet(max_epochs=1), Regression()
+    assert seed_everything(3, workers=True) == 3
+    drawn = torch.rand(())
+    seed_everything(3)
+    assert torch.equal(drawn, torch.rand(()))
+    with pytest.raises(ConfigurationError, match=r"workers=False: the workers of a DataLoader always have seeds"):
+        seed_everything(3, workers=False)
+    trainer.fit(model=module, train_dataloaders=loader(), val_dataloaders=loader())
+    found = float(trainer.callback_metrics["error"])
+    (validated,) = trainer.validate(model=module, dataloaders=loader())
+    (tested,) = trainer.test(model=module, dataloaders=loader())
+    assert validated["error"] == tested["test_error"] == pytest.approx(found)
+    assert len(trainer.predict(model=module, dataloaders=loader())) == len(loader())

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from core import Callback, Trainer
+from core.loggers import Logger
 
 from .regression import Regression, assert_same, dataset, loader, quiet
 from .test_resume import Noisy, seed_all
@@ -56,16 +57,52 @@ def test_what_it_logs_goes_nowhere() -> None:
     """Neither to loggers nor into the metrics of later validations; the progress of training is untouched."""
     received: list[tuple[str, int]] = []
 
-    class Logger:
+    class Log:
         def log_metrics(self, metrics: dict[str, float], step: int) -> None:
             received.extend((name, step) for name in metrics)
 
-    trainer = quiet(max_epochs=1, num_sanity_val_steps=1, logger=Logger())
+    trainer = quiet(max_epochs=1, num_sanity_val_steps=1, logger=Log())
     module = Regression()
     trainer.fit(module, loader(), loader())
     assert received == [("error", 6), ("epoch", 6)]
     (error,) = quiet().validate(module, loader())
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == error
+
+
+class Writes(Regression):
+    """Writes with the logger's own object, as modules that log images do."""
+
+    def on_validation_epoch_end(self) -> None:
+        self.logger.experiment.add_image("image", torch.zeros(3, 2, 2), self.current_epoch)
+        self.logger.log_hyperparams({"width": 2})
+
+
+@pytest.mark.parametrize("settings", [{"num_sanity_val_steps": 1}, {"fast_dev_run": True}])
+def test_a_module_finds_its_logger(settings: dict[str, Any]) -> None:
+    """In the sanity check, and with ``fast_dev_run``, where it writes nothing."""
+    written: list[str] = []
+
+    class Experiment:
+        def add_image(self, name: str, image: Any, step: int) -> None:
+            written.append(name)
+
+    class Log(Logger):
+        name = "log"
+
+        def open(self) -> Experiment:
+            return Experiment()
+
+        def write_metrics(self, values: Any, step: int | None, **options: Any) -> None:
+            written.append("metrics")
+
+        def write_hyperparams(self, values: Any) -> None:
+            written.append("hyperparameters")
+
+    trainer = quiet(max_epochs=1, logger=Log(), **settings)
+    trainer.fit(Writes(), loader(), loader())
+    once = ["image", "hyperparameters"]
+    assert written == ([] if "fast_dev_run" in settings else [*once, *once, "metrics"])
+    assert len(trainer.loggers) == 1
 
 
 class Draws(Regression):
