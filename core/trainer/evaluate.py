@@ -154,7 +154,8 @@ class EvaluationLoop:
                 yield current
                 continue
             # What is logged now must not count.
-            metric_log.stage = StageMetrics(strategy, by_step=False)
+            metric_log.stage = unused = StageMetrics(strategy, by_step=False)
+            unused.dataloader_idx, unused.batch = self.metrics.dataloader_idx, () if spare is None else spare
             self.model(spare, 0)
             metric_log.stage = self.metrics
 

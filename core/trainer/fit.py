@@ -196,11 +196,12 @@ class FitLoop:
         generators, position = get_rng_state(strategy.accelerator, strategy.root_device), loader.state_dict()
         self.step_module.use("training_step")
         with run.metric_log.discarding(), torch.no_grad():
-            run.metric_log.stage = StageMetrics(strategy, by_step=True)
+            run.metric_log.stage = metrics = StageMetrics(strategy, by_step=True)
             self.batches.begin_epoch()
             num = self.batches.num_batches
             batches = islice(loader, None if math.isinf(num) else int(num))
             for batch_idx, batch in enumerate(run.batch_hooks.applied(batches)):
+                metrics.batch = () if batch is None else batch
                 model(batch, batch_idx)
         loader.load_state_dict(position)
         set_rng_state(generators, strategy.accelerator, strategy.root_device)

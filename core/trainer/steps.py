@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, quoted
 from core.trainer.module import Module
 
 __all__ = ["StepModule"]
@@ -42,6 +42,43 @@ class StepModule(nn.Module):
         step_module = cls(module)
         module._step_modules = (step_module,)
         return step_module
+
+    @property
+    def backward_parts(self) -> list[nn.Module] | None:
+        """Where backward runs within the forward pass: the parts whose own forward passes have ended before it.
+
+        ``None`` unless the Module has manual optimization. A strategy that divides parameters before a forward pass
+        and after a backward pass does so for each of these parts by itself.
+
+        Raises:
+            ConfigurationError: The Module has parameters of its own, or two parts share parameters.
+        """
+        if self.module.automatic_optimization:
+            return None
+        parts: list[nn.Module] = []
+        pending: list[nn.Module] = [self.module]
+        found: set[int] = set()
+        while pending:
+            holder = pending.pop()
+            own = [name for name, _ in holder.named_parameters(recurse=False)]
+            if own:
+                raise ConfigurationError(
+                    f"module: with manual optimization, this strategy gathers the parameters of a layer when the layer "
+                    f"is called, and {quoted(own)} belong to {type(holder).__name__} itself. Put them in a layer."
+                )
+            for child in holder.children():
+                if isinstance(child, nn.ModuleList | nn.ModuleDict):
+                    pending.append(child)
+                elif ids := {id(parameter) for parameter in child.parameters()}:
+                    parts.append(child)
+                    if found & ids:
+                        raise ConfigurationError(
+                            f"module: with manual optimization, this strategy gathers the parameters of a layer when "
+                            f"the layer is called, and {type(child).__name__} shares some with another. Put both in "
+                            "one layer."
+                        )
+                    found |= ids
+        return parts
 
     def use(self, step: str, dataloader_idx: int | None = None) -> None:
         """Make the Module's method named ``step`` the forward pass.

@@ -73,6 +73,7 @@ class Writes(Regression):
     """Writes with the logger's own object, as modules that log images do."""
 
     def on_validation_epoch_end(self) -> None:
+        assert self.logger is not None
         self.logger.experiment.add_image("image", torch.zeros(3, 2, 2), self.current_epoch)
         self.logger.log_hyperparams({"width": 2})
 

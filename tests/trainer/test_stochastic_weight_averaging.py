@@ -28,7 +28,7 @@ class Normalized(Regression):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = self.loss(batch)
-        self.log("loss", loss)
+        self.log("loss", loss, on_step=True, on_epoch=True)
         return loss
 
     def configure_optimizers(self) -> Any:
@@ -84,7 +84,7 @@ def test_as_torch_s_documentation(epochs: int, strategy: str) -> None:
         torch.testing.assert_close(module.state_dict()[name], value, msg=name)
     assert seen.seen == pytest.approx(rates)
     assert module.network[2].momentum == 0.1
-    assert trainer.callback_metrics.keys() == {"loss"}
+    assert trainer.callback_metrics.keys() == {"loss", "loss_step", "loss_epoch"}
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
@@ -42,13 +42,19 @@ class Division:
     tensor_parallel_plan: Plan | None
     init_fn: InitFunction | None
 
-    def apply(self, module: nn.Module) -> None:
+    def apply(self, module: nn.Module, roots: Sequence[nn.Module]) -> None:
         """Shard ``module`` in place; every process calls it.
+
+        Args:
+            module: The module.
+            roots: The parts of it whose forward and backward passes follow one another: ``module`` itself, unless
+                backward runs within its forward pass.
 
         Raises:
             ConfigurationError: It cannot be sharded this way.
         """
-        parts = self._parts(module)
+        outer = {id(root) for root in roots}
+        parts = [part for part in self._parts(module) if id(part) not in outer]
         deferred = find_deferred(module, self.init_fn)
         self.precision.convert_module(module)
         if "tensor" in self._dimensions():
@@ -61,8 +67,11 @@ class Division:
         if self.compile_blocks:
             for part in parts:
                 part.compile(**(self.compile_blocks if isinstance(self.compile_blocks, Mapping) else {}))
-        for part in [*parts, module]:
-            self._divide(part, is_root=part is module)
+        for part in parts:
+            self._divide(part)
+        for root in roots:
+            self._divide(root, is_root=True, is_part=root is not module)
+        self._bring(_undivided(module))
         if deferred:
             self._fill(module, deferred)
 
@@ -106,7 +115,7 @@ class Division:
 
     # -- sharding one --------------------------------------------------------------------------------------------
 
-    def _divide(self, part: nn.Module, is_root: bool) -> None:
+    def _divide(self, part: nn.Module, is_root: bool = False, is_part: bool = True) -> None:
         self._bring(_undivided(part))
         data = tuple(name for name in self._dimensions() if name != "tensor")
         pin = self.device.type != HOST.type
@@ -114,13 +123,13 @@ class Division:
             part,
             mesh=self.mesh[data] if len(data) < self.mesh.ndim else self.mesh,
             reshard_after_forward=self.reshard_after_forward,
-            mp_policy=self._policy(batch_norm=isinstance(part, _BatchNorm), is_root=is_root),
+            mp_policy=self._policy(batch_norm=isinstance(part, _BatchNorm), is_root=is_root, is_part=is_part),
             offload_policy=CPUOffloadPolicy(pin_memory=pin) if self.cpu_offload else OffloadPolicy(),
         )
         # Of a class that fully_shard has made. torch's own function raises an AssertionError.
         type(part).__deepcopy__ = _refuse_copy  # type: ignore[attr-defined]
 
-    def _policy(self, batch_norm: bool = False, is_root: bool = False) -> MixedPrecisionPolicy:
+    def _policy(self, batch_norm: bool = False, is_root: bool = False, is_part: bool = True) -> MixedPrecisionPolicy:
         """The precision as FSDP's MixedPrecisionPolicy."""
         declared = self.precision
         narrow = declared.compute_dtype is not declared.param_dtype and not batch_norm
@@ -129,7 +138,7 @@ class Division:
             param_dtype=computed if narrow else None,
             reduce_dtype=declared.reduce_dtype if declared.reduce_dtype is not computed else None,
             output_dtype=declared.output_dtype if narrow and is_root else None,
-            cast_forward_inputs=not is_root,  # of the whole module, they may be what a loss is computed against
+            cast_forward_inputs=is_part,  # of the whole module, they may be what a loss is computed against
         )
 
     def _bring(self, modules: Iterable[nn.Module]) -> None:
@@ -182,11 +191,12 @@ class Division:
 
 
 def _undivided(part: nn.Module) -> Iterator[nn.Module]:
-    """``part`` and its submodules, except those that are sharded separately."""
+    """``part`` and its submodules, except those that are sharded separately, or already."""
+    if isinstance(part, FSDPModule):
+        return
     yield part
     for child in part.children():
-        if not isinstance(child, FSDPModule):
-            yield from _undivided(child)
+        yield from _undivided(child)
 
 
 def _recompute(part: nn.Module) -> None:

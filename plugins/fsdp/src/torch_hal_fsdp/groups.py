@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from core.strategies.sharding import detach_mesh
 
-__all__ = ["attach", "detach", "divided_parts", "reshard"]
+__all__ = ["attach", "detach", "divided_parts", "outermost", "reshard"]
 
 
 def detach(part: FSDPModule) -> None:
@@ -50,6 +50,15 @@ def reshard(module: nn.Module) -> None:
 def divided_parts(module: nn.Module) -> Iterator[FSDPModule]:
     """``module`` and those of its submodules that are sharded separately."""
     return (part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def outermost(module: nn.Module) -> Iterator[FSDPModule]:
+    """Of :func:`divided_parts`, those that are in no other one."""
+    if isinstance(module, FSDPModule):
+        yield module
+        return
+    for child in module.children():
+        yield from outermost(child)
 
 
 _GROUPS = ("shard_process_group", "replicate_process_group", "reduce_scatter_process_group")

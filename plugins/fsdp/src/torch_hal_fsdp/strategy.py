@@ -32,7 +32,7 @@ from core.strategies.sharding import (
 )
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
-from torch_hal_fsdp.groups import attach, detach, divided_parts, reshard
+from torch_hal_fsdp.groups import attach, detach, divided_parts, outermost, reshard
 from torch_hal_fsdp.script_settings import ScriptSettings
 from torch_hal_fsdp.selection import Selection, check_selection
 
@@ -88,7 +88,6 @@ class FSDPStrategy(ProcessGroupStrategy):
     inference_is_collective: ClassVar[bool] = True
     applies_precision: ClassVar[bool] = False
     keeps_buffers_equal = False
-    supports_manual_optimization: ClassVar[bool] = False  # gradients are divided after the forward pass only
 
     def __init__(
         self,
@@ -247,25 +246,43 @@ class FSDPStrategy(ProcessGroupStrategy):
         Raises:
             ConfigurationError: It cannot be sharded as the arguments require.
         """
-        if isinstance(module, FSDPModule):
+        if isinstance(module, FSDPModule) or "_divided_over" in module.__dict__:
             return self._take_up(module)
+        roots = self._roots(module)
+        is_whole = roots == [module]
         before = dict(module.named_parameters(remove_duplicate=False))
         Division(
             mesh=self.mesh,
             device=self.root_device,
             precision=self.precision,
             wrap_policy=self.wrap_policy,
-            reshard_after_forward=self.reshard_after_forward,
+            reshard_after_forward=self.reshard_after_forward if is_whole else self.reshard_after_forward or True,
             activation_checkpointing=self.activation_checkpointing,
             compile_blocks=self.compile_blocks,
             cpu_offload=self.cpu_offload,
             tensor_parallel_plan=self.tensor_parallel_plan,
             init_fn=self.init_fn,
-        ).apply(module)
+        ).apply(module, roots)
         self._followed.record(before, module)
         module.__dict__["_divided_over"] = tuple(self.mesh.shape), self.mesh.mesh_dim_names, self.root_device.type
         self._let_go_at_leave(module)
         return module
+
+    def _roots(self, module: nn.Module) -> list[nn.Module]:
+        """What is gathered by itself: ``module``, or its layers where backward runs within its forward pass.
+
+        Raises:
+            ConfigurationError: Backward does, and an argument or the module does not allow it.
+        """
+        parts: list[nn.Module] | None = getattr(module, "backward_parts", None)
+        if parts is None:
+            return [module]
+        if self.reshard_after_forward is False or self._tensor > 1:
+            given = f"tensor_parallel_size={self._tensor}" if self._tensor > 1 else "reshard_after_forward=False"
+            raise ConfigurationError(
+                f"{given}: strategy {self.name!r} does not support it with manual optimization. Leave it out."
+            )
+        return parts
 
     def _take_up(self, module: nn.Module) -> nn.Module:
         """Use a module that was sharded before: in this run, or in an earlier one over an equal mesh."""
@@ -291,9 +308,7 @@ class FSDPStrategy(ProcessGroupStrategy):
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves gradients whole and unreduced, unless ``reduce_each_batch``."""
-        if self.reduce_each_batch or not isinstance(module, FSDPModule):
-            return nullcontext()
-        return _unreduced(module)
+        return nullcontext() if self.reduce_each_batch else _unreduced(list(outermost(module)))
 
     # -- optimizers ----------------------------------------------------------------------------------------------
 
@@ -370,14 +385,16 @@ class FSDPStrategy(ProcessGroupStrategy):
 
 
 @contextmanager
-def _unreduced(module: FSDPModule) -> Iterator[None]:
-    module.set_requires_gradient_sync(False)
-    module.set_is_last_backward(False)
+def _unreduced(roots: list[FSDPModule]) -> Iterator[None]:
+    for root in roots:
+        root.set_requires_gradient_sync(False)
+        root.set_is_last_backward(False)
     try:
         yield
     finally:
-        module.set_requires_gradient_sync(True)
-        module.set_is_last_backward(True)
+        for root in roots:
+            root.set_requires_gradient_sync(True)
+            root.set_is_last_backward(True)
 
 
 def _is_shaped_as(one: Any, other: Any) -> bool:
