@@ -27,13 +27,14 @@ PROJECT = "core_logs"
 """The folder of the default logger, and the project of loggers that are requested by name."""
 
 
-def read_loggers(given: Any, root: str, argument: str = "logger") -> list[Logger]:
+def read_loggers(given: Any, root: str, argument: str = "logger", writes: bool = True) -> list[Logger]:
     """The loggers that ``given`` requests.
 
     Args:
         given: ``True`` or ``None`` for the default, ``False`` for none; a name, an object, or a list of both.
         root: The folder below which files are written.
         argument: What messages call it.
+        writes: Whether they write; otherwise, as many that write nothing.
 
     Raises:
         BackendError: The package of a named logger is not installed.
@@ -43,9 +44,11 @@ def read_loggers(given: Any, root: str, argument: str = "logger") -> list[Logger
     if given is False:
         return []
     if given is None or given is True:
-        return [_default(root)]
-    items = list(given) if isinstance(given, list | tuple) else [given]
-    return [_logger(item, root, argument) for item in items]
+        loggers = [_default(root)]
+    else:
+        items = list(given) if isinstance(given, list | tuple) else [given]
+        loggers = [_logger(item, root, argument) for item in items]
+    return loggers if writes else without_effect(loggers)
 
 
 def _default(root: str) -> Logger:

@@ -48,7 +48,7 @@ from core.trainer.plugins import with_plugins
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
 from core.trainer.run import Run
-from core.trainer.run_loggers import read_loggers, without_effect
+from core.trainer.run_loggers import read_loggers
 from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
 from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
 from core.trainer.signals import read_signals
@@ -266,8 +266,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         """The position of the running or the last ``fit``."""
         self.profiler = find_profiler(profiler)
         """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
-        loggers = read_loggers(logger, self.settings.default_root_dir)
-        self.metric_log = MetricLog(without_effect(loggers) if fast_dev_run else loggers)
+        self.metric_log = MetricLog(read_loggers(logger, self.settings.default_root_dir, writes=not fast_dev_run))
         """Everything that the module logs goes through this object."""
         self.callbacks = all_callbacks(callbacks, self.settings)
         self.datamodule: DataModule | None = None

@@ -348,7 +348,7 @@ METHODS = (
 
 
 def test_the_order_on_the_page() -> None:
-    """docs/trainer.md lists what ``fit`` calls in one epoch of one batch, and one of validation: in the real order."""
+    """docs/hooks.md lists what ``fit`` calls in one epoch of one batch, and one of validation: in the real order."""
     calls: list[str] = []
 
     def noting(name: str) -> Callable[..., Any]:
