@@ -44,7 +44,7 @@ class Trial:
     source: DataSource
 
     def run(self, callback: Callback, **settings: Any) -> None:
-        """Train a copy of the module with ``callback`` alone: no checkpoints, validation or other callbacks, and loggers that write nothing.
+        """Train a copy of the module with ``callback`` alone, without validation, and with loggers that write nothing.
 
         The module, random number generators and the loaders' generators are afterwards as they were.
 
