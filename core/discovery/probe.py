@@ -7,6 +7,7 @@ the next one: the number of processes is one more than the number of deaths, how
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -251,6 +252,10 @@ def _answers(
     return answers
 
 
+_FROM_OUTSIDE = (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM))
+"""What the system, a cluster or a user ends processes with: that says nothing about the plugin, and is not kept."""
+
+
 class _Worker(ChildProcess):
     """A process that does jobs.
 
@@ -289,4 +294,7 @@ class _Worker(ChildProcess):
         log = self.read("log")
         timed_out = self.timed_out or log.startswith("Timeout")
         error = f"timed out after {timeout:g} s" if timed_out else describe_end(self.exit_code)
-        return {"error": error, "detail": f"{log}{self.output[-2000:]}"}
+        answer: Answer = {"error": error, "detail": f"{log}{self.output[-2000:]}"}
+        if not timed_out and -self.exit_code in _FROM_OUTSIDE:
+            answer["is_harmful"] = False
+        return answer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 __all__ = ["ClusterEnvironment"]
 
@@ -18,6 +19,8 @@ class ClusterEnvironment(ABC):
 
     name: str = ""
     """The name that users request it by."""
+    starts_processes: ClassVar[bool] = False
+    """Whether it starts the processes of a run itself, wherever the cluster has room: see :meth:`run_function`."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ: Mapping[str, str] = dict(os.environ if environ is None else environ)
@@ -110,6 +113,45 @@ class ClusterEnvironment(ABC):
             ConfigurationError: The cluster has started another number of processes or machines.
         """
         del processes_per_node, num_nodes
+
+    @property
+    def restarted_since(self) -> float | None:
+        """When the run was first started, in seconds since the epoch, if it was started again after a failure.
+
+        ``None`` in a first start. A fit then goes on from the newest checkpoint that was committed since that time.
+        """
+        return None
+
+    def run_function(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        variables: Mapping[str, str],
+        accelerator: str,
+        strategy: str,
+    ) -> Any:
+        """Start the processes of the run, and call ``function(environ, *args, **kwargs)`` in each.
+
+        Only called if :attr:`starts_processes`, in the process that the user started, after :meth:`connect`.
+
+        Args:
+            function: Its first argument is the process's environment variables, which tell its ranks to an object of
+                this class.
+            args: Further arguments.
+            kwargs: Further keyword arguments.
+            variables: Environment variables that each process needs in addition to its ranks.
+            accelerator: Name of the accelerator that each process needs one device of.
+            strategy: Name of the strategy that the user asked for, for error messages.
+
+        Returns:
+            What the function returned in rank 0.
+
+        Raises:
+            LaunchError: A process could not be started, or failed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} starts no processes")
 
     def teardown(self) -> None:  # noqa: B027 - most have nothing to undo
         """Undo what this environment has set up."""

@@ -226,6 +226,14 @@ class _Resolution:
     ) -> str | None:
         if environment.creates_processes_externally:
             return None
+        if environment.starts_processes:
+            if strategy.launcher is None:
+                raise ConfigurationError(
+                    f"strategy={self.choices['strategy'].name!r} cannot run in processes that cluster_environment="
+                    f"{environment.name!r} starts. Use a strategy that starts processes, such as 'ddp', or another "
+                    "cluster_environment."
+                )
+            return environment.name
         launcher = strategy.launcher_for(processes, num_nodes)
         if launcher is None and processes > 1:
             raise ConfigurationError(

@@ -32,8 +32,8 @@ class PreparedOptimizer(OptimizerWrapper):
 
     @property
     def step_was_skipped(self) -> bool:
-        """Whether the last step was skipped, because gradients of the scaled loss were not finite."""
-        return self._core_strategy.precision.step_was_skipped(self._core_optimizer)
+        """Whether the last call was no step: scaled gradients were not finite, or the strategy collects more."""
+        return not self._core_strategy.steps_taken(self._core_optimizer)
 
 
 class AccumulatingOptimizer(PreparedOptimizer):

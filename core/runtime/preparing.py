@@ -198,11 +198,11 @@ class Preparing(LoaderState, DataFacts):
         return optimizer if strategy.uses_native_step() else PreparedOptimizer(optimizer, strategy)
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
-        precision = self._strategy.precision
-        has_skips = self._gradient_state.num_steps > 1 or precision.scales_loss
+        strategy = self._strategy
+        has_skips = self._gradient_state.num_steps > 1 or strategy.precision.scales_loss or strategy.counts_steps
         if isinstance(scheduler, PreparedScheduler) or not (has_skips and self._step_scheduler_with_optimizer):
             return scheduler
-        return PreparedScheduler(scheduler, self._gradient_state, precision)
+        return PreparedScheduler(scheduler, self._gradient_state, strategy)
 
     def teardown(self, failed: bool = False) -> None:
         """Warn of schedules made for Accelerate's number of steps; see :meth:`RunLife.teardown`."""

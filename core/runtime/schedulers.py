@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from core.precisions.base import Precision
 from core.runtime.loaders import GradientState
+from core.strategies.base import Strategy
 from core.strategies.joined import joined_class
 from core.strategies.optimizer_wrapper import unwrap_optimizer
 
@@ -23,13 +23,13 @@ _OWN = ("step", "_core_scheduler", "_core_call")
 class PreparedScheduler(LRScheduler):
     """The user's scheduler, whose ``step`` acts if the optimizer has stepped: once a step, on any number of processes.
 
-    It acts in the last micro-batch of an accumulation, unless the precision has skipped the optimizer's step. It is an
+    It acts in the last micro-batch of an accumulation, unless the optimizer's step was skipped. It is an
     instance of the user's class, and shares all attributes but ``step`` with the user's scheduler.
 
     Args:
         scheduler: The user's scheduler.
         state: Says whether this micro-batch synchronizes gradients.
-        precision: Says whether the optimizer's step was skipped.
+        strategy: Says how many steps the optimizer's last call was.
     """
 
     _core_scheduler: LRScheduler
@@ -38,16 +38,16 @@ class PreparedScheduler(LRScheduler):
     def __init_subclass__(cls) -> None:
         """Not passed on: the user's class, which may register its subclasses, comes next."""
 
-    def __new__(cls, scheduler: LRScheduler, state: GradientState, precision: Precision) -> Self:
+    def __new__(cls, scheduler: LRScheduler, state: GradientState, strategy: Strategy) -> Self:
         """An instance of the class and of the user's class."""
         self: Self = object.__new__(joined_class(PreparedScheduler, type(scheduler), _OWN, "_core_scheduler"))
         object.__setattr__(self, "__dict__", scheduler.__dict__)
         object.__setattr__(self, "_core_scheduler", scheduler)
-        object.__setattr__(self, "_core_call", (scheduler, state, precision))
-        object.__setattr__(self, "step", partial(_step, scheduler, state, precision))
+        object.__setattr__(self, "_core_call", (scheduler, state, strategy))
+        object.__setattr__(self, "step", partial(_step, scheduler, state, strategy))
         return self
 
-    def __init__(self, scheduler: LRScheduler, state: GradientState, precision: Precision) -> None:
+    def __init__(self, scheduler: LRScheduler, state: GradientState, strategy: Strategy) -> None:
         """Nothing: the user's scheduler was initialized."""
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -55,12 +55,12 @@ class PreparedScheduler(LRScheduler):
         return PreparedScheduler, self._core_call
 
 
-def _step(scheduler: Any, state: GradientState, precision: Precision, *args: Any, **kwargs: Any) -> None:
+def _step(scheduler: Any, state: GradientState, strategy: Strategy, *args: Any, **kwargs: Any) -> None:
     if not state.sync_gradients:
         if state.adjust_scheduler and hasattr(scheduler, "_step_count"):
             scheduler._step_count += 1
         return
-    if not precision.step_was_skipped(unwrap_optimizer(scheduler.optimizer)):
+    for _ in range(strategy.steps_taken(unwrap_optimizer(scheduler.optimizer))):
         scheduler.step(*args, **kwargs)
 
 

@@ -100,9 +100,11 @@ class StepParts(Synchronization):
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether the last step of a prepared optimizer was skipped, because its gradients were not finite."""
-        precision = self._strategy.precision
-        return any(precision.step_was_skipped(optimizer) for optimizer in self._optimizers)
+        """Whether the last call of a prepared optimizer's step was none.
+
+        Its gradients were not finite, or the strategy first collects those of further calls or of peers.
+        """
+        return not all(map(self._strategy.steps_taken, self._optimizers))
 
     def unscale_gradients(self, optimizer: Optimizer | Iterable[Optimizer] | None = None) -> None:
         """Undo the scaling of the loss in the gradients, in the last micro-batch of a window; further calls do nothing.

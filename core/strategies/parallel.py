@@ -285,6 +285,8 @@ class ProcessGroupStrategy(ParallelStrategy):
             end_with_launcher(environment.global_rank)
         if self.plan.launcher is None or environment.creates_processes_externally:
             return function(*args, **kwargs)
+        if environment.starts_processes:
+            return self._run_in_cluster(environment, function, args, kwargs)
         assert isinstance(environment, LocalEnvironment)  # see connect
         if self.plan.launcher != "script":
             return self._run_function(environment, function, args, kwargs)
@@ -328,6 +330,18 @@ class ProcessGroupStrategy(ParallelStrategy):
         )
         result: T = launcher.launch(_in_worker, self, get_host_rng_state(), function, args, kwargs)
         del store
+        return result
+
+    def _run_in_cluster(self, environment: ClusterEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:
+        """Call ``function`` in the processes that the cluster environment starts."""
+        result: T = environment.run_function(
+            _in_worker,
+            (self, get_host_rng_state(), function, args, kwargs),
+            {},
+            variables={LAUNCHED: self.plan.plan_for_ranks},
+            accelerator=self.accelerator.name,
+            strategy=self.name,
+        )
         return result
 
     def _open_store(self, environment: ClusterEnvironment) -> Store:

@@ -110,6 +110,16 @@ class StepMethods:
         """``step(closure=None)``, which the loop calls for :meth:`optimizer_step`: the optimizer's own by default."""
         return optimizer.step if self.uses_native_step() else partial(self.optimizer_step, optimizer)
 
+    def steps_taken(self, optimizer: Optimizer) -> int:
+        """How many steps of the whole run the last call of the optimizer's step was, for schedulers: 0 or 1 by default.
+
+        Override it, with :attr:`core.Strategy.counts_steps`, where an engine makes one step of several calls.
+
+        Args:
+            optimizer: The user's own.
+        """
+        return 0 if self.precision.step_was_skipped(optimizer) else 1
+
     def uses_native_step(self) -> bool:
         """Whether the optimizer's own ``step`` does all that :meth:`optimizer_step` would do."""
         is_default = type(self).optimizer_step is StepMethods.optimizer_step

@@ -120,7 +120,8 @@ class Controls:
             self.call_before_step(optimizer)
         result = self._steps[index]() if closure is None else self._steps[index](closure)
         self._stepped_at[index] = self._backwards
-        self._run.progress.step += 1
+        progress, strategy = self._run.progress, self.strategy
+        progress.step = strategy.global_steps() if strategy.counts_steps else progress.step + 1
         return result
 
     def call_before_step(self, optimizer: Optimizer) -> None:

@@ -347,6 +347,7 @@ class FitLoop:
         after_batch = None if self.signals is None else self.signals.after_batch
         schedules, has_step_schedules = self.schedules, self.schedules.has("step")
         counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
+        count = self.strategy.global_steps if self.strategy.counts_steps else None
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
         try:
             for batch_idx, batch, is_step_end in batches:
@@ -366,10 +367,11 @@ class FitLoop:
                     self._has_loss = False
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
                 if is_step_end:
-                    progress.step += counted
+                    progress.step = progress.step + counted if count is None else count()
                     if has_step_schedules:
-                        schedules.step("step", progress.step)
-                        schedules.step_monitoring("step", progress.step)
+                        for number in range(before + 1, progress.step + 1):
+                            schedules.step("step", number)
+                            schedules.step_monitoring("step", number)
                     if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
                         metric_log.is_step_due = True
                 if batch_end:

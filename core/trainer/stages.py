@@ -83,7 +83,7 @@ def _run_stage(
         callback.__dict__["log"] = module.log
     trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
     try:
-        found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer)
+        found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer, is_fit=source.stage == "fit")
         trainer.metric_log.begin(module, trainer.progress, source.stage == "fit")
         begin_loggers(trainer.loggers, runtime.strategy, found, makes_files=source.stage != "predict")
         if source.stage == "fit":

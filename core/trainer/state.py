@@ -9,6 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
 from core.callbacks.folders import newest_checkpoint, run_folders
+from core.checkpoints import read_manifest
 from core.errors import CheckpointError, quoted
 from core.random import get_rng_state
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
@@ -262,23 +264,40 @@ def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
     return found
 
 
-def find_for_all(strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Any) -> str | None:
+def find_for_all(
+    strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Any, *, is_fit: bool
+) -> str | None:
     """The path that ``ckpt_path`` means in process 0; every process calls it.
+
+    A fit that its cluster environment starts again after a failure goes on from its own last checkpoint, if it has one.
 
     Raises:
         CheckpointError: As in :func:`find_checkpoint`, in every process.
     """
-    if ckpt_path not in ("last", "best"):
+    since = strategy.cluster_environment.restarted_since if is_fit else None
+    if ckpt_path not in ("last", "best") and since is None:
         return None if ckpt_path is None else find_checkpoint(ckpt_path, trainer)
-    found, error = "", ""
+    found: str | None = None
+    error = ""
     if strategy.is_global_zero:
         try:
-            found = find_checkpoint(ckpt_path, trainer)
+            found = None if since is None else _committed_since(since, trainer)
+            if found is None and ckpt_path is not None:
+                found = find_checkpoint(ckpt_path, trainer)
         except CheckpointError as raised:
             error = str(raised)
     found, error = strategy.broadcast((found, error))
     if error:
         raise CheckpointError(error)
+    return found
+
+
+def _committed_since(moment: float, trainer: Any) -> str | None:
+    """The newest checkpoint of a run that was started at ``moment`` and starts again after a failure."""
+    found = newest_checkpoint(_checkpoint_folders(trainer))
+    if found is None or datetime.fromisoformat(read_manifest(found).saved_at).timestamp() < moment:
+        return None
+    logger.info("this run was started again after a failure; it goes on from its last checkpoint, %s", found)
     return found
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from core import Runtime, Trainer
+from core.callbacks import ModelCheckpoint
 from core.errors import ConfigurationError
 from core.runtime.optimizers import PreparedOptimizer
 from core.strategies import SingleDeviceStrategy
@@ -190,3 +191,63 @@ def test_a_way_of_clipping_that_a_strategy_has_not_is_refused() -> None:
         runtime.clip_grad_norm_(module.parameters(), 0.5)
         with pytest.raises(ConfigurationError, match=said):
             runtime.clip_grad_value_(module.parameters(), 0.5)
+
+
+class Collecting(Noting):
+    """Takes a step of the whole run in every third call; in the sixth call two, as where peers took one more."""
+
+    counts_steps = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = self.steps = self.taken = 0
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self.called += 1
+        self.taken = 0 if self.called % 3 else (2 if self.called == 6 else 1)
+        self.steps += self.taken
+        return super().optimizer_step(optimizer, closure) if self.taken else None
+
+    def global_steps(self) -> int:
+        return self.steps
+
+    def steps_taken(self, optimizer: Optimizer) -> int:
+        return self.taken
+
+
+class Decaying(Regression):
+    """Its learning rate says how often the scheduler was stepped."""
+
+    def configure_optimizers(self) -> Any:
+        self.own = SGD(self.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(self.own, lambda step: 0.5**step)
+        return {"optimizer": self.own, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def test_calls_that_are_no_steps(tmp_path: Path) -> None:
+    """max_steps, schedulers and checkpoints count the steps of the whole run, not the optimizer's calls."""
+    strategy, saving = Collecting(), ModelCheckpoint(tmp_path, every_n_train_steps=1, save_top_k=-1, filename="{step}")
+    trainer = Trainer(strategy=strategy, max_steps=4, max_epochs=-1, callbacks=saving, logger=False)
+    module = Decaying()
+    trainer.fit(module, loader())
+    assert (strategy.called, trainer.global_step) == (9, 4)
+    assert module.own.param_groups[0]["lr"] == 0.5**4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step=1.ckpt", "step=3.ckpt", "step=4.ckpt"]
+
+
+def test_calls_that_are_no_steps_in_a_loop_of_ones_own() -> None:
+    """A prepared scheduler steps as often as the whole run; the runtime says whether the last call was a step."""
+    runtime = Runtime(strategy=Collecting())
+    module = nn.Linear(1, 1)
+    optimizer = SGD(module.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    model, prepared, scheduler = runtime.prepare(module, optimizer, scheduler)
+    rates, skipped = [], []
+    for _ in range(6):
+        runtime.backward(model(torch.ones(1, 1)).sum())
+        prepared.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        skipped.append(runtime.optimizer_step_was_skipped)
+    assert rates == [1, 1, 0.5, 0.5, 0.5, 0.125]
+    assert skipped == [True, True, False, True, True, False]
