@@ -420,6 +420,38 @@ def everywhere(session: nox.Session) -> None:
     session.run(python, "benchmarks/everywhere.py", *(session.posargs or ("--write",)), env=env)
 
 
+def engine_python(session: nox.Session, name: str) -> str:
+    """The interpreter of an environment with the plugin ``name``, its engine and what its tests need."""
+    folder = HERE / ".nox" / name
+    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    if not Path(python).exists():
+        session.run(sys.executable, "-m", "venv", str(folder))
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    project = nox.project.load_toml(HERE / "plugins" / name / "pyproject.toml")
+    session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *nox.project.dependency_groups(project, "test"))
+    session.run(*pip, *CONSTRAINTS, "--editable", f"plugins/{name}")
+    return python
+
+
+def on_engine(session: nox.Session, name: str) -> None:
+    """Run a plugin's tests on its engine; each starts many processes that need the whole machine."""
+    python = engine_python(session, name)
+    with session.chdir(HERE / "plugins" / name):
+        session.run(python, "-m", "pytest", *session.posargs, env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session(venv_backend="none")
+def ray(session: nox.Session) -> None:
+    """Run the plugin's tests on Ray itself, with several nodes on this machine."""
+    on_engine(session, "ray")
+
+
+@nox.session(venv_backend="none")
+def hivemind(session: nox.Session) -> None:
+    """Run the plugin's tests on hivemind itself, with peers on this machine."""
+    on_engine(session, "hivemind")
+
+
 @nox.session(venv_backend="none")
 def strategies(session: nox.Session) -> None:
     """Measure all strategies on their engines and write the tables of docs/strategies.md; or run the named scripts."""

@@ -1,0 +1,257 @@
+"""Strategy ``hivemind``: peers on any machines collect the gradients of one batch, and take a step together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypedDict, Unpack
+
+import torch
+from torch.optim import Optimizer
+
+from core.checking import check_count
+from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
+from core.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters
+
+__all__ = ["HivemindOptions", "HivemindStrategy"]
+
+logger = logging.getLogger(__name__)
+
+
+class HivemindOptions(TypedDict, total=False):
+    """Arguments that are passed to ``hivemind.Optimizer``."""
+
+    matchmaking_time: float
+    averaging_timeout: float
+    allreduce_timeout: float
+    load_state_timeout: float
+    average_state_every: int
+    delay_state_averaging: bool
+    use_local_updates: bool
+    client_mode: bool
+    grad_compression: Any
+    state_averaging_compression: Any
+    load_state_compression: Any
+    shutdown_timeout: float
+    verbose: bool
+
+
+class HivemindArguments(StrategyParts, HivemindOptions, total=False):
+    """All further arguments of the strategy."""
+
+
+_REFUSED = {
+    "scheduler": "schedulers are stepped by the front end, once for each step of all peers",
+    "reuse_grad_buffers": "the front end clears gradients after each call",
+    "offload_optimizer": "hivemind would make the optimizer itself, and yours would not be stepped",
+    "delay_optimizer_step": "hivemind would make the optimizer itself, and yours would not be stepped",
+    "delay_grad_averaging": "hivemind would make the optimizer itself, and yours would not be stepped",
+    "auxiliary": "a peer without data has no loop; start hivemind's own",
+}
+"""Arguments of ``hivemind.Optimizer`` that contradict what torch-hal does, and why."""
+
+
+class HivemindStrategy(SingleDeviceStrategy):
+    """Peers that may join and leave at any time; each is a run of one process on one device.
+
+    Each peer computes gradients of its own batches. When all of them together have had ``target_batch_size`` samples,
+    their gradients are averaged and each takes the same step: only that is a step for schedulers, ``max_steps`` and
+    checkpoints. A peer that comes late, or has missed steps, loads the state of another one, and its count with it.
+
+    Source: Ryabinin and Gusev, Learning@home, 2020; ``hivemind.Optimizer``.
+
+    Args:
+        run_id: The name of the run. Peers with the same one train together.
+        target_batch_size: Samples of all peers for each step.
+        batch_size: Samples of this peer for each call of the optimizer's step: those of a batch times
+            ``accumulate_grad_batches``.
+        initial_peers: Addresses of some peers, as their :attr:`addresses` say; none for the first.
+        host_maddrs: Where this peer listens, such as ``["/ip4/0.0.0.0/tcp/0"]``; by default, only for this machine.
+        dht_options: Further arguments of ``hivemind.DHT``. Relays are not used unless it says so.
+        **others: Options of ``hivemind.Optimizer``, see :class:`HivemindOptions`; and the parts of a strategy.
+
+    Raises:
+        ConfigurationError: An argument is missing, unknown or out of range.
+        WrongTypeError: ``run_id`` is not a string.
+    """
+
+    name = "hivemind"
+    counts_steps: ClassVar[bool] = True
+    # A loss that is scaled would need hivemind's own scaler.
+    precisions = ("32-true", "64-true", "bf16-mixed")
+    extra_arguments = keyword_parameters(HivemindOptions.__annotations__)
+
+    def __init__(
+        self,
+        *,
+        run_id: str = "torch-hal",
+        target_batch_size: int | None = None,
+        batch_size: int | None = None,
+        initial_peers: Sequence[str] = (),
+        host_maddrs: Sequence[str] = ("/ip4/127.0.0.1/tcp/0",),
+        dht_options: Mapping[str, Any] | None = None,
+        **others: Unpack[HivemindArguments],
+    ) -> None:
+        arguments: dict[str, Any] = {**others}
+        for name, reason in _REFUSED.items():
+            if name in arguments:
+                raise ConfigurationError(f"{name}={arguments[name]!r}: cannot be used: {reason}. Leave it out.")
+        self.options = {name: arguments.pop(name) for name in others if name in HivemindOptions.__annotations__}
+        super().__init__(**arguments)
+        if not isinstance(run_id, str) or not run_id:
+            raise WrongTypeError(f"run_id={run_id!r}: must be a string that names the run.")
+        missing = [
+            name for name, value in (("target_batch_size", target_batch_size), ("batch_size", batch_size)) if not value
+        ]
+        if missing:
+            raise ConfigurationError(
+                f"strategy='hivemind' needs {quoted(missing)}: pass strategy=HivemindStrategy(run_id='...', "
+                "target_batch_size=1024, batch_size=32, initial_peers=[...])."
+            )
+        check_count("target_batch_size", target_batch_size, 1)
+        check_count("batch_size", batch_size, 1)
+        self.run_id = run_id
+        self.target_batch_size = target_batch_size
+        self.batch_size = batch_size
+        self.initial_peers = tuple(initial_peers)
+        self.host_maddrs = tuple(host_maddrs)
+        self.dht_options = {"use_relay": False, "use_auto_relay": False, **(dht_options or {})}
+        self._dht: Any = None
+        """hivemind's own, of the running run."""
+        self._engine: Any = None
+        self._optimizer: Optimizer | None = None
+        self._taken = self._steps = 0
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        """Prepare the device, and meet the other peers.
+
+        Raises:
+            BackendError: hivemind cannot be imported.
+            LaunchError: None of ``initial_peers`` answers, or the addresses cannot be used.
+        """
+        super().setup_environment()
+        try:
+            import hivemind
+        except ImportError as error:
+            raise BackendError(f"strategy='hivemind': hivemind cannot be imported: {error}.") from error
+        try:
+            self._dht = hivemind.DHT(
+                initial_peers=list(self.initial_peers),
+                host_maddrs=list(self.host_maddrs),
+                start=True,
+                **self.dht_options,
+            )
+        except Exception as error:  # hivemind raises errors of its processes, of any kind
+            raise LaunchError(
+                f"strategy='hivemind': cannot meet peers (initial_peers={list(self.initial_peers)}): "
+                f"{type(error).__name__}: {error}. Check that one of them is running and can be reached from here."
+            ) from error
+        logger.info("peers can join run %r with initial_peers=%s", self.run_id, self.addresses)
+
+    def teardown(self, failed: bool = False) -> None:
+        """Say goodbye to the peers; see :meth:`core.Strategy.teardown`."""
+        engine, self._engine, self._optimizer = self._engine, None, None
+        dht, self._dht = self._dht, None
+        try:
+            if engine is not None:
+                self._steps = int(engine.local_epoch)
+                engine.shutdown()
+        finally:
+            if dht is not None:
+                dht.shutdown()
+            super().teardown(failed)
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of this peer, which others can pass as ``initial_peers``; empty before the run."""
+        return [] if self._dht is None else [str(address) for address in self._dht.get_visible_maddrs()]
+
+    @property
+    def num_peers(self) -> int:
+        """Number of peers that report progress now, this one included."""
+        return 1 if self._engine is None else max(1, int(self._engine.tracker.global_progress.num_peers))
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
+        """The optimizer, as it is; hivemind steps it.
+
+        Raises:
+            ConfigurationError: There are several.
+        """
+        prepared = super().setup_optimizers(optimizers)
+        if len(prepared) + (self._optimizer is not None) > 1:
+            raise ConfigurationError(
+                "strategy='hivemind' steps one optimizer. Use parameter groups instead of several."
+            )
+        if prepared:
+            self._optimizer = prepared[0]
+            self._taken = self._steps = 0
+            self._engine = self._start(prepared[0])
+        return prepared
+
+    def _start(self, optimizer: Optimizer) -> Any:
+        import hivemind
+
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        before = [parameter.detach().clone() for parameter in parameters]
+        is_new = not optimizer.state
+        engine = hivemind.Optimizer(
+            dht=self._dht,
+            run_id=self.run_id,
+            target_batch_size=self.target_batch_size,
+            batch_size_per_step=self.batch_size,
+            optimizer=optimizer,
+            **self.options,
+        )
+        # To create the optimizer's state, hivemind takes a step without gradients, which counts, and decays weights.
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
+            if is_new:
+                for state in optimizer.state.values():
+                    for value in state.values():
+                        if isinstance(value, torch.Tensor):
+                            value.zero_()
+        return engine
+
+    def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        """Add this peer's gradients to those of all; take the step if they are enough."""
+        engine, own = self._engine, [_settings(group) for group in optimizer.param_groups]
+        before = engine.local_epoch
+        result = engine.step(closure)
+        self._taken = engine.local_epoch - before
+        # The state of another peer has its learning rate too; here the schedule of this peer is stepped as often.
+        for group, settings in zip(optimizer.param_groups, own, strict=True):
+            group.update(settings)
+        return result
+
+    def global_steps(self) -> int:
+        """The number of steps that the peers have taken together."""
+        return self._steps if self._engine is None else int(self._engine.local_epoch)
+
+    def steps_taken(self, optimizer: Optimizer) -> int:
+        """How many of them the last call was: 0 while gradients are collected, more after the state of another peer."""
+        del optimizer
+        return max(self._taken, 0)
+
+    # -- state ---------------------------------------------------------------------------------------------------
+
+    def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
+        """The optimizer's, with the number of steps of all peers."""
+        return {**super().optimizer_state(optimizer), "global_steps": self.global_steps()}
+
+    def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Load what :meth:`optimizer_state` returned; if other peers are further, the next step loads their state."""
+        own = dict(state)
+        steps = int(own.pop("global_steps", 0))
+        super().load_optimizer_state(optimizer, own)
+        if self._engine is not None:
+            self._engine.state_averager.local_epoch = steps
+            self._engine.tracker.report_local_progress(local_epoch=steps, samples_accumulated=0)
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in group.items() if name != "params"}

@@ -1,0 +1,166 @@
+"""What the strategy does with the engine, for which a module stands in that steps in every third call."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch_hal_hivemind import HivemindStrategy
+
+from core import Runtime
+from core.errors import ConfigurationError, CoreError, LaunchError
+
+
+class Engine:
+    """Stands in for ``hivemind.Optimizer``."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, **options: Any) -> None:
+        self.optimizer, self.options = optimizer, options
+        self.state_averager = SimpleNamespace(local_epoch=0)
+        self.tracker = SimpleNamespace(
+            global_progress=SimpleNamespace(num_peers=3), report_local_progress=lambda **_: None
+        )
+        self.calls, self.is_shut_down = 0, False
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()  # as hivemind does, so that the state exists
+        optimizer.zero_grad()
+
+    @property
+    def local_epoch(self) -> int:
+        return int(self.state_averager.local_epoch)
+
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        if self.calls % 3 == 0:
+            self.state_averager.local_epoch += 2
+            self.optimizer.param_groups[0]["lr"] = 123.0  # another peer's
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+class Table:
+    """Stands in for ``hivemind.DHT``."""
+
+    made: list[dict[str, Any]]
+
+    def __init__(self, **options: Any) -> None:
+        if options["initial_peers"] == ["absent"]:
+            raise RuntimeError("daemon failed to start")
+        Table.made.append(options)
+
+    def get_visible_maddrs(self) -> list[str]:
+        return ["/ip4/127.0.0.1/tcp/1"]
+
+    def shutdown(self) -> None:
+        Table.made.append({"shutdown": True})
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a module in the place of hivemind."""
+    module = ModuleType("hivemind")
+    module.DHT, module.Optimizer = Table, Engine  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "hivemind", module)
+    Table.made = []
+
+
+def strategy(**others: Any) -> HivemindStrategy:
+    return HivemindStrategy(run_id="one", target_batch_size=48, batch_size=8, **others)
+
+
+def test_settings_reach_the_engine() -> None:
+    """Those of the run at construction; relays are off unless asked for."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy(matchmaking_time=2.0, dht_options={"use_relay": True}))
+    module = torch.nn.Linear(1, 1)
+    runtime.prepare(torch.optim.Adam(module.parameters()))
+    engine = runtime.strategy._engine  # type: ignore[attr-defined]
+    assert (
+        engine.options.items()
+        >= {
+            "run_id": "one",
+            "target_batch_size": 48,
+            "batch_size_per_step": 8,
+            "matchmaking_time": 2.0,
+        }.items()
+    )
+    assert Table.made[0].items() >= {"use_relay": True, "use_auto_relay": False, "start": True}.items()
+    assert runtime.strategy.addresses == ["/ip4/127.0.0.1/tcp/1"]  # type: ignore[attr-defined]
+    assert runtime.strategy.num_peers == 3
+    runtime.teardown()
+    assert engine.is_shut_down
+    assert Table.made[1:] == [{"shutdown": True}]
+
+
+def test_the_engines_first_step_has_no_effect() -> None:
+    """Weights do not decay in it, and Adam does not count it."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy())
+    module = torch.nn.Linear(2, 2)
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, weight_decay=0.5)
+    runtime.prepare(module, optimizer)
+    assert all(map(torch.equal, before, module.parameters()))
+    assert [float(state["step"]) for state in optimizer.state.values()] == [0.0, 0.0]
+    runtime.teardown()
+
+
+def test_steps_and_learning_rates() -> None:
+    """A call that collects is no step, one that loads another peer's state several; the rate is the peer's own."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy())
+    module = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    model, prepared, scheduler = runtime.prepare(module, optimizer, scheduler)
+    rates = []
+    for _ in range(3):
+        runtime.backward(model(torch.ones(1, 1)).sum())
+        prepared.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [1.0, 1.0, 0.25]
+    assert runtime.strategy.global_steps() == 2
+    state = runtime.strategy.optimizer_state(optimizer)
+    runtime.strategy.load_optimizer_state(optimizer, {**state, "global_steps": 7})
+    assert runtime.strategy.global_steps() == 7
+    runtime.teardown()
+    assert runtime.strategy.global_steps() == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "target_batch_size"),
+        ({"target_batch_size": 4}, "batch_size"),
+        ({"target_batch_size": 4, "batch_size": -1}, "batch_size=-1"),
+        ({"target_batch_size": 4, "batch_size": 2, "offload_optimizer": True}, "offload_optimizer=True"),
+        ({"target_batch_size": 4, "batch_size": 2, "run_id": 3}, "run_id=3"),
+        ({"target_batch_size": 4, "batch_size": 2, "match_making_time": 3}, "matchmaking_time"),
+    ],
+)
+def test_arguments_that_cannot_be_used(given: dict[str, Any], named: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(CoreError, match=named):
+        HivemindStrategy(**given)
+
+
+def test_several_optimizers_and_scaled_losses_are_refused() -> None:
+    """The engine steps one optimizer, and scales nothing."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy())
+    parameters = torch.nn.Linear(1, 1).parameters()
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    with pytest.raises(ConfigurationError, match="steps one optimizer"):
+        runtime.prepare(optimizer, torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0))
+    runtime.teardown()
+    with pytest.raises(ConfigurationError, match="16-mixed"):
+        Runtime(accelerator="cpu", strategy=strategy(), precision="16-mixed")
+
+
+def test_no_peer_answers() -> None:
+    """The error says which were tried and what to do."""
+    runtime = Runtime(accelerator="cpu", strategy=strategy(initial_peers=["absent"]))
+    with pytest.raises(LaunchError, match=r"cannot meet peers \(initial_peers=\['absent'\]\).*Check that one of them"):
+        runtime.launch()

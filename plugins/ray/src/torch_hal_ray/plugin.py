@@ -1,0 +1,22 @@
+"""The backends of this package; importing it imports neither torch nor Ray."""
+
+from __future__ import annotations
+
+from core.hookspecs import hookimpl
+from core.specs import ClusterEnvironmentSpec
+
+__all__ = ["core_cluster_environments"]
+
+
+@hookimpl
+def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
+    """Processes that Ray places on the nodes of its cluster."""
+    return [
+        ClusterEnvironmentSpec(
+            name="ray",
+            target="torch_hal_ray.environment:RayEnvironment",
+            description="Ray starts the processes on its nodes; or Ray Train has started them",
+            priority=60,
+            detect="torch_hal_ray.detect:started",
+        )
+    ]
