@@ -83,9 +83,6 @@ class Strategy(StepMethods, ABC):
     """Whether a forward pass without gradients needs all processes, as it does if each holds a part of the module."""
     keeps_replicas_equal: bool = True
     """Whether a step gives the result of one process with the joined batches, so that all modules stay equal."""
-    counts_steps: ClassVar[bool] = False
-    """Whether a call of an optimizer's step may be no step of the whole run, or several: an engine collects gradients
-    of a number of peers until they are enough. Then :meth:`global_steps` and :meth:`steps_taken` count."""
     syncs_batch_norm: ClassVar[bool] = False
     """Whether it can let batch norm layers normalize over all processes; with one process there is nothing to do."""
     compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({})
@@ -248,10 +245,6 @@ class Strategy(StepMethods, ABC):
     def num_peers(self) -> int:
         """Number of processes whose gradients make a step now; an engine may let them join and leave during a run."""
         return self.world_size
-
-    def global_steps(self) -> int:
-        """The number of steps that the whole run has taken, with all its peers, if :attr:`counts_steps`."""
-        raise NotImplementedError(f"{type(self).__name__} does not count steps")
 
     @property
     def root_device(self) -> torch.device:

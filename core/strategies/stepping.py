@@ -25,6 +25,9 @@ class StepMethods:
     precision: Precision
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm", "value")
     """The algorithms it can clip gradients by; see :meth:`core.Precision.clip_gradients`."""
+    counts_steps: ClassVar[bool] = False
+    """Whether a call of an optimizer's step may be no step of the whole run, or several: an engine collects gradients
+    of a number of peers until they are enough. Then :meth:`global_steps` and :meth:`steps_taken` count."""
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute gradients of ``loss``, a scalar, and reduce them over processes."""
@@ -110,10 +113,14 @@ class StepMethods:
         """``step(closure=None)``, which the loop calls for :meth:`optimizer_step`: the optimizer's own by default."""
         return optimizer.step if self.uses_native_step() else partial(self.optimizer_step, optimizer)
 
+    def global_steps(self) -> int:
+        """The number of steps that the whole run has taken, with all its peers, if :attr:`counts_steps`."""
+        raise NotImplementedError(f"{type(self).__name__} does not count steps")
+
     def steps_taken(self, optimizer: Optimizer) -> int:
         """How many steps of the whole run the last call of the optimizer's step was, for schedulers: 0 or 1 by default.
 
-        Override it, with :attr:`core.Strategy.counts_steps`, where an engine makes one step of several calls.
+        Override it, with :attr:`counts_steps`, where an engine makes one step of several calls.
 
         Args:
             optimizer: The user's own.
