@@ -37,6 +37,10 @@ def _versions() -> list[tuple[str, str]]:
     from core.discovery.scan import CORE, scan
 
     found = {row.distribution: row.version for row in scan() if row.distribution != CORE}
+    for distribution in importlib.metadata.distributions():  # some provide no backend, such as other front ends' own
+        name = distribution.metadata["Name"] or ""
+        if name.startswith("torch-hal-"):
+            found[name] = distribution.version
     try:
         torch = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -25,8 +25,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outside")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "fresh"], check=True)
     python = folder / "fresh" / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "install", "--quiet")
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--no-index", ROOT], check=True)
+    pip, quiet = (sys.executable, "-m", "pip", "--disable-pip-version-check"), ("--quiet", "--no-deps", "--no-index")
+    subprocess.run([*pip, "wheel", *quiet, "--no-build-isolation", "--wheel-dir", folder, ROOT], check=True)
+    subprocess.run([*pip, "--python", python, "install", *quiet, *folder.glob("*.whl")], check=True)
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     purelib = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     torch = subprocess.run(
@@ -49,12 +50,10 @@ def checked(command: list[str | Path], folder: Path, text: str) -> subprocess.Co
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_types(checker: str, python: Path, tmp_path: Path) -> None:
     """No complaint about a right program, and one about each wrong argument."""
-    found = shutil.which(checker, path=str(Path(sys.executable).parent)) or shutil.which(checker)
-    if found is None:
+    if importlib.util.find_spec(checker) is None:
         pytest.skip(f"{checker} is not installed")
-    command: list[str | Path] = [found, "--strict", "--python-executable", python]
-    if checker == "pyright":
-        command = [found, "--pythonpath", python]
+    options = ("--strict", "--python-executable") if checker == "mypy" else ("--pythonpath",)
+    command: list[str | Path] = [sys.executable, "-m", checker, *options, python]
     program = PROGRAM.read_text("utf-8")
     right = checked(command, tmp_path, program)
     assert right.returncode == 0, right.stdout + right.stderr
