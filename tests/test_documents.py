@@ -58,10 +58,13 @@ def matches(shown: str, printed: str) -> bool:
 
 QUICK = ("README.md", "index.md", "five-minutes.md")
 """The pages that a newcomer reads first; the others are marked slow."""
+ELSEWHERE = {"vendors.md"}
+"""``tests/new_plugin`` runs its commands, with an installation between them."""
 RUN = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[] if page.name in QUICK else pytest.mark.slow)
     for page in PAGES
     if blocks(page, "python") or any(block.commands for block in blocks(page, "console"))
+    if page.name not in ELSEWHERE
 ]
 
 

@@ -121,10 +121,10 @@ MISTAKES: dict[str, Mistake] = {
         "'configure_optimizers'",
         "does not define",
     ),
-    "class for a module": Mistake(lambda: fit(Net), "module:", "the class Net", "Create an object of it: Net(...)"),
+    "class for a module": Mistake(lambda: fit(Net), "model:", "the class Net", "Create an object of it: Net(...)"),
     "swapped arguments of fit": Mistake(
         lambda: trainer().fit(loader(), Net()),  # type: ignore[arg-type]
-        "module:",
+        "model:",
         "type DataLoader",
         "The module comes first: fit(module, train_dataloaders)",
     ),
