@@ -69,15 +69,15 @@ fit, fits = Trainer.fit, 0
 
 
 @functools.wraps(fit)  # the CLI reads the arguments
-def recorded_fit(self: Trainer, module: Any, *args: Any, **kwargs: Any) -> None:
+def recorded_fit(self: Trainer, model: Any, *args: Any, **kwargs: Any) -> None:
     """``fit`` with the callbacks of this file; then write what it has left."""
     global fits
     monitor = os.environ["MONITOR"]
     never = EarlyStopping(monitor, patience=1000, check_on_train_epoch_end=True)
     self.callbacks[:] = [Total(monitor), never, LearningRateMonitor("step"), *self.callbacks, Kill()]
-    fit(self, module, *args, **kwargs)
+    fit(self, model, *args, **kwargs)
     left = {
-        "module": module.state_dict(),
+        "module": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         "callbacks": {type(callback).__name__: own(callback) for callback in self.callbacks},
         "metrics": [dict(self.callback_metrics), dict(self.logged_metrics)],

@@ -186,6 +186,7 @@ def test_a_run_that_compresses_nothing_says_so(
     name: str, hierarchical: bool, layout: Layout, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once, in process 0: on one machine the hierarchical form averages in full precision."""
-    algorithm = ALGORITHMS[name](hierarchical=hierarchical)
+    kind: Any = ALGORITHMS[name]
+    algorithm = kind(hierarchical=hierarchical)
     algorithm.connect(SimpleNamespace(layout=layout))
     assert ("hierarchical=False" in caplog.text) == warns

@@ -288,7 +288,8 @@ class Feed(nn.Module):
         self.layers = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        return x + scale * self.layers(x)
+        result: Tensor = x + scale * self.layers(x)
+        return result
 
 
 @pytest.mark.deepspeed
@@ -311,7 +312,7 @@ def test_recomputed_activations_train_as_plain_torch(stage: int) -> None:
         return losses
 
     plain = model()
-    expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), lambda loss: loss.backward())
+    expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), torch.autograd.backward)
     strategy = DeepSpeedStrategy(stage=stage, activation_checkpointing=[Feed], config=WHOLE)
     with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
         own = model()
@@ -377,7 +378,8 @@ class Classifier(nn.Module):
         return scores
 
     def generate(self, inputs: Tensor) -> Tensor:
-        return self(inputs).argmax(1)
+        best: Tensor = self(inputs).argmax(1)
+        return best
 
 
 @pytest.mark.deepspeed
