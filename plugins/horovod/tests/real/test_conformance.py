@@ -17,6 +17,8 @@ def test_it_passes_the_kit(tmp_path: Path) -> None:
     """The strategy passes on one process and on two that Horovod started, also where one of them fails."""
     kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")
     said = run_alone(*kit, SCRIPTS / "conformance.py", timeout=280)
-    line = re.search(r"conformance of TestHorovod .*: (\d+) passed, (\d+) skipped by declaration$", said, re.MULTILINE)
+    summary = r"conformance of TestHorovod .*: (\d+) passed, (\d+) skipped by declaration; proven: (\d+) of (\d+)$"
+    line = re.search(summary, said, re.MULTILINE)
     assert line, said
+    assert line[1] == line[3]
     assert int(line[1]) > 150
