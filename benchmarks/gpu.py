@@ -1,4 +1,4 @@
-"""What torch-hal does on your GPU, in at most ten minutes: its tests, the conformance kit, and its speed beside others.
+"""What torch-hal does on your GPU, in at most ten minutes: tests, conformance kit, and speed next to others.
 
     python benchmarks/gpu.py                    # the best accelerator that is present; writes gpu.json and gpu.md
     python benchmarks/gpu.py --dry-run          # all of it in small on the CPU, to see that it works
