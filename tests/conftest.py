@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -62,6 +63,22 @@ def nothing_is_left_behind() -> Iterator[None]:
         time.sleep(0.02)
     assert not variables, "environment variables left behind"
     assert not left, f"processes left behind: {[children().get(number) for number in left]}"
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """What a test sets for loggers, as examples of the documentation do, ends with it."""
+    root = logging.getLogger()
+    others = [logger for logger in logging.Logger.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    levels = {logger: logger.level for logger in (root, *others)}
+    handlers = list(root.handlers)
+    yield
+    for logger, level in levels.items():
+        if logger.level != level:
+            logger.setLevel(level)
+    for handler in root.handlers.copy():
+        if handler not in handlers:
+            root.removeHandler(handler)
 
 
 @pytest.fixture
