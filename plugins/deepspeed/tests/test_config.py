@@ -199,6 +199,11 @@ def _foreign_optimizer(runtime: core.Runtime) -> None:
     runtime.prepare(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
+def _partly_foreign_optimizer(runtime: core.Runtime) -> None:
+    model = nn.Linear(2, 2)
+    runtime.prepare(model, torch.optim.SGD([*model.parameters(), *nn.Linear(2, 2).parameters()], lr=0.1))
+
+
 def _stepped_optimizer(runtime: core.Runtime) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -247,7 +252,8 @@ LIVE: dict[str, tuple[Callable[[core.Runtime], None], str]] = {
     "second module": (_second_module, "the second with trainable or divided parameters"),
     "second optimizer": (_second_optimizer, "the second in this run"),
     "optimizer alone": (_optimizer_alone, "its module is not prepared"),
-    "foreign optimizer": (_foreign_optimizer, "not of the prepared module Linear"),
+    "foreign optimizer": (_foreign_optimizer, "none of which is of the module that is trained"),
+    "partly foreign optimizer": (_partly_foreign_optimizer, "not of the prepared module Linear"),
     "stepped optimizer": (_stepped_optimizer, "it has stepped before"),
     "some clipped": (_some_clipped, "clips all gradients as one vector"),
     "by value": (_by_value, "algorithm='value': strategy 'deepspeed'"),
