@@ -176,7 +176,7 @@ class Failures:
         Args:
             seconds: How long it has waited for them to end too.
         """
-        self._note(f"{ENDED_EARLY}, for which it waited {seconds:g} s", 1)
+        self._note(f"{ENDED_EARLY}, for which it waited {seconds:.0f} s", 1)
         self._shown()
 
     # -- the failure of another ----------------------------------------------------------------------------------

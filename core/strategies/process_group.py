@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
@@ -24,11 +25,13 @@ import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
-from core.strategies.board import Board, lost_store, wait_for_key
+from core.strategies.board import Board, lost_store
 from core.strategies.failures import Failures
+from core.strategies.gathering import meet, ranks_missing
 from core.strategies.launchers.blame import ended_by_failure, note_failure
-from core.strategies.patience import Patience, address_of
+from core.strategies.patience import Patience
 from core.strategies.store_ports import listen_on_loopback
+from core.strategies.waited_for import IsWaitedFor, LooksForWaiting
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed
@@ -40,10 +43,6 @@ __all__ = ["JoinedGroup", "adopt", "connect_store", "has_foreign_group", "host_s
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
-LISTING = 32
-"""Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
-
-MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave the process group"}
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -165,8 +164,8 @@ def join(
     _refuse_unknown(backend)
     try:
         run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
-        met = _meet(run, "joining", world_size, rank, timeout, check)
-        missing = [] if met else _missing(run, "joining", world_size)
+        met = meet(run, "joining", world_size, rank, timeout, check)
+        missing = [] if met else ranks_missing(run, "joining", world_size)
     except dist.DistError as error:
         raise lost_store(error) from error
     if not met:
@@ -284,7 +283,8 @@ class JoinedGroup:
         """Leave the process group; the last member destroys it. Idempotent.
 
         Unless ``failed``, no connection is closed before all ranks have finished their last collective. Ranks that
-        have not done so within half a minute are not waited for.
+        have not done so within half a minute are not waited for; nor are ranks that all wait in a collective, which
+        this one does not join any more.
 
         Args:
             failed: Leave at once, so that ranks that wait for this one in a collective notice.
@@ -354,19 +354,39 @@ class _Group:
             self._see_the_others_off()
 
     def _gather_to_leave(self) -> bool:
+        waited = LEAVE_TIME.total_seconds()
         try:
-            all_left = _meet(self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._check)
+            try:
+                all_left = meet(self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._while_leaving())
+            except IsWaitedFor as found:
+                all_left, waited = False, found.seconds
             if not all_left:
-                missing = _missing(self._store, "leaving", self._world_size)
+                missing = ranks_missing(self._store, "leaving", self._world_size)
                 logger.warning("rank %s leaves the process group without rank(s) %s", self._rank, missing)
                 if failures := self._failures:
-                    failures.tell_of_early_end(LEAVE_TIME.total_seconds())
+                    failures.tell_of_early_end(waited)
             elif self._rank != 0:
                 self._store.add("left", 1)
         except dist.DistError as error:
             logger.warning("rank %s leaves the process group alone: %s", self._rank, lost_store(error))
             return False
         return all_left
+
+    def _while_leaving(self) -> Callable[[], None] | None:
+        """What is called while this process waits for the others to leave."""
+        check: Callable[[], None] | None = self._check
+        failures = self._failures
+        if failures is None:
+            return check
+        running = partial(ranks_missing, self._store, "leaving", self._world_size)
+        look = LooksForWaiting(failures.stacks, self._store, self._rank, running)
+
+        def both() -> None:
+            if check is not None:
+                check()
+            look()
+
+        return both
 
     def _see_the_others_off(self) -> None:
         """Rank 0 often serves the store: it stays until the others have stopped using the store."""
@@ -430,45 +450,6 @@ def _to_connect(device: torch.device | None) -> dict[str, Any]:
     """The argument of ``init_process_group`` that names the device, if it is an accelerator's."""
     # Left out rather than None: a vendor's replacement of the function may not know the argument.
     return {} if device is None or device.type == "cpu" else {"device_id": device}
-
-
-def _meet(
-    store: Store, point: str, world_size: int, rank: int, limit: timedelta, check: Callable[[], None] | None
-) -> bool:
-    """Wait until every rank has reached ``point``.
-
-    Returns:
-        Whether all have within ``limit``.
-    """
-    store.set(f"{point}/{rank}", "")
-    if store.add(point, 1) == world_size:
-        store.set(f"{point}/all", "")
-    patience = Patience(f"rank {rank} of {world_size} waits {MEETING_POINTS[point]}{address_of(store)}", limit)
-
-    def whom() -> str:
-        if world_size <= LISTING or rank < 2:
-            return f"for rank(s) {_missing(store, point, world_size)}"
-        # Each asking for each would keep the store busy, with the square of their number.
-        return f"for {world_size - store.add(point, 0)} rank(s), which ranks 0 and 1 list"
-
-    def look() -> None:
-        if check is not None:
-            check()
-        patience.tell(whom)
-
-    return wait_for_key(store, f"{point}/all", limit.total_seconds(), look)
-
-
-def _missing(store: Store, point: str, world_size: int) -> list[int]:
-    """The ranks that have not reached ``point``, by few requests if they are few of many."""
-
-    def among(ranks: range) -> list[int]:
-        if store.check([f"{point}/{rank}" for rank in ranks]):
-            return []
-        half = len(ranks) // 2
-        return [*among(ranks[:half]), *among(ranks[half:])] if half else [*ranks]
-
-    return among(range(world_size))
 
 
 def _destroy() -> None:

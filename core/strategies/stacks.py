@@ -106,23 +106,28 @@ class Stacks:
     def _answer(self) -> None:
         with suppress(dist.DistError, RuntimeError):  # the store is gone, with the process that served it
             notes = self._notes()
+            answered = 0
             while not self._done.wait(POLL_SECONDS):
-                if notes.check(["asked"]):
-                    notes.set(str(self._rank), Whereabouts.of_main_thread(self._rank, self.note()).encode())
-                    return
+                asked = notes.add("asked", 0) if notes.check(["asked"]) else 0
+                if asked > answered:
+                    place = Whereabouts.of_main_thread(self._rank, self.note()).encode()
+                    for question in range(answered + 1, asked + 1):
+                        notes.set(f"{question}/{self._rank}", place)
+                    answered = asked
 
     def ask(self) -> list[Whereabouts]:
         """Where the other processes are, those that answer, by rank."""
         found: dict[int, Whereabouts] = {}
         with suppress(dist.DistError, RuntimeError):
             notes = self._notes()
-            notes.set("asked", "")
+            question = notes.add("asked", 1)
             left = [rank for rank in range(self._world_size) if rank != self._rank]
             deadline = time.monotonic() + ANSWER_SECONDS
             while left and time.monotonic() < deadline:
                 for rank in left[:]:
-                    if notes.check([str(rank)]):
-                        found[rank] = Whereabouts.decode(rank, notes.get(str(rank)).decode(errors="replace"))
+                    if notes.check([f"{question}/{rank}"]):
+                        answer = notes.get(f"{question}/{rank}").decode(errors="replace")
+                        found[rank] = Whereabouts.decode(rank, answer)
                         left.remove(rank)
                 time.sleep(0.1)
         return [found[rank] for rank in sorted(found)]

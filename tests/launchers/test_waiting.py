@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.strategies import patience, process_group
+from core.strategies import gathering, patience
 
 
 class Store:
@@ -43,7 +43,7 @@ def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, cap
     size = 100
 
     def meet(rank: int) -> None:
-        assert process_group._meet(store, "joining", size, rank, timedelta(seconds=60), None)
+        assert gathering.meet(store, "joining", size, rank, timedelta(seconds=60), None)
 
     threads = [threading.Thread(target=meet, args=(rank,), daemon=True) for rank in range(size)]
     with caplog.at_level(logging.WARNING):
