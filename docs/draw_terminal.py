@@ -13,11 +13,12 @@ import re
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parents[1]
-HARDWARE = ("cuda", "hpu", "ipu", "mps", "xla")
+HARDWARE = ("cuda", "hpu", "ipu", "mps", "npu", "xla", "xpu")
 COMMANDS = (
     "torch-hal list --kind accelerator",
     "torch-hal run --accelerator cpu --devices 2 train.py",
@@ -63,6 +64,7 @@ def shown(command: str, folder: str) -> str:
         "TERM": "xterm-256color",
     }
     parent, child = pty.openpty()
+    termios.tcsetwinsize(child, (40, COLUMNS))
     with subprocess.Popen(
         ["sh", "-c", command], cwd=folder, env=env, stdin=child, stdout=child, stderr=child
     ) as process:
@@ -74,8 +76,26 @@ def shown(command: str, folder: str) -> str:
         except OSError:  # the terminal's other end is closed
             pass
         process.wait()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]", "", output.decode().replace("\r\n", "\n"))
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.splitlines())
+    return on_screen(output.decode())
+
+
+def on_screen(output: str) -> str:
+    """What is left on the screen of what was written: bars go up to their line and draw it again."""
+    screen, row, column = [""], 0, 0
+    for part in re.split(r"(\r\n|\r|\n|\x1b\[A)", output):
+        if part in ("\n", "\r\n"):
+            row, column = row + 1, 0
+            screen += [""] * (row == len(screen))
+        elif part == "\x1b[A":
+            row -= 1
+        elif part == "\r":
+            column = 0
+        else:
+            text = re.sub(r"\x1b\[[0-9;?]*[A-LN-Za-ln-z]", "", part)
+            line = screen[row].ljust(column)
+            screen[row] = line[:column] + text + line[column + len(text) :]
+            column += len(text)
+    return "\n".join(line.rstrip() for line in screen).rstrip()
 
 
 def runs(line: str) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ class Bar:
             initial=initial,
             leave=leave,
             position=position,
-            dynamic_ncols=True,
+            **_width(),
             mininterval=0,  # when to draw is decided by the callback
             miniters=1,
         )
@@ -75,6 +76,15 @@ class Bar:
     def close(self) -> None:
         """Leave the line."""
         self._tqdm.close()
+
+
+def _width() -> dict[str, Any]:
+    """tqdm's arguments for the width: 80 columns in a terminal that says it has none, as in some containers."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # a stream without a descriptor, as in a notebook
+        columns = None
+    return {"ncols": 80} if columns == 0 else {"dynamic_ncols": True}
 
 
 class Lines:

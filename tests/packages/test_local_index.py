@@ -23,7 +23,7 @@ PLUGINS = {
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 OLDEST, NEWEST = "2.6.0", "2.13.0"
 """Of torch: the oldest that pyproject.toml allows, and the newest that was tried."""
-NEEDS_NEWEST = {"fsdp"}
+NEEDS_NEWEST = {name for name, project in PLUGINS.items() if "torch>=2.13" in project["dependencies"]}
 ENGINES = {"deepspeed", "horovod"}
 """Plugins whose engine is compiled when it is installed: installed without it here."""
 

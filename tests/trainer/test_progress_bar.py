@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +71,24 @@ def test_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
         assert line.startswith(f"epoch {number}/2: 100%|")
         assert " 7/7 [" in line
         assert re.search(rf", error=0.1235, loss={loss}, rate_epoch=0.5, rate_step=0.5, memory=[\d.]+ GB\]$", line)
+
+
+def test_a_terminal_that_says_it_has_no_columns() -> None:
+    """It gets a bar of 80 columns, as in a container without a size; one with a size gets a bar of that size."""
+    code = """
+from core.callbacks.progress_display import Bar
+Bar("epoch", 4, 0, True, 0).show(2, {"loss": "0.25"})
+"""
+    for columns, expected in ((0, 80), (60, 60)):
+        parent, child = pty.openpty()
+        termios.tcsetwinsize(child, (40, columns))
+        subprocess.run([sys.executable, "-c", code], stderr=child, check=True, timeout=60)
+        os.close(child)
+        drawn = [line for line in os.read(parent, 65536).decode().split("\r") if "2/4" in line]
+        os.close(parent)
+        assert "epoch:  50%|" in drawn[-1]
+        assert "loss=0.25" in drawn[-1]
+        assert abs(len(drawn[-1].strip()) - expected) <= 1
 
 
 def test_step_values_are_shown_on_the_way(capsys: pytest.CaptureFixture[str]) -> None:
