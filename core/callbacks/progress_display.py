@@ -79,7 +79,7 @@ class Bar:
 
 
 def _width() -> dict[str, Any]:
-    """tqdm's arguments for the width: 80 columns in a terminal that says it has none, as in some containers."""
+    """Tqdm's arguments for the width: 80 columns in a terminal that says it has none, as in some containers."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):  # a stream without a descriptor, as in a notebook
