@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from core.data import skip_first_batches
     from core.environments import ClusterEnvironment
     from core.errors import CoreError
-    from core.logging import get_logger
+    from core.logging import get_logger, rank_zero_only
     from core.plan import Plan, Request, resolve
     from core.precisions import Precision
     from core.random import seed_everything, set_seed
@@ -90,6 +90,7 @@ __all__ = [
     "get_logger",
     "is_peft_model",
     "notebook_launcher",
+    "rank_zero_only",
     "release_memory",
     "resolve",
     "seed_everything",
@@ -121,6 +122,7 @@ _HOMES = {
     **dict.fromkeys(("Tuner", "find_batch_size", "find_learning_rate"), "core.trainer.tuner"),
     "find_executable_batch_size": "core.runtime.batch_size",
     "get_logger": "core.logging",
+    "rank_zero_only": "core.logging",
     "is_peft_model": "core.runtime.peft_models",
     "notebook_launcher": "core.runtime.notebook",
     "release_memory": "core.runtime",

@@ -1,4 +1,4 @@
-"""Messages of a script of several processes: by default each is logged once, by process 0.
+"""Messages and functions of a script of several processes that are for process 0 only.
 
 A logger is made at the top of a module, often before there is a Runtime. So it finds out which process this is when a
 message is logged: from the last Runtime that was not torn down (:mod:`core.runs`), otherwise from the variables that a
@@ -7,15 +7,19 @@ launcher has set.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, ParamSpec, TypeVar
 
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError, nearest, quoted
 from core.runs import last_run
 
-__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger"]
+__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 VARIABLE = "CORE_LOG"
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,8 +41,7 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
         main_process_only = kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-        run = last_run()
-        rank, world_size = (run.process_index, run.num_processes) if run is not None else launched_ranks()
+        run, (rank, world_size) = last_run(), _ranks()
         if main_process_only:
             if rank == 0:
                 super().log(level, msg, *args, **kwargs)
@@ -94,6 +97,36 @@ def get_logger(name: str, log_level: str | int | None = None) -> MultiProcessAda
             raise ConfigurationError(f"log_level={log_level!r}: there is no such level. Valid: {names}.") from error
         logging.getLogger().setLevel(level)
     return MultiProcessAdapter(logger)
+
+
+def rank_zero_only(function: Callable[P, T], default: Any = None) -> Callable[P, T]:
+    """A decorator: only process 0 runs the function, all others return ``default`` at once.
+
+    ::
+
+        @rank_zero_only
+        def write_report(path):
+            ...
+
+    Which process this is, is found out at each call, so it may be used before there is a Trainer or Runtime. A
+    collective in such a function would wait for processes that do not call it.
+
+    Args:
+        function: The function or method.
+        default: What the other processes get.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return function(*args, **kwargs) if _ranks()[0] == 0 else default
+
+    return call
+
+
+def _ranks() -> tuple[int, int]:
+    """The number of this process and how many there are, from the last Runtime or else from the launcher."""
+    run = last_run()
+    return (run.process_index, run.num_processes) if run is not None else launched_ranks()
 
 
 def follow_variable(environ: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core import Runtime, get_logger
+from core import Runtime, get_logger, rank_zero_only
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
 from core.runs import note_run, remove_run
@@ -103,3 +103,20 @@ def test_launched_ranks() -> None:
     assert launched_ranks(torchrun) == (3, 4)
     assert launched_ranks({"RANK": "3"}) == (0, 1)
     assert launched_ranks({"CORE_LAUNCHED_PLAN": "{}", "RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
+
+
+def test_functions_of_process_0(third: Run) -> None:
+    """Process 2 does not run the function, and gets the default; which process it is counts when it is called."""
+    calls: list[str] = []
+
+    @rank_zero_only
+    def note(text: str) -> int:
+        """Notes."""
+        calls.append(text)
+        return len(calls)
+
+    assert note("in 2") is None
+    assert rank_zero_only(calls.append, default=7)("in 2") == 7
+    remove_run(third)
+    assert note("in 0") == 1
+    assert (calls, note.__name__, note.__doc__) == (["in 0"], "note", "Notes.")

@@ -13,7 +13,7 @@ __all__ = ["LearningRateMonitor"]
 
 
 class LearningRateMonitor(Callback):
-    """Sends the learning rates of all optimizers to the loggers, in process 0.
+    """Sends the learning rates of all optimizers to the loggers and to ``trainer.callback_metrics``.
 
     They are named after the optimizer, such as ``lr-Adam``; ``lr-Adam-1`` is a second optimizer of the class, and
     ``lr-Adam/pg1`` and ``lr-Adam/pg2`` are the groups of one with several, or ``lr-Adam/<name>`` if a group has a
@@ -84,6 +84,7 @@ class LearningRateMonitor(Callback):
                 continue
             for suffix, group in zip(_suffixes(name, optimizer.param_groups), optimizer.param_groups, strict=True):
                 values |= self._values_of(name + suffix, group)
+        trainer.metric_log.update(values)
         send_to_loggers(trainer, values, step)
 
     def _values_of(self, name: str, group: dict[str, Any]) -> dict[str, float]:

@@ -407,7 +407,9 @@ def _computed_in(arguments: Mapping[str, Any], precision: str) -> list[str]:
 
 
 def _validate(arguments: Mapping[str, Any]) -> float:
-    (found,) = _trainer(arguments).validate(problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2))
+    (found,) = _trainer(arguments).validate(
+        problem.Regression(), DataLoader(problem.items(ITEMS), batch_size=2), verbose=False
+    )
     return found["loss"]
 
 

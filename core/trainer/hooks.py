@@ -124,7 +124,10 @@ class ModuleHooks:
         """Called in every process before ``checkpoint`` is written; may add to it."""
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Called in every process after ``checkpoint`` was read and loaded."""
+        """Called in every process before the parameters in ``checkpoint`` are loaded; may change it.
+
+        In ``fit``, ``validate``, ``test`` and ``predict`` with ``ckpt_path``, and in ``load_from_checkpoint``.
+        """
 
 
 BoundHooks = tuple[Callable[..., Any], ...]

@@ -110,6 +110,10 @@ class MetricLog:
         published = {name: value for name, value in self._published.items() if name in self.prog_bar_names}
         return {name: float(value) for name, value in {**published, **running}.items()}
 
+    def update(self, values: Mapping[str, Value]) -> None:
+        """Take values that a callback has measured, and sends to the loggers itself."""
+        self._published.update(_as_tensors(values))
+
     def reset(self) -> None:
         """Forget all values."""
         self._published, self.prog_bar_names, self._logger_names = {}, set(), set()

@@ -133,10 +133,10 @@ class ModuleMembers(nn.Module):
         module: Any = create_from_checkpoint(cls, saved, name, overrides)
         module.configure_model()
         path = os.fspath(checkpoint_path)
+        module.on_load_checkpoint(checkpoint)
         with load_errors("state_dict", path):
             state = checkpoint["state_dict"]
             module.load_state_dict(state, strict=module.strict_loading if strict is None else strict)
-        module.on_load_checkpoint(checkpoint)
         device = next((tensor.device for tensor in state.values() if isinstance(tensor, torch.Tensor)), None)
         return module if device is None else module.to(device)
 

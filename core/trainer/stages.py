@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from core.trainer.handover import Results
 from core.trainer.hooks import Hooks
 from core.trainer.module import Module
 from core.trainer.reloading import Reloading
+from core.trainer.results import LOADER
 from core.trainer.run import Run
 from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
 from core.trainer.signals import Signals
@@ -173,7 +173,7 @@ def evaluate(
     step_module = StepModule.of(run.module)
     model = run.runtime.prepare(step_module)
     if ckpt_path is not None:
-        load_module(run.runtime.strategy, run.module, ckpt_path)
+        load_module(run, ckpt_path)
     run.metric_log.reset()
     stage = STAGES[source.stage]
     if run.settings.limit_batches(stage.kind) == 0:
@@ -187,9 +187,5 @@ def evaluate(
 
 def _of_loader(values: dict[str, float], number: int) -> dict[str, float]:
     """Those of ``values`` that do not belong to another loader."""
-    found = {name: _LOADER.search(name) for name in values}
+    found = {name: LOADER.search(name) for name in values}
     return {name: values[name] for name, match in found.items() if match is None or int(match[1]) == number}
-
-
-_LOADER = re.compile(r"/dataloader_idx_(\d+)$")
-"""The end of the name of a value that one of several loaders belongs to."""

@@ -26,6 +26,7 @@ from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
 from core.strategies.meeting import Meeting
 from core.trainer.controls import Controls
+from core.trainer.datamodule import DataModule
 from core.trainer.hparams import hyperparameters_of
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
@@ -158,6 +159,8 @@ class FitState:
                 strategy.world_size,
                 len(states.by_rank),
             )
+        for hook in run.hooks.bind_module("on_load_checkpoint"):
+            hook(checkpoint)
         _load_module(strategy, run.module, checkpoint, path)
         for key, callback in _keyed(run.hooks.callbacks):
             if key in checkpoint["callbacks"]:
@@ -171,9 +174,7 @@ class FitState:
         with load_errors("precision", path):
             strategy.precision.load_state_dict(checkpoint["precision"])
         self._load_callbacks(checkpoint["callbacks"], path)
-        if run.datamodule is not None and "datamodule" in checkpoint:
-            with load_errors("datamodule", path):
-                run.datamodule.load_state_dict(checkpoint["datamodule"])
+        _load_datamodule(run.datamodule, checkpoint, path)
         run.progress.load_state_dict(checkpoint["progress"])
         if run.progress.step:
             for schedule in self.optimization.schedules:
@@ -184,7 +185,7 @@ class FitState:
                     scheduled._opt_called = True
         run.metric_log.load_state_dict(checkpoint["metrics"])
         run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
-        for hook in run.hooks.bind("on_load_checkpoint"):
+        for hook in run.hooks.bind_callbacks("on_load_checkpoint"):
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.
         states.restore_loaders(self.loaders, path)
@@ -225,13 +226,18 @@ class FitState:
         states.restore_generators()
 
 
-def load_module(strategy: Strategy, module: Module, path: str) -> None:
-    """Load the parameters of ``module`` from a Trainer's checkpoint; every process calls it.
+def load_module(run: Run, path: str) -> None:
+    """Load the module's parameters, and the DataModule's state, from a Trainer's checkpoint; every process calls it.
 
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
     """
-    _load_module(strategy, module, _read(strategy, path, "state_dict"), path)
+    strategy = run.runtime.strategy
+    checkpoint = _read(strategy, path, "state_dict")
+    for hook in run.hooks.bind_module("on_load_checkpoint"):
+        hook(checkpoint)
+    _load_module(strategy, run.module, checkpoint, path)
+    _load_datamodule(run.datamodule, checkpoint, path)
 
 
 def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
@@ -349,3 +355,9 @@ def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
 def _load_module(strategy: Strategy, module: Module, checkpoint: dict[str, Any], path: str) -> None:
     with load_errors("state_dict", path):
         strategy.load_module_state(module, checkpoint["state_dict"])
+
+
+def _load_datamodule(datamodule: DataModule | None, checkpoint: Mapping[str, Any], path: str) -> None:
+    if datamodule is not None and "datamodule" in checkpoint:
+        with load_errors("datamodule", path):
+            datamodule.load_state_dict(checkpoint["datamodule"])

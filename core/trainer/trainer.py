@@ -47,6 +47,7 @@ from core.trainer.plain import as_module
 from core.trainer.plugins import with_plugins
 from core.trainer.progress import Progress
 from core.trainer.reloading import check_reloading
+from core.trainer.results import shown
 from core.trainer.run import Run
 from core.trainer.run_loggers import read_loggers
 from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
@@ -113,32 +114,27 @@ class Trainer(TrainerSettings, TrainerFacts):
         logger: Where metrics go: a name such as ``"csv"``, an object of a class in :mod:`core.loggers` or with a method
             ``log_metrics(metrics, step)``, or a list of both; ``False`` for nowhere. By default, TensorBoard's files if
             tensorboard is installed, otherwise a CSV file, in ``core_logs/version_<n>`` in ``default_root_dir``.
-        callbacks: A :class:`core.Callback`, or a list of them, called in this order. Each :class:`ModelCheckpoint` is
-            called after all others, so its checkpoints contain what they did.
+        callbacks: A :class:`core.Callback`, or a list, called in this order; each ModelCheckpoint after all others.
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if there is none among the callbacks; ``None``
             adds one.
-        enable_progress_bar: Whether to add a :class:`ProgressBar` if there is none among the callbacks; ``None`` adds
-            one if tqdm is installed.
-        enable_model_summary: Whether to add a :class:`ModelSummary` if there is none among the callbacks; ``None``
-            for ``True``.
+        enable_progress_bar: The same for a :class:`ProgressBar`; ``None`` adds one if tqdm is installed.
+        enable_model_summary: The same for a :class:`ModelSummary`; ``None`` for ``True``.
         deterministic: Whether torch uses deterministic algorithms during the run; an operation without one raises an
             error, or with ``"warn"`` a warning. ``None`` leaves torch's setting as it is.
-        benchmark: Whether backends of torch that have the setting ``benchmark`` try several algorithms during the run
-            and keep the fastest. ``None`` leaves the setting as it is, or means ``False`` with ``deterministic``.
+        benchmark: Whether torch's backends with this setting try several algorithms during the run and keep the
+            fastest. ``None`` leaves it as it is, or means ``False`` with ``deterministic``.
         inference_mode: Whether evaluation runs in :class:`torch.inference_mode`; otherwise under
             :class:`torch.no_grad`, in which a step may enable gradients.
         use_distributed_sampler: Whether the processes divide the batches of each loader. ``False`` takes loaders as
             they are: you have given each process its part.
         profiler: What measures the run: ``"simple"``, ``"advanced"``, ``"pytorch"``, or an object of a class in
-            :mod:`core.profilers`; ``None`` for nothing.
-        detect_anomaly: Whether backward raises an error that names the forward operation where a gradient is NaN; it
-            makes training slower.
+            :mod:`core.profilers`.
+        detect_anomaly: Whether backward, slower, raises an error that names the forward operation with a NaN gradient.
         barebones: Leave out checkpoints, logger, progress bar, model summary and sanity check. An argument that asks
             for one of them is an error, as are ``fast_dev_run``, ``detect_anomaly`` and ``profiler``.
         plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
             the argument of its kind.
-        compile: Whether :func:`torch.compile` compiles the module's steps; or its arguments, in a dict. What it took is
-            logged. ``None`` for ``False``.
+        compile: Whether :func:`torch.compile` compiles the module's steps, or its arguments; what it took is logged.
         sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train, so that
             the result is that of one process with the joined batch. With one process it changes nothing.
         reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
@@ -340,14 +336,17 @@ class Trainer(TrainerSettings, TrainerFacts):
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
+        verbose: bool = True,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
-            For each loader, the logged values, over all processes.
+            For each loader, the logged values, over all processes; process 0 also prints them unless ``verbose=False``.
         """
         check_weights_only(weights_only)
-        return self._evaluate("validate", model, dataloaders, datamodule, ckpt_path)[0]
+        return shown(
+            self, "validate", verbose, self._evaluate("validate", model, dataloaders, datamodule, ckpt_path)[0]
+        )
 
     @suggest_arguments
     def test(
@@ -358,14 +357,15 @@ class Trainer(TrainerSettings, TrainerFacts):
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
+        verbose: bool = True,
     ) -> list[dict[str, float]]:
         """Run ``test_step`` on every batch. Raises the same errors as :meth:`fit`.
 
         Returns:
-            For each loader, the logged values, over all processes.
+            For each loader, the logged values, over all processes; process 0 also prints them unless ``verbose=False``.
         """
         check_weights_only(weights_only)
-        return self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0]
+        return shown(self, "test", verbose, self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0])
 
     @suggest_arguments
     def predict(

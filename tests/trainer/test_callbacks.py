@@ -72,13 +72,19 @@ def rates(module: Regression, monitor: LearningRateMonitor, **settings: Any) -> 
 
 
 def test_learning_rates_of_epochs() -> None:
-    """By group, as the scheduler's interval says."""
-    monitor = LearningRateMonitor()
-    assert rates(Decaying(), monitor) == [
+    """By group, as the scheduler's interval says; ``trainer.callback_metrics`` has them too."""
+
+    class Knows(Decaying):
+        def on_train_epoch_end(self) -> None:
+            self.known = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+
+    monitor, module = LearningRateMonitor(), Knows()
+    assert rates(module, monitor) == [
         (0, {"lr-Adam/pg1": 0.1, "lr-Adam/pg2": 0.2}),
         (7, {"lr-Adam/pg1": 0.05, "lr-Adam/pg2": 0.1}),
     ]
     assert monitor.lrs == {"lr-Adam/pg1": [0.1, 0.05], "lr-Adam/pg2": [0.2, 0.1]}
+    assert {**module.known, "error": 0} == pytest.approx({"lr-Adam/pg1": 0.05, "lr-Adam/pg2": 0.1, "error": 0})
 
 
 def test_learning_rates_of_steps() -> None:

@@ -125,6 +125,10 @@ def test_the_state_of_a_datamodule_is_in_checkpoints(tmp_path: Path) -> None:
     assert data.setups == 2
     assert trainer.datamodule is data
     assert data.trainer is None
+    for stage in ("validate", "test", "predict"):
+        data = Data()
+        getattr(quiet(), stage)(Regression(), datamodule=data, ckpt_path=tmp_path / "epoch=0.ckpt")
+        assert data.setups == 2, stage
 
 
 @pytest.mark.parametrize(

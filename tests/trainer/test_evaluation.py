@@ -275,3 +275,30 @@ def test_a_user_may_evaluate_with_the_parameters_of_a_checkpoint(tmp_path: Any) 
         assert other.validate(module, loader()) != expected
         assert other.validate(module, loader(), ckpt_path=ckpt_path) == expected
         assert (other.current_epoch, other.global_step) == (0, 0)
+
+
+def test_results_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each name and a column for each loader, unless verbose=False; nothing where nothing is logged."""
+
+    class Logs(Regression):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.log("error", 0.125 * (1 + dataloader_idx))
+
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("loss", 2.0)
+
+        def predict_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    trainer = quiet()
+    trainer.validate(Logs(), [loader(), loader()])
+    trainer.test(Logs(), loader())
+    assert [line.split() for line in capsys.readouterr().out.splitlines() if "---" not in line] == [
+        ["validate", "loader", "0", "loader", "1"],
+        ["error", "0.125", "0.25"],
+        ["test", "value"],
+        ["loss", "2"],
+    ]
+    trainer.test(Logs(), loader(), verbose=False)
+    trainer.predict(Logs(), loader())
+    assert capsys.readouterr().out == ""

@@ -244,6 +244,33 @@ def test_what_the_module_adds(tmp_path: Path) -> None:
     assert module.seen == 3 * ITEMS
 
 
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict", "load_from_checkpoint"])
+def test_what_the_module_changes_is_loaded(stage: str, tmp_path: Path) -> None:
+    """on_load_checkpoint may rename parameters before they are loaded, as for a checkpoint of an older version."""
+
+    class Renamed(Regression):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network, self.net = None, self.network  # type: ignore[assignment]
+
+        def forward(self, inputs: Any) -> Any:
+            return self.net(inputs)
+
+        def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            state = checkpoint["state_dict"]
+            checkpoint["state_dict"] = {name.replace("network", "net"): value for name, value in state.items()}
+
+    trained, trainer = Regression(), quiet(max_epochs=1)
+    trainer.fit(trained, loader())
+    trainer.save_checkpoint(tmp_path / "c")
+    module: Any = Renamed()
+    if stage == "load_from_checkpoint":
+        module = Renamed.load_from_checkpoint(tmp_path / "c")
+    else:
+        getattr(quiet(max_epochs=1), stage)(module, loader(), ckpt_path=tmp_path / "c")
+    assert_same(module.net, trained.network)
+
+
 def test_resuming_a_run_that_is_over(tmp_path: Path) -> None:
     """Nothing is trained; module, epoch and step are the checkpoint's."""
     expected = Regression()

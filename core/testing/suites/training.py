@@ -194,7 +194,7 @@ class TrainingTests:
     @tier("T2", needs=("eager",))
     def test_validation_equals_the_cpu(self, trainer: Callable[..., Trainer], tolerances: Mapping[str, float]) -> None:
         """What ``validation_step`` logs, averaged over all items, equals the CPU's value."""
-        found = trainer().validate(problem.Classifier(), problem.loader())[0]["loss"]
+        found = trainer().validate(problem.Classifier(), problem.loader(), verbose=False)[0]["loss"]
         error = abs(found - problem.outputs_by_hand()[1])
         assert error <= tolerances["32-true"], f"validate() is off by {error:.3g}. Expected: {tolerances['32-true']:g}"
 
