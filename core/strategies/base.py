@@ -70,9 +70,11 @@ class Strategy(StepMethods, ABC):
     """Names of the precisions it supports; ``None`` for any."""
     one_process_per_node: ClassVar[bool] = False
     """Whether one process drives all devices of a machine, rather than one device each."""
-    supports_manual_optimization: ClassVar[bool] = True
+    supports_manual_optimization: bool = True
     """Whether backward may be called within the module's forward pass, any number of times; see
     :meth:`manual_gradients`."""
+    manual_remedy: str = ""
+    """What to use where manual optimization is not supported; by default another strategy."""
     supports_custom_loop: ClassVar[bool] = True
     """Whether :class:`core.Runtime` can use it; if not, it runs only whole training steps of the Trainer."""
     moves_batches: ClassVar[bool] = False

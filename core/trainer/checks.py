@@ -86,7 +86,8 @@ def check_optimization(module: Module, settings: Settings, strategy: Strategy) -
     if not (strategy.supports_custom_loop and strategy.supports_manual_optimization):
         raise ConfigurationError(
             f"strategy={strategy.name!r} does not support manual optimization, which {name} asks for with "
-            "automatic_optimization=False. Use another strategy, such as 'ddp', or write the loop with core.Runtime."
+            "automatic_optimization=False. "
+            + (strategy.manual_remedy or "Use another strategy, such as 'ddp' or 'fsdp'.")
         )
 
 

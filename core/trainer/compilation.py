@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -77,15 +78,16 @@ class CompiledSteps:
         return output
 
     def report(self) -> None:
-        """Log how long compiling took, and what a call takes since."""
+        """Say how long compiling took and what a call takes since, in a log that shows INFO or on stderr."""
         for name, (calls, first, fastest) in self.times.items():
-            _logger.info(
-                "compile: %s took %.1f s to compile at its first call; the fastest of its %d calls took %.3f ms",
-                name,
-                first,
-                calls,
-                fastest * 1e3,
+            text = (
+                f"compile: {name} took {first:.1f} s to compile at its first call; the fastest of its {calls} calls "
+                f"took {fastest * 1e3:.3f} ms"
             )
+            if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
+                _logger.info("%s", text)
+            else:
+                sys.stderr.write(f"{text}\n")
 
 
 @contextmanager

@@ -71,6 +71,13 @@ def test_compiled_steps_are_the_module_s(caplog: pytest.LogCaptureFixture) -> No
     assert compiled._step_modules[0]._compiled_call_impl is None
 
 
+def test_what_it_took_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr if no log shows messages of level INFO: a line for each step that was compiled."""
+    train(both(Logging())[0], compile=EAGER)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("compile: ")]
+    assert sorted(line.split()[1] for line in lines) == ["training_step", "validation_step"]
+
+
 def test_nothing_is_compiled_again() -> None:
     """In later epochs, and in later runs of the same module."""
     module = both(Logging())[0]

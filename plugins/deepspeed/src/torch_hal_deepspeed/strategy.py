@@ -72,7 +72,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
     precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
     applies_precision: ClassVar[bool] = False
     keeps_buffers_equal = False
-    supports_manual_optimization: ClassVar[bool] = False  # the engine's backward comes after its forward pass
+    supports_manual_optimization = False  # the engine's backward comes after its forward pass
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def __init__(

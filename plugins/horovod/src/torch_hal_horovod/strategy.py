@@ -57,7 +57,7 @@ class HorovodStrategy(ParallelStrategy):
 
     name = "horovod"
     keeps_buffers_equal = False
-    supports_manual_optimization: ClassVar[bool] = False  # each gradient is reduced after a fixed number of passes
+    supports_manual_optimization = False  # each gradient is reduced after a fixed number of passes
     launch_command: ClassVar[str] = "horovodrun -np N --gloo python script.py"
     # Horovod reduces no bfloat16 gradients.
     precisions = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")

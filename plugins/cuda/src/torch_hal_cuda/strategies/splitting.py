@@ -22,7 +22,7 @@ class SplitsBatches(Strategy):
 
     one_process_per_node: ClassVar[bool] = True
     moves_batches: ClassVar[bool] = True
-    supports_manual_optimization: ClassVar[bool] = False  # the step runs once for each part of a batch
+    supports_manual_optimization = False  # the step runs once for each part of a batch
     instead: ClassVar[str]
     """The strategy that is recommended instead."""
 

@@ -1,0 +1,382 @@
+"""The other rows of Lightning's table: for each, a line of Python that runs and is true, in one process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from declared import PREFIX
+from torch import nn
+
+from core import Callback, DataModule, Module, Trainer, callbacks, loggers, profilers, seed_everything
+from core.callbacks import ModelCheckpoint
+from core.errors import CoreError
+from core.migrate.tables import HERE, MISSING, read_tables
+
+from .test_arguments_work import CASES, loader, trainer
+from .test_members_work import CALLBACKS, MEMBERS
+
+TABLES = read_tables()
+
+# Of a running fit of two epochs, in its second one, after the third of four batches. t is the Trainer, m the module.
+TRAINER_MEMBERS = {
+    "accelerator": "t.accelerator.name == 'cpu'",
+    "callback_metrics": "float(t.callback_metrics['loss']) > 0",
+    "checkpoint_callback": "t.checkpoint_callback is t.checkpoint_callbacks[0]",
+    "checkpoint_callbacks": "len(t.checkpoint_callbacks) == 1",
+    "ckpt_path": "t.ckpt_path is None",
+    "current_epoch": "t.current_epoch == 1",
+    "default_root_dir": "t.default_root_dir == str(folder)",
+    "device_ids": "t.device_ids == [0]",
+    "early_stopping_callback": "t.early_stopping_callback.monitor == 'loss'",
+    "early_stopping_callbacks": "t.early_stopping_callbacks == [t.early_stopping_callback]",
+    "enable_validation": "t.enable_validation is True",
+    "estimated_stepping_batches": "t.estimated_stepping_batches == 8",
+    "evaluating": "t.evaluating is False",
+    "fit": "callable(t.fit)",
+    "global_rank": "t.global_rank == 0",
+    "global_step": "t.global_step == 7",
+    "interrupted": "t.interrupted is False",
+    "is_global_zero": "t.is_global_zero is True",
+    "is_last_batch": "t.is_last_batch is False",
+    "lightning_module": "t.lightning_module is m",
+    "local_rank": "t.local_rank == 0",
+    "log_dir": "t.log_dir.startswith(str(folder))",
+    "logged_metrics": "'loss' in t.logged_metrics",
+    "logger": "t.logger is t.loggers[0]",
+    "loggers": "len(t.loggers) == 1",
+    "lr_scheduler_configs": "t.lr_scheduler_configs[0].interval == 'epoch'",
+    "max_epochs": "t.max_epochs == 2",
+    "max_steps": "t.max_steps == -1",
+    "min_epochs": "t.min_epochs is None",
+    "min_steps": "t.min_steps is None",
+    "model": "t.model is m",
+    "node_rank": "t.node_rank == 0",
+    "num_devices": "t.num_devices == 1",
+    "num_nodes": "t.num_nodes == 1",
+    "num_predict_batches": "t.num_predict_batches == []",
+    "num_sanity_val_batches": "t.num_sanity_val_batches == []",
+    "num_test_batches": "t.num_test_batches == []",
+    "num_training_batches": "t.num_training_batches == 4",
+    "num_val_batches": "t.num_val_batches == [4]",
+    "optimizers": "type(t.optimizers[0]).__name__ == 'SGD'",
+    "precision": "t.precision == '32-true'",
+    "precision_plugin": "t.precision_plugin.name == '32-true'",
+    "predict": "callable(t.predict)",
+    "predict_dataloaders": "t.predict_dataloaders is None",
+    "predicting": "t.predicting is False",
+    "print": "t.print(end='') is None",
+    "progress_bar_metrics": "'loss' in t.progress_bar_metrics",
+    "sanity_checking": "t.sanity_checking is False",
+    "save_checkpoint": "t.save_checkpoint(folder / 'saved') is None and (folder / 'saved').exists()",
+    "scaler": "t.scaler is None",
+    "strategy": "t.strategy.name == 'single_device'",
+    "test": "callable(t.test)",
+    "test_dataloaders": "t.test_dataloaders is None",
+    "testing": "t.testing is False",
+    "train_dataloader": "len(t.train_dataloader) == 4",
+    "training": "t.training is True",
+    "val_dataloaders": "len(t.val_dataloaders) == 4",
+    "validate": "callable(t.validate)",
+    "validating": "t.validating is False",
+    "world_size": "t.world_size == 1",
+    "callbacks": "len(t.callbacks) >= 3",
+    "should_stop": "t.should_stop is False",
+    "datamodule": "t.datamodule is None",
+    "accumulate_grad_batches": "t.accumulate_grad_batches == 1",
+    "check_val_every_n_epoch": "t.check_val_every_n_epoch == 1",
+    "fast_dev_run": "t.fast_dev_run is False",
+    "gradient_clip_algorithm": "t.gradient_clip_algorithm == 'norm'",
+    "gradient_clip_val": "t.gradient_clip_val is None",
+    "limit_predict_batches": "t.limit_predict_batches is None",
+    "limit_test_batches": "t.limit_test_batches is None",
+    "limit_train_batches": "t.limit_train_batches is None",
+    "limit_val_batches": "t.limit_val_batches is None",
+    "log_every_n_steps": "t.log_every_n_steps == 1",
+    "num_sanity_val_steps": "t.num_sanity_val_steps == 1",
+    "overfit_batches": "t.overfit_batches == 0",
+    "val_check_interval": "t.val_check_interval == 1.0",
+    "profiler": "type(t.profiler).__name__ == 'PassThroughProfiler'",
+}
+LOG_ARGUMENTS = {
+    "name": "m.log('a', 1.0) is None",
+    "value": "m.log(name='b', value=torch.ones(1)) is None",
+    "prog_bar": "m.log('c', 1.0, prog_bar=True) is None and 'c' in t.progress_bar_metrics",
+    "logger": "m.log('d', 1.0, logger=False) is None and 'd' not in t.logged_metrics",
+    "on_step": "m.log('e', 3.0, on_step=True) is None and float(t.callback_metrics['e']) == 3",
+    "on_epoch": "m.log('f', 1.0, on_epoch=True, on_step=True) is None and 'f_step' in t.callback_metrics",
+    "reduce_fx": "m.log('g', 1.0, reduce_fx='max') is None",
+    "enable_graph": "refused(lambda: m.log('h', 1.0, enable_graph=True))",
+    "sync_dist": "m.log('i', 1.0, sync_dist=True) is None",
+    "sync_dist_group": "refused(lambda: m.log('j', 1.0, sync_dist_group=object()))",
+    "add_dataloader_idx": "m.log('k', 1.0, add_dataloader_idx=False) is None",
+    "batch_size": "m.log('l', 1.0, batch_size=2) is None",
+    "metric_attribute": "m.log('m', m.count, metric_attribute='count', on_step=False, on_epoch=True) is None",
+    "rank_zero_only": "m.log('n', 1.0, rank_zero_only=True) is None and 'n' in t.callback_metrics",
+}
+DIFFERENT_MODULE_MEMBERS = {
+    "all_gather": "m.all_gather(torch.ones(2)).shape == (2,)",
+    "automatic_optimization": "m.automatic_optimization is True",
+    "configure_model": "m.configured == 1",
+    "to_torchscript": "refused(m.to_torchscript)",
+}
+IN_A_FIT = {
+    **{f"trainer_members {name}": line for name, line in TRAINER_MEMBERS.items()},
+    **{f"log_arguments {name}": line for name, line in LOG_ARGUMENTS.items()},
+    **{f"module_members {name}": line for name, line in DIFFERENT_MODULE_MEMBERS.items()},
+}
+
+
+def refused(call: Any) -> bool:
+    """Whether it raises this package's error."""
+    with pytest.raises(CoreError):
+        call()
+    return True
+
+
+class Count:
+    """As torchmetrics' metrics."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def update(self, *args: Any) -> None:
+        self.total += 1
+
+    def compute(self) -> float:
+        return self.total
+
+    def reset(self) -> None:
+        self.total = 0.0
+
+
+class Asked(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.count, self.configured = nn.Linear(2, 1), Count(), 0
+
+    def configure_model(self) -> None:
+        self.configured += 1
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = nn.functional.mse_loss(self.layer(batch[0]), batch[1])
+        self.log("loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.01)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+
+class Ask(Callback):
+    """Evaluates the lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, dict[str, Any]()
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if (trainer.current_epoch, batch_idx) != (1, 2):
+            return
+        names = {"t": trainer, "m": module, "folder": self.folder, "torch": torch, "refused": refused}
+        for row, line in IN_A_FIT.items():
+            try:
+                self.said[row] = eval(line, names)
+            except Exception as error:
+                self.said[row] = error
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """By row, what its line gave in one fit."""
+    folder = tmp_path_factory.mktemp("rows")
+    ask = Ask(folder)
+    own = [ask, ModelCheckpoint(), callbacks.EarlyStopping("loss", patience=9)]
+    runs = trainer(
+        callbacks=own,
+        max_epochs=2,
+        default_root_dir=folder,
+        logger="csv",
+        log_every_n_steps=1,
+        num_sanity_val_steps=1,
+        enable_checkpointing=None,
+    )
+    runs.fit(Asked(), loader(), loader())
+    return ask.said
+
+
+@pytest.mark.parametrize("row", IN_A_FIT)
+def test_in_a_running_fit(row: str, said: dict[str, Any]) -> None:
+    """The line of the row is true."""
+    assert said[row] is True, f"{IN_A_FIT[row]}: {said[row]!r}"
+
+
+# -- rows that need no running fit ---------------------------------------------------------------------------------
+
+LINES = {
+    "seed_arguments": {
+        "seed": "seed_everything(seed=3) == 3",
+        "workers": "seed_everything(3, workers=True) == 3",
+    },
+    "fit_arguments": {
+        "model": "trainer().fit(model=Net(), train_dataloaders=loader()) is None",
+        "train_dataloaders": "trainer().fit(Net(), train_dataloaders=loader()) is None",
+        "val_dataloaders": "trainer().fit(Net(), loader(), val_dataloaders=loader()) is None",
+        "dataloaders": "trainer().validate(Net(), dataloaders=loader(), verbose=False) == [{}]",
+        "datamodule": "trainer().fit(Net(), datamodule=Data()) is None",
+        "ckpt_path": "trainer().fit(Net(), loader(), ckpt_path=saved(folder)) is None",
+        "weights_only": "trainer().fit(Net(), loader(), ckpt_path=saved(folder), weights_only=True) is None",
+        "verbose": "trainer().test(Net(), loader(), verbose=False) == [{}]",
+        "return_predictions": "trainer().predict(Net(), loader(), return_predictions=False) == []",
+    },
+    "model_checkpoint_arguments": {
+        "dirpath": "files(ModelCheckpoint(dirpath=folder)) == {'epoch=0-step=4.ckpt'}",
+        "filename": "files(ModelCheckpoint(folder, filename='{step}')) == {'step=4.ckpt'}",
+        "monitor": "ModelCheckpoint(folder, monitor='loss').monitor == 'loss'",
+        "verbose": "files(ModelCheckpoint(folder, verbose=True)) == {'epoch=0-step=4.ckpt'}",
+        "save_last": "'last.ckpt' in files(ModelCheckpoint(folder, save_last=True))",
+        "save_top_k": "files(ModelCheckpoint(folder, save_top_k=0)) == set()",
+        "save_on_exception": "files(ModelCheckpoint(folder, save_on_exception=True)) == {'epoch=0-step=4.ckpt'}",
+        "save_weights_only": "files(ModelCheckpoint(folder, save_weights_only=True)) == {'epoch=0-step=4.ckpt'}",
+        "mode": "ModelCheckpoint(folder, monitor='loss', mode='max').mode == 'max'",
+        "auto_insert_metric_name": (
+            "files(ModelCheckpoint(folder, '{step}', auto_insert_metric_name=False)) == {'4.ckpt'}"
+        ),
+        "every_n_train_steps": "len(files(ModelCheckpoint(folder, every_n_train_steps=2, save_top_k=-1))) == 2",
+        "train_time_interval": (
+            "len(files(ModelCheckpoint(folder, train_time_interval=timedelta(0), save_top_k=-1))) == 4"
+        ),
+        "every_n_epochs": "files(ModelCheckpoint(folder, every_n_epochs=2)) == set()",
+        "save_on_train_epoch_end": (
+            "files(ModelCheckpoint(folder, save_on_train_epoch_end=True)) == {'epoch=0-step=4.ckpt'}"
+        ),
+        "enable_version_counter": (
+            "files(ModelCheckpoint(folder, enable_version_counter=False)) == {'epoch=0-step=4.ckpt'}"
+        ),
+    },
+    "loggers": {
+        "CSVLogger": "logged(loggers.CSVLogger(folder)) == 'metrics.csv'",
+        "Logger": "issubclass(loggers.CSVLogger, loggers.Logger)",
+        "TensorBoardLogger": "logged(loggers.TensorBoardLogger(folder)).startswith('events')",
+    },
+    "profilers": {
+        "Profiler": "issubclass(profilers.SimpleProfiler, profilers.Profiler)",
+        "AdvancedProfiler": "trainer(profiler=profilers.AdvancedProfiler()).fit(Net(), loader()) is None",
+        "PassThroughProfiler": "trainer(profiler=profilers.PassThroughProfiler()).fit(Net(), loader()) is None",
+        "PyTorchProfiler": "trainer(profiler=profilers.PyTorchProfiler(dirpath=folder)).fit(Net(), loader()) is None",
+        "SimpleProfiler": "trainer(profiler=profilers.SimpleProfiler()).fit(Net(), loader()) is None",
+    },
+    "trainer_arguments": {
+        "max_time": "trainer(max_time='00:00:00:00').fit(Net(), loader()) is None",
+        "deterministic": "trainer(deterministic=True).fit(Net(), loader()) is None and not deterministic()",
+        "benchmark": "trainer(benchmark=True).fit(Net(), loader()) is None",
+        "barebones": "Trainer(accelerator='cpu', devices=1, barebones=True, max_epochs=1).fit(Net(), loader()) is None",
+        "plugins": "trainer(plugins=['64-true']).precision == '64-true'",
+        "reload_dataloaders_every_n_epochs": (
+            "trainer(reload_dataloaders_every_n_epochs=1, max_epochs=2).fit(Net(), datamodule=Data()) is None"
+        ),
+    },
+    "callbacks": {
+        "BatchSizeFinder": "callbacks.BatchSizeFinder(max_trials=1).optimal_batch_size is None",
+        "LearningRateFinder": "callbacks.LearningRateFinder(num_training_steps=5).optimal_lr is None",
+        "StochasticWeightAveraging": (
+            "trainer(max_epochs=2, callbacks=callbacks.StochasticWeightAveraging(0.01)).fit(Net(), loader()) is None"
+        ),
+        "RichProgressBar": "issubclass(callbacks.RichProgressBar, callbacks.ProgressBar)",
+        "RichModelSummary": "issubclass(callbacks.RichModelSummary, callbacks.ModelSummary)",
+        "ThroughputMonitor": "issubclass(callbacks.ThroughputMonitor, Callback)",
+    },
+}
+"""By section and row, a line that is true."""
+
+NOT_ALONE = {
+    ("loggers", "CometLogger"): "needs an account; tests/loggers runs it on a library of the same interface",
+    ("loggers", "MLFlowLogger"): "needs its library; tests/loggers",
+    ("loggers", "WandbLogger"): "needs its library; tests/loggers",
+}
+"""Rows that cannot run alone in this process, and why."""
+
+
+class Data(DataModule):
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+def files(checkpoint: ModelCheckpoint) -> set[str]:
+    """What it writes in a run of one epoch."""
+    trainer(callbacks=checkpoint, enable_checkpointing=None).fit(Asked(), loader())
+    path = Path(str(checkpoint.dirpath))
+    return {one.name for one in path.iterdir()} if path.is_dir() else set()
+
+
+def logged(logger: Any) -> str:
+    trainer(logger=logger, log_every_n_steps=1).fit(Asked(), loader())
+    return next(
+        one.name for one in Path(str(logger.log_dir)).iterdir() if one.name.startswith(("metrics.csv", "event"))
+    )
+
+
+def saved(folder: Path) -> Path:
+    runs, path = trainer(), folder / "saved"
+    runs.fit(Net(), loader())
+    runs.save_checkpoint(path)
+    return path
+
+
+class Net(Asked):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0])
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> dict[str, Any]:
+    """What the lines use."""
+    deterministic = torch.are_deterministic_algorithms_enabled
+    own = {"loggers": loggers, "profilers": profilers, "seed_everything": seed_everything, "timedelta": timedelta}
+    return {**globals(), **own, "folder": tmp_path, "deterministic": deterministic}
+
+
+@pytest.mark.parametrize(("section", "row"), [(section, row) for section, rows in LINES.items() for row in rows])
+def test_the_line_is_true(section: str, row: str, namespace: dict[str, Any]) -> None:
+    """What the row's line says holds."""
+    if row == "TensorBoardLogger" and importlib.util.find_spec("tensorboard") is None:
+        pytest.skip(f"{PREFIX}tensorboard not installed")
+    assert eval(LINES[section][row], namespace) is True, LINES[section][row]
+
+
+@pytest.mark.parametrize("row", [row for row in TABLES["names"].rows.values() if row.state != MISSING], ids=str)
+def test_the_import_works(row: Any) -> None:
+    """The name can be imported from where the table says."""
+    module, _, name = row.here.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_every_row_is_executed() -> None:
+    """Each row that is not missing has a line here, or a case in the two other files; or a reason why it has none."""
+    done = {
+        "names": set(TABLES["names"].rows),
+        "trainer_members": set(TRAINER_MEMBERS),
+        "log_arguments": set(LOG_ARGUMENTS),
+        "trainer_arguments": {*CASES, *LINES["trainer_arguments"]},
+        "callbacks": {*CALLBACKS, *LINES["callbacks"]},
+        **{name: set(LINES[name]) for name in ("seed_arguments", "fit_arguments", "loggers", "profilers")},
+        "model_checkpoint_arguments": set(LINES["model_checkpoint_arguments"]),
+    }
+    for section, table in TABLES.items():
+        states = (HERE,) if section in ("datamodule_members", "callback_members") else (HERE, "differs")
+        rows = {row.name for row in table.rows.values() if row.state in states}
+        without = {row for name, row in NOT_ALONE if name == section}
+        if section in done:
+            assert rows - done[section] - without == set(), section
+    of_modules = {row.name for row in TABLES["module_members"].rows.values() if row.state == "differs"}
+    assert of_modules - {*DIFFERENT_MODULE_MEMBERS, *MEMBERS} == set()
