@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from core.accelerators.devices import parse_devices
 from core.accelerators.modules import call_for_device, device_function
-from core.errors import BackendError, ConfigurationError, quoted
+from core.errors import BackendError, ConfigurationError, DeviceError, quoted
 from core.registration import REGISTRIES
 
 __all__ = ["CAPABILITIES", "Accelerator", "is_out_of_memory"]
@@ -130,6 +130,17 @@ class Accelerator(ABC):
             DeviceError: There are fewer devices than ``count`` to choose from.
         """
         return list(range(count))
+
+    def pick_idle_devices(self, count: int) -> list[int]:
+        """Return the indices for ``devices=count`` with ``auto_select_gpus=True``: devices that no other process uses.
+
+        Raises:
+            DeviceError: There are fewer idle devices than ``count``, or the hardware cannot tell.
+        """
+        raise DeviceError(
+            f"auto_select_gpus=True, devices={count}: accelerator {self.name!r} cannot tell which devices other "
+            "processes use. Leave it out, or give the indices, as in devices=[0, 1]."
+        )
 
     def import_backend(self) -> None:  # noqa: B027 - torch itself knows most types
         """Import the package that adds this device type to torch, unless torch does so by itself.

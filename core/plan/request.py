@@ -74,6 +74,8 @@ class Request:
     cluster_environment: Any = "auto"
     imports: tuple[str, ...] = ()
     """Modules that each process of the run imports first; see :mod:`core.imports`."""
+    auto_select_gpus: bool = False
+    """Whether ``devices=k`` means devices that no other process uses, rather than the first."""
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)
     """The environment variables at the time of the request."""
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
@@ -98,6 +100,9 @@ class Request:
             ConfigurationError: An argument is unknown, or ``num_nodes`` is not an integer ≥ 1.
         """
         import_modules = arguments.pop("import_modules", None)
+        auto_select_gpus = arguments.pop("auto_select_gpus", False)
+        if not isinstance(auto_select_gpus, bool):
+            raise WrongTypeError(f"auto_select_gpus={auto_select_gpus!r}: must be True or False.")
         unknown = sorted(arguments.keys() - set(ARGUMENTS))
         if unknown:
             raise ConfigurationError(
@@ -107,6 +112,7 @@ class Request:
         read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
         return cls(
             imports=read_imports(import_modules, environ),
+            auto_select_gpus=auto_select_gpus,
             environ=environ,
             sources={argument.name: argument.source for argument in read},
             **{argument.name: checked(argument) for argument in read},
@@ -138,7 +144,8 @@ class Request:
         return {name: describe(getattr(self, name)) for name in ARGUMENTS}
 
 
-ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in ("imports", "environ", "sources"))
+_OTHERS = ("imports", "auto_select_gpus", "environ", "sources")
+ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in _OTHERS)
 """The arguments that Runtime, Trainer and ``python -m core.explain`` have in common: the kinds, ``devices`` and
 ``num_nodes``."""
 

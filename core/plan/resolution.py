@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -348,6 +348,8 @@ class _Resolution:
         value, limit = argument.value, accelerator.device_limit()
         is_all = value == -1 if isinstance(value, Integral) else str(value).strip() in ("auto", "-1")
         is_started = environment.creates_processes_externally
+        if self.request.auto_select_gpus:
+            self._check_selects(argument, is_all or isinstance(value, list | tuple) or "," in str(value), is_started)
         strategy: Strategy | None = self.parts.get("strategy")
         if is_all and is_started and not (strategy is not None and strategy.one_process_per_node):
             value = environment.local_world_size
@@ -362,7 +364,7 @@ class _Resolution:
                 all_devices=accelerator.auto_device_count(),
                 limit=limit,
                 accelerator=accelerator.name,
-                pick=None if is_started else accelerator.pick_devices,
+                pick=None if is_started else self._pick_of(accelerator),
             )
         except DeviceError as error:
             if value is argument.value and argument.label == "devices":
@@ -378,6 +380,17 @@ class _Resolution:
                 "return a list of torch.device, one for each process."
             )
         return list(devices), reason
+
+    def _check_selects(self, argument: Argument, is_chosen: bool, is_started: bool) -> None:
+        """Refuse ``auto_select_gpus`` where it would have no effect."""
+        if is_chosen or is_started:
+            why = "a launcher has started the processes" if is_started else "devices must be a number of them"
+            raise DeviceError(
+                f"auto_select_gpus=True, {argument}: it chooses idle devices of this machine; {why}. Leave it out."
+            )
+
+    def _pick_of(self, accelerator: Accelerator) -> Callable[[int], list[int]]:
+        return accelerator.pick_idle_devices if self.request.auto_select_gpus else accelerator.pick_devices
 
     def _choose_num_nodes(self, environment: ClusterEnvironment) -> tuple[int, str]:
         argument = self.arguments["num_nodes"]

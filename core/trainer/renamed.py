@@ -8,7 +8,6 @@ __all__ = ["REMEDIES"]
 
 REMEDIES = MappingProxyType(
     {
-        "auto_select_gpus": 'Remove it: devices="auto" uses all devices, and devices=2 two that the accelerator picks.',
         "gpus": "Set devices=, and accelerator= to the hardware.",
         "num_processes": "Set devices=.",
         "distributed_backend": "Set strategy=.",

@@ -77,14 +77,15 @@ class Trainer(TrainerSettings, TrainerFacts):
         accelerator: The hardware, as a name or an object; ``"auto"`` selects the best that is present.
         strategy: How to distribute the training, as a name or an object.
         devices: The devices to use on each machine; see :mod:`core.accelerators.devices`.
+        auto_select_gpus: Whether ``devices=k`` means devices that no other process uses.
         num_nodes: The number of machines.
         precision: The dtype policy, as a name or an object.
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         import_modules: Modules that each process of the run imports first, such as a package that adds a device type to
             torch; by default those of the environment variable ``CORE_IMPORT``.
-        fast_dev_run: Run one batch of each stage, or so many, to find errors: one epoch, without checkpoints, early
-            stopping and sanity check, and with loggers that write nothing.
+        fast_dev_run: Run one batch of each stage, or so many, to find errors, without checkpoints, early stopping and
+            sanity check, and with loggers that write nothing.
         max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` or
             ``max_time`` is given.
         min_epochs: The number of epochs to train before ``should_stop`` takes effect; ``None`` for 0, or for 1 if
@@ -125,8 +126,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             fastest. ``None`` leaves it as it is, or means ``False`` with ``deterministic``.
         inference_mode: Whether evaluation runs in :class:`torch.inference_mode`; otherwise under
             :class:`torch.no_grad`, in which a step may enable gradients.
-        use_distributed_sampler: Whether the processes divide the batches of each loader. ``False`` takes loaders as
-            they are: you have given each process its part.
+        use_distributed_sampler: Whether the processes divide the batches of each loader, or take loaders as they are.
         profiler: What measures the run: ``"simple"``, ``"advanced"``, ``"pytorch"``, or an object of a class in
             :mod:`core.profilers`.
         detect_anomaly: Whether backward, slower, raises an error that names the forward operation with a NaN gradient.
@@ -135,10 +135,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         plugins: A Precision, CheckpointIO or ClusterEnvironment, or its name, or a list of these: another way to give
             the argument of its kind.
         compile: Whether :func:`torch.compile` compiles the module's steps, or its arguments; what it took is logged.
-        sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train, so that
-            the result is that of one process with the joined batch. With one process it changes nothing.
-        reload_dataloaders_every_n_epochs: Call ``train_dataloader`` and ``val_dataloader`` again every so many epochs;
-            0 calls them once.
+        sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train.
+        reload_dataloaders_every_n_epochs: Call the methods that return loaders again every so many epochs; 0 for once.
         signals: What ``fit`` does on signals, by name: ``"stop"`` or ``"save"``; see ``docs/failures.md``.
         default_root_dir: The directory for files; by default the working directory.
 
@@ -154,6 +152,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         accelerator: str | Accelerator = "auto",
         strategy: str | Strategy = "auto",
         devices: str | int | list[int] | tuple[int, ...] = "auto",
+        auto_select_gpus: bool = False,
         num_nodes: str | int = "auto",
         precision: str | int | Precision = "auto",
         checkpoint_io: str | CheckpointIO = "auto",
@@ -247,6 +246,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             "accelerator": accelerator,
             "strategy": strategy,
             "devices": devices,
+            "auto_select_gpus": auto_select_gpus,
             "num_nodes": num_nodes,
             "precision": precision,
             "checkpoint_io": checkpoint_io,

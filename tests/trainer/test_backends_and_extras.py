@@ -12,7 +12,7 @@ from core import Callback, Module, Trainer
 from core.callbacks import Checkpoint
 from core.checkpoints.torch_io import TorchCheckpointIO
 from core.environments import LocalEnvironment
-from core.errors import ConfigurationError, CoreError, UnknownNameError, WrongTypeError
+from core.errors import ConfigurationError, CoreError, DeviceError, UnknownNameError, WrongTypeError
 from core.precisions import Precision
 
 from .regression import Regression, loader, quiet
@@ -43,7 +43,10 @@ def test_plugins_are_sorted_by_kind() -> None:
         ({"plugins": [object()]}, WrongTypeError, "is not a plugin. Pass a Precision, a CheckpointIO"),
         ({"plugins": TorchCheckpointIO}, WrongTypeError, "is a class: create an object"),
         ({"barebones": 1}, WrongTypeError, "barebones=1: must be True or False"),
-        ({"auto_select_gpus": True}, WrongTypeError, 'devices="auto"'),
+        ({"auto_select_gpus": 1}, WrongTypeError, "auto_select_gpus=1: must be True or False"),
+        ({"auto_select_gpus": True, "devices": 2}, DeviceError, "accelerator 'cpu' cannot tell which devices"),
+        ({"auto_select_gpus": True, "devices": [1]}, DeviceError, "devices must be a number of them"),
+        ({"auto_select_gpus": True, "devices": "auto"}, DeviceError, "devices must be a number of them"),
     ],
 )
 def test_what_is_refused(arguments: dict[str, Any], error: type[CoreError], said: str) -> None:
