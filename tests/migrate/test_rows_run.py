@@ -297,7 +297,7 @@ LINES = {
 """By section and row, a line that is true."""
 
 NOT_ALONE = {
-    ("loggers", "CometLogger"): "needs an account; tests/loggers runs it on a library of the same interface",
+    ("loggers", "CometLogger"): "needs its library; tests/loggers",
     ("loggers", "MLFlowLogger"): "needs its library; tests/loggers",
     ("loggers", "WandbLogger"): "needs its library; tests/loggers",
 }
