@@ -19,8 +19,9 @@ M = TypeVar("M", bound=nn.Module)
 def move_module(module: M, device: torch.device) -> M:
     """Move ``module`` to ``device`` in place; every parameter stays the same object.
 
-    Optimizers and tied weights refer to parameters as objects. ``module.to`` alone creates new ones on devices whose
-    tensors cannot replace the host's in place, such as many backends from outside torch: such parameters are swapped.
+    Optimizers and tied weights refer to parameters as objects. ``module.to`` alone creates new ones where tensors of one
+    device cannot replace those of the other in place, as with many backends from outside torch, to the device and back
+    to the host: such parameters are swapped.
 
     Raises:
         ConfigurationError: A parameter or buffer is on ``meta``, so it has no data to move.
@@ -31,9 +32,11 @@ def move_module(module: M, device: torch.device) -> M:
                 f"module: {name!r} of {type(module).__name__} is on device 'meta' and has no data. Create the module "
                 "on a real device, or use a strategy that initializes modules on 'meta'."
             )
-    host, there = torch.empty(0, device="cpu"), torch.empty(0, device=device)
+    there, places = torch.empty(0, device=device), {parameter.device for parameter in module.parameters()}
     before = torch.__future__.get_swap_module_params_on_conversion()
-    swap = before or not torch._has_compatible_shallow_copy_type(host, there)
+    swap = before or not all(
+        torch._has_compatible_shallow_copy_type(torch.empty(0, device=place), there) for place in places
+    )
     torch.__future__.set_swap_module_params_on_conversion(swap)
     try:
         return module.to(device)

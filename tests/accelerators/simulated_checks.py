@@ -162,6 +162,43 @@ def test_a_moved_module_keeps_its_parameters() -> None:
     assert torch.__future__.get_swap_module_params_on_conversion() is False
 
 
+@pytest.mark.parametrize("is_held", [False, True], ids=["freed", "graph-held"])
+def test_a_module_moved_back_keeps_its_ties(is_held: bool) -> None:
+    """After a step on the device, also while a loss still holds its graph; then it trains on as on the host."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+            self.register_buffer("scale", torch.full((3,), 2.0))
+            self.also = self.first
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = self.second(self.first(inputs) * self.scale)
+            return output
+
+    inputs, nets = torch.ones(2, 3), (Tied(), Tied())
+    for net, device in zip(nets, (_SECOND, torch.device("cpu")), strict=True):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        before = [id(parameter) for parameter in net.parameters()]
+        for place in (device, torch.device("cpu")):
+            move_module(net, place)
+            optimizer.zero_grad()
+            loss = net(inputs.to(place)).square().mean()
+            loss.backward()
+            optimizer.step()
+            if not is_held:
+                del loss
+        assert [id(parameter) for parameter in net.parameters()] == before
+        assert net.second.weight is net.first.weight is net.also.weight
+        assert {tensor.device.type for tensor in (*net.parameters(), *net.buffers())} == {"cpu"}
+        assert {parameter.grad.device.type for parameter in net.parameters() if parameter.grad is not None} == {"cpu"}
+    for name, value in nets[0].state_dict().items():
+        assert torch.equal(value, nets[1].state_dict()[name]), name
+
+
 # -- tensors -----------------------------------------------------------------------------------------------------------
 
 

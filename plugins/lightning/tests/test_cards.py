@@ -29,6 +29,8 @@ def test_trainer_trains_as_the_cpu(two: dict[str, Any], precision: str, dtype: s
     assert said["seen"] == {"device": "acme:0", "dtype": dtype}
     assert said["mean rank"] == 0.5
     assert said["backend"] == "acme:accl"
+    assert said["tied"]
+    assert said["same"]
     assert said["headline"] == f"ddp on acme:0-1, {precision}"
 
 
@@ -41,8 +43,8 @@ def test_fabric_trains_as_the_cpu(two: dict[str, Any]) -> None:
 
 
 def test_resuming_is_exact(one: dict[str, Any]) -> None:
-    """A fit that was resumed after an epoch has the weights of one that was not interrupted, bit for bit."""
-    assert one["resumed"] == {"distance": 0, "device": "acme:1"}
+    """A fit that was resumed has the weights of one that was not interrupted; shared weights stay shared."""
+    assert one["resumed"] == {"distance": 0, "device": "acme:1", "tied": True, "same": True}
 
 
 def test_fabric_trains_the_users_parameters(one: dict[str, Any]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +20,6 @@ __all__ = [
     "accelerator_for",
     "check_optimizers",
     "is_part",
-    "kept_ties",
     "launch",
     "reduced",
 ]
@@ -211,23 +208,6 @@ def check_optimizers(strategy: Strategy, optimizers: list[Any]) -> None:
             f"strategy={strategy.name!r} cannot run under Lightning: it replaces optimizers, and Lightning's "
             "schedulers hold the ones of configure_optimizers. Use strategy='ddp', or core.Trainer."
         )
-
-
-@contextmanager
-def kept_ties(module: torch.nn.Module | None) -> Iterator[None]:
-    """A context in which ``module`` may be moved, and which shares again the parameters that were shared before.
-
-    On devices from outside torch ``module.cpu`` makes a new parameter for each place.
-    """
-    places: dict[torch.nn.Parameter, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False) if module is not None else ():
-        places.setdefault(parameter, []).append(name)
-    yield
-    for first, *others in places.values():
-        for name in others:
-            assert module is not None
-            owner, _, attribute = name.rpartition(".")
-            setattr(module.get_submodule(owner), attribute, module.get_parameter(first))
 
 
 def is_part(group: Any) -> bool:

@@ -21,7 +21,6 @@ from torch_hal_lightning.parts import (
     PlannedEnvironment,
     check_optimizers,
     is_part,
-    kept_ties,
     launch,
     reduced,
 )
@@ -53,9 +52,10 @@ class PlannedSingleDevice(RandomStates, SingleDeviceStrategy):
         move_module(self.model, self.root_device)
 
     def teardown(self) -> None:
-        """Back to the host, as Lightning does it; shared weights stay shared."""
-        with kept_ties(self.lightning_module):
-            super().teardown()
+        """As Lightning does it; on the way back to the host too, every parameter stays the same object."""
+        if self.lightning_module is not None:
+            move_module(self.lightning_module, torch.device("cpu"))
+        super().teardown()
 
 
 class _StartScripts(_Launcher):
@@ -124,9 +124,11 @@ class PlannedDDP(RandomStates, DDPStrategy):
         move_module(self.model, self.root_device)
 
     def teardown(self) -> None:
-        """Back to the host, as Lightning does it; shared weights stay shared."""
-        with kept_ties(self.lightning_module):
-            super().teardown()
+        """As Lightning does it; on the way back to the host too, every parameter stays the same object."""
+        if self.lightning_module is not None:
+            self.model = self.lightning_module  # the wrapper holds the parameters where they are
+            move_module(self.lightning_module, torch.device("cpu"))
+        super().teardown()
 
     def configure_ddp(self) -> None:
         """Wrap the module as the planned strategy does."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers import CSVLogger
-from problem import EPOCHS, OUT, Classifier, distance, loader, network, quiet, say, sgd, weights
+from problem import EPOCHS, OUT, Classifier, distance, is_tied, loader, network, quiet, say, sgd, weights
 from torch import nn
 from torch_hal_lightning import Fabric, Trainer
 
@@ -60,7 +60,13 @@ if __name__ == "__main__":
     fit(1)
     torch.rand(7, device="acme:1")  # a resumed run begins where the other stopped, whatever was drawn since
     resumed = fit(2, ckpt_path=str(OUT / "after-1.ckpt"))
-    said["resumed"] = {"distance": distance(weights(resumed), weights(fit(2))), "device": resumed.seen["device"]}
+    whole = fit(2)
+    said["resumed"] = {
+        "distance": distance(weights(resumed), weights(whole)),
+        "device": resumed.seen["device"],
+        "tied": is_tied(whole.net),
+        "same": whole.kept(),
+    }
 
     fabric = Fabric(**OPTIONS, precision="16-mixed")
     net = network()
@@ -73,7 +79,7 @@ if __name__ == "__main__":
     said["fabric"] = {
         "moved": distance(before, weights(net)),
         "device": str(next(net.parameters()).device),
-        "tied": net[0][4].weight is net[0][2].weight,
+        "tied": is_tied(net),
     }
 
     seen, logger = Seen(), CSVLogger(OUT, name="lightning")

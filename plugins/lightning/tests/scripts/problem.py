@@ -24,6 +24,11 @@ def network(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(net, nn.Linear(16, 3))
 
 
+def is_tied(net: Any) -> bool:
+    """Whether the two layers still share their weights."""
+    return bool(net[0][4].weight is net[0][2].weight)
+
+
 def data() -> TensorDataset:
     """The samples."""
     generator = torch.Generator().manual_seed(0)
@@ -78,6 +83,12 @@ class Classifier(LightningModule):  # type: ignore[misc]
         super().__init__()
         self.net = network(dropout)
         self.seen: dict[str, str] = {}
+        self.first = [id(parameter) for parameter in self.parameters()]
+
+    def kept(self) -> bool:
+        """Whether the parameters are the objects that they were, on the host again."""
+        now = [id(parameter) for parameter in self.parameters() if parameter.device.type == "cpu"]
+        return now == self.first
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         output = self.net(batch[0])

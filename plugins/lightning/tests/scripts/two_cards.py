@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from problem import BATCH, EPOCHS, OUT, Classifier, by_hand, distance, loader, network, part, quiet, say, sgd, weights
+from problem import BATCH, EPOCHS, OUT, Classifier, by_hand, distance, is_tied, loader, network, part, quiet, say, sgd, weights
 from torch import nn
 from torch_hal_lightning import Fabric, Trainer
 
@@ -19,6 +19,8 @@ if __name__ == "__main__":
         said[precision] = {
             "distance": distance(weights(module.net), by_hand(2, autocast=precision == "bf16-mixed")),
             "seen": module.seen,
+            "tied": is_tied(module.net),
+            "same": module.kept(),
             "mean rank": trainer.callback_metrics["rank"].item(),
             "backend": str(dist.get_backend_config()),
             "headline": trainer.plan.headline,
