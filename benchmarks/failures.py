@@ -1,0 +1,230 @@
+"""Kills, signals and deaths of processes: exit code, seconds until all are gone, what was printed, saved and lost.
+
+    python benchmarks/failures.py kills --minutes 40 --write docs/failures.md
+    python benchmarks/failures.py signals --write docs/failures.md
+    python benchmarks/failures.py deaths --write docs/failures.md
+
+``kills`` ends processes at random moments and resumes: the cases of ``tests/faults/test_kills.py``. ``signals`` sends
+each kind to each target at each moment of a fit on two processes of ``ddp_fork``, whose launcher is a third one.
+``deaths`` lets rank 1 of three die in each way under each launcher that can be started here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from datetime import date
+from pathlib import Path
+
+import torch
+from pages import write_between
+
+from core.checkpoints import is_committed
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+
+from faults.killing import SETUPS, Case, Killer, Outcome  # noqa: E402
+
+MOST_KILLS = 300
+LIMIT = 120.0
+
+KINDS = {
+    "SIGTERM": [signal.SIGTERM],
+    "SIGINT": [signal.SIGINT],
+    "SIGUSR1": [signal.SIGUSR1],
+    "SIGTERM twice": [signal.SIGTERM, signal.SIGTERM],
+}
+TARGETS = ("rank 0", "rank 1", "launcher", "group")
+MOMENTS = {"start": "before the first step", "step": "in a step", "validation": "in validation", "save": "in a save"}
+TWICE_SECONDS = 0.8
+
+LAUNCHERS = {
+    "`ddp` (script)": ["script"],
+    "`ddp_fork`": ["fork"],
+    "`ddp_spawn`": ["spawn"],
+    "`torch-hal run`": ["run"],
+    "torchrun": ["torchrun"],
+}
+WAYS = {
+    "exception": "an exception",
+    "memory": "out of memory",
+    "exit": "`sys.exit(3)`",
+    "abort": "`os.abort()`",
+    "kill": "SIGKILL",
+}
+NOISE = re.compile(
+    r"share|waits to join|waits for rank|Gloo\] Rank|socket\.cpp|Warning|warn|^\*+$|OMP_NUM_THREADS|^W\d|^$"
+)
+
+
+def kills(minutes: float, first: int) -> str:
+    """The table of kills: as many of the cases as there is time for, from the one with the seed ``first`` on."""
+    end = time.monotonic() + minutes * 60
+    outcomes: dict[str, list[Outcome]] = {setup: [] for setup in SETUPS}
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(prefix="kills-", dir=shared) as folder, Killer(Path(folder)) as killer:
+        for seed in range(first, MOST_KILLS):
+            if time.monotonic() > end:
+                break
+            case = Case.draw(seed)
+            outcome = killer.run(case)
+            outcomes[case.setup].append(outcome)
+            print(f"{seed} {'ok ' if outcome.is_well else 'BAD'} {case} {outcome}", flush=True)
+    return kills_table(outcomes)
+
+
+def kills_table(outcomes: dict[str, list[Outcome]]) -> str:
+    """By strategy or launcher, and their sum."""
+    columns = [
+        "kills",
+        "checkpoints",
+        "lost",
+        "uncommitted found",
+        "hung",
+        "left over",
+        "bit-equal",
+        "all gone after, s",
+    ]
+    rows = ["| strategy or launcher | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
+    everything = [outcome for group in outcomes.values() for outcome in group]
+    for name, group in (*((f"`{setup}`", group) for setup, group in outcomes.items()), ("all", everything)):
+        if group:
+            counts = (
+                len(group),
+                sum(each.commits for each in group),
+                sum(each.is_lost for each in group),
+                sum(bool(each.uncommitted) for each in group),
+                sum(each.is_hung for each in group),
+                sum(bool(each.leftovers) for each in group),
+                sum(each.is_equal for each in group),
+                f"≤ {max(each.gone_seconds for each in group):.1f}",
+            )
+            rows.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
+    return "\n".join(rows)
+
+
+def processes_with(out: Path) -> list[int]:
+    """The processes that run with ``OUT=out``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and f"OUT={out}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start a script in a group of its own; what it prints goes to files."""
+    environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
+    with (out / "output").open("wb") as output, (out / "error").open("wb") as error:
+        command = [sys.executable, "-W", "ignore", *arguments]
+        return subprocess.Popen(command, stdout=output, stderr=error, env=environ, cwd=out, start_new_session=True)
+
+
+def wait_until_gone(process: subprocess.Popen[bytes], out: Path) -> tuple[int, bool]:
+    """The exit code, and whether all ended within the limit; ends what is left."""
+    deadline = time.monotonic() + LIMIT
+    while (process.poll() is None or processes_with(out)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    left = processes_with(out)
+    for each in left:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    return process.wait(), not left
+
+
+def send(kind: str, target: str, moment: str, out: Path) -> tuple[str, float, bool, bool]:
+    """Exit code, seconds from the signal until all were gone, whether all were, and whether it was saved."""
+    process = start(out, str(TESTS / "faults" / "scripts" / "signalled.py"), moment)
+    deadline = time.monotonic() + LIMIT
+    while not all((out / f"pid.{rank}").exists() and (out / f"pid.{rank}").read_text() for rank in (0, 1)):
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise SystemExit(f"{kind}, {target}, {moment}: it did not start\n{(out / 'error').read_text()}")
+        time.sleep(0.01)
+    begin = time.monotonic()
+    for place, number in enumerate(KINDS[kind]):
+        if place:
+            time.sleep(TWICE_SECONDS)
+        with suppress(ProcessLookupError):
+            if target == "group":
+                os.killpg(process.pid, number)
+            elif target == "launcher":
+                process.send_signal(number)
+            else:
+                os.kill(int((out / f"pid.{target[-1]}").read_text()), number)
+    code, ended = wait_until_gone(process, out)
+    saved = out / "saved" / "signal.ckpt"
+    return str(code), time.monotonic() - begin, ended, saved.exists() and is_committed(saved)
+
+
+def signals() -> str:
+    """The table of signals."""
+    rows = ["| signal | to | " + " | ".join(MOMENTS.values()) + " |", "|---|---|" + "---|" * len(MOMENTS)]
+    for kind in KINDS:
+        for target in TARGETS:
+            cells = []
+            for moment in MOMENTS:
+                with tempfile.TemporaryDirectory(prefix="signals-") as folder:
+                    code, seconds, ended, is_saved = send(kind, target, moment, Path(folder))
+                cells.append(f"{code}, {seconds:.1f} s{', saved' if is_saved else ''}{'' if ended else ', HANGS'}")
+                print(f"{kind}, {target}, {moment}: {cells[-1]}", flush=True)
+            rows.append(f"| {kind} | {target} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def die(launcher: str, how: str, out: Path) -> tuple[int, float, bool, str]:
+    """Exit code, seconds from the death until all were gone, whether all were, and the first line printed."""
+    script, under = str(TESTS / "distributed" / "scripts" / "dying.py"), LAUNCHERS[launcher][0]
+    before = {
+        "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone"],
+        "run": ["-m", "core.run", "--devices", "3"],
+    }
+    name = "torchrun" if under in before else under
+    process = start(out, *before.get(under, []), script, name, how, "1")
+    code, ended = wait_until_gone(process, out)
+    end = time.monotonic()
+    died = re.findall(r"dying at ([\d.]+)", (out / "output").read_text())
+    lines = [line for line in (out / "error").read_text(errors="replace").splitlines() if not NOISE.search(line)]
+    return code, end - float(died[0]) if died else float("nan"), ended, lines[0] if lines else ""
+
+
+def deaths() -> str:
+    """The table of launchers and ways to die."""
+    rows = ["| launcher | rank 1 ends by | exit code | all gone after, s | first line |", "|---|---|---|---|---|"]
+    for launcher in LAUNCHERS:
+        for how, shown in WAYS.items():
+            with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
+                code, seconds, ended, line = die(launcher, how, Path(folder))
+            text = re.sub(r"process \d+", "process …", line).replace("|", "\\|")[:90]
+            rows.append(f"| {launcher} | {shown} | {code} | {seconds:.1f}{'' if ended else ' HANGS'} | `{text}` |")
+            print(rows[-1], flush=True)
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Run one of the three, and print or write its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", choices=("kills", "signals", "deaths"))
+    parser.add_argument("--minutes", type=float, default=600.0, help="of kills; then no further one")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of kills")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between its comments in this page")
+    given = parser.parse_args()
+    about = f"On {os.cpu_count()} cores, shared with other work, torch {torch.__version__}, {date.today()}."
+    made = {"kills": lambda: kills(given.minutes, given.first), "signals": signals, "deaths": deaths}
+    text = f"{about}\n\n{made[given.table]()}"
+    if given.write is None:
+        print(text)
+    else:
+        write_between(given.write, given.table, text)
+
+
+if __name__ == "__main__":
+    main()
