@@ -75,7 +75,10 @@ def kills(minutes: float, first: int) -> str:
             if time.monotonic() > end:
                 break
             case = Case.draw(seed)
-            outcome = killer.run(case)
+            try:
+                outcome = killer.run(case)
+            except AssertionError as error:
+                raise SystemExit(f"{seed} {case}: {error}\n{kills_table(outcomes)}") from error
             outcomes[case.setup].append(outcome)
             print(f"{seed} {'ok ' if outcome.is_well else 'BAD'} {case} {outcome}", flush=True)
     return kills_table(outcomes)

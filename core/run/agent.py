@@ -22,6 +22,7 @@ from core.errors import LaunchError
 from core.run import tied
 from core.run.options import Options
 from core.run.output import Output
+from core.run.second_signal import SecondSignal
 from core.strategies.launchers.lifeline import LIFELINE
 
 __all__ = ["start"]
@@ -50,7 +51,8 @@ def start(options: Options, processes: int, program: str) -> int:
         _forward_signals()
         output = Output(folder, prefix=options.prefix, log_dir=options.log_dir)
         try:
-            elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
+            with SecondSignal(_children, folder, program):
+                elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
         except ChildFailedError as error:
             output.close()
             return _report(error, options, program)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -103,6 +104,46 @@ def test_the_end_of_the_agent_is_the_end_of_its_processes(
             wait_for(lambda: not any(map(is_running, ranks)))
         finally:
             agent.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+def test_a_second_signal_ends_the_agent_at_once(
+    number: signal.Signals, tmp_path: Path, started_not_forked: None
+) -> None:
+    """Its processes have 30 seconds to end after the first; the second kills them, and says so."""
+    script = (
+        "import os, signal, time\n"
+        f"signal.signal({int(number)}, lambda *_: os.write(1, b'received\\n'))\n"
+        "os.write(1, b'%d\\n' % os.getpid())\n"
+        "end = time.monotonic() + 300\n"
+        "while time.monotonic() < end:\n"
+        "    time.sleep(0.1)\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    environ["TMPDIR"] = str(tmp_path)
+    command = [sys.executable, "-m", "core.run", "--devices", "2", "script.py"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd=tmp_path
+    ) as agent:
+        try:
+            assert agent.stdout is not None
+            ranks = [int(agent.stdout.readline()) for _ in range(2)]
+            agent.send_signal(number)
+            assert [agent.stdout.readline() for _ in range(2)] == ["received\n"] * 2
+            time.sleep(0.6)
+            assert all(map(is_running, ranks))
+            begin = time.monotonic()
+            agent.send_signal(number)
+            said = agent.communicate(timeout=20)[1]
+            assert time.monotonic() - begin < 10  # on a machine that does other things too
+            assert agent.returncode == 128 + number
+            assert f"a second {number.name} ends this process" in said
+            wait_for(lambda: not any(map(is_running, ranks)))
+        finally:
+            agent.kill()
+    assert not list(tmp_path.glob("torch-hal-run-*"))
 
 
 @pytest.mark.slow
