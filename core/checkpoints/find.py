@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.checkpoints.commit import locate, set_aside_names
-from core.checkpoints.manifest import DamagedError, Manifest, NewerFormatError, OlderFormatError
+from core.checkpoints.manifest import DamagedError, Manifest, NewerFormatError
 from core.errors import CheckpointError
 
 __all__ = ["is_committed", "latest", "naming_the_newest_whole", "read_manifest"]
@@ -47,7 +47,7 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
     Anything that is not a committed checkpoint is ignored; a damaged one with a warning in the log.
 
     Raises:
-        CheckpointError: ``directory`` cannot be read; or the last checkpoint may be one in another format, which this
+        CheckpointError: ``directory`` cannot be read; or the last checkpoint may be one in a newer format, which this
             torch-hal does not read.
     """
     folder = locate(directory)
@@ -58,7 +58,7 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
     except OSError as error:
         raise CheckpointError(f"directory={os.fspath(directory)!r} cannot be read: {error}.") from error
     found: list[tuple[int, str, str]] = []
-    others: list[OlderFormatError | NewerFormatError] = []
+    others: list[NewerFormatError] = []
     for name in sorted(names):
         if name.startswith("."):
             continue
@@ -66,13 +66,13 @@ def latest(directory: str | os.PathLike[str]) -> Path | None:
             if os.path.isdir(locate(folder / name)):
                 manifest = read_manifest(folder / name)
                 found.append((manifest.sequence, manifest.saved_at, name))
-        except (OlderFormatError, NewerFormatError) as error:
+        except NewerFormatError as error:
             others.append(error)
         except CheckpointError as error:
             _log.warning("ignored a damaged checkpoint: %s", error)
     last = max(found, default=None)
     for other in others:
-        if last is None or (isinstance(other, NewerFormatError) and (other.sequence or last[0]) >= last[0]):
+        if last is None or (other.sequence or last[0]) >= last[0]:
             raise other
     return Path(directory) / last[2] if last is not None else None
 

@@ -28,7 +28,6 @@ __all__ = [
     "FileRecord",
     "Manifest",
     "NewerFormatError",
-    "OlderFormatError",
     "identity",
     "is_checkpoint",
     "is_damaged",
@@ -40,7 +39,7 @@ __all__ = [
 FILE_NAME = "manifest.json"
 FORMAT = "torch-hal checkpoint"
 FORMAT_VERSION = 2
-"""The format that this torch-hal writes and reads. Version 1 had neither a checksum nor a sequence number."""
+"""The format that this torch-hal writes; it reads the earlier ones too."""
 
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20
@@ -62,10 +61,6 @@ class DamagedError(CheckpointError):
 
 class _DamagedManifestError(DamagedError):
     """The manifest's file is not JSON."""
-
-
-class OlderFormatError(CheckpointError):
-    """A checkpoint in a format that this torch-hal no longer reads."""
 
 
 @attrs.frozen
@@ -151,10 +146,12 @@ class Manifest:
     @classmethod
     def _parse(cls, content: dict[str, Any], path: Path) -> Manifest:
         try:
-            _check_version(_number(content["format_version"]), content, path)
-            stated = content.pop("sha256")
-            if content["format"] != FORMAT or stated != _digest(content):
-                raise ValueError("its content does not match its own checksum")
+            found = _number(content["format_version"])
+            if found > FORMAT_VERSION:
+                raise _newer(found, content, path)
+            if found not in _READERS:
+                raise ValueError(f"there is no format version {found}")
+            content = _READERS[found](content)
             return cls(
                 files={
                     _inside(name): FileRecord(_number(record["size"]), _hexadecimal(record["sha256"]))
@@ -300,20 +297,32 @@ def _is_ours(content: Any) -> bool:
     )
 
 
-def _check_version(found: int, content: Mapping[str, Any], path: Path) -> None:
-    if found > FORMAT_VERSION:
-        error = NewerFormatError(
-            f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
-            f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
-        )
-        sequence = content.get("sequence")
-        error.sequence = sequence if isinstance(sequence, int) else None
-        raise error
-    if found < FORMAT_VERSION:
-        raise OlderFormatError(
-            f"{path.parent} has checkpoint format version {found}, which this torch-hal no longer reads: it reads "
-            f"version {FORMAT_VERSION}. Load it with the torch-hal that wrote it (see 'versions' in {path.name})."
-        )
+def _newer(found: int, content: Mapping[str, Any], path: Path) -> NewerFormatError:
+    error = NewerFormatError(
+        f"{path.parent} has checkpoint format version {found}, and this torch-hal reads versions up to "
+        f"{FORMAT_VERSION}. Run: pip install --upgrade torch-hal"
+    )
+    sequence = content.get("sequence")
+    error.sequence = sequence if isinstance(sequence, int) else None
+    return error
+
+
+def _from_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """It had neither a checksum of its own nor a sequence number: it counts as older than those that have one."""
+    if {"sha256", "sequence"} & content.keys():
+        raise ValueError("format version 1 has neither 'sha256' nor 'sequence'")  # a changed version of a later one
+    return {**content, "sequence": 0}
+
+
+def _from_version_2(content: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    if content["format"] != FORMAT or content["sha256"] != _digest(rest):
+        raise ValueError("its content does not match its own checksum")
+    return rest
+
+
+_READERS = {1: _from_version_1, 2: _from_version_2}
+"""By format version: checks a manifest's content, and gives it the keys of the newest version."""
 
 
 def _digest(content: Mapping[str, Any]) -> str:

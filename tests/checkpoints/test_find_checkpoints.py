@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,24 @@ def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: P
     assert is_committed(tmp_path / "c")
     assert locate(tmp_path / "c") == tmp_path / ".core-old" / "c"
     assert IO.load_checkpoint(tmp_path / "c")["x"].sum() == 10
+
+
+def test_the_first_layout_is_read(tmp_path: Path) -> None:
+    """``formats/version_1`` was written by a torch-hal of that version; one with a sequence number counts as later."""
+    shutil.copytree(Path(__file__).parent / "formats" / "version_1", tmp_path / "old")
+    assert is_committed(tmp_path / "old")
+    assert latest(tmp_path) == tmp_path / "old"
+    manifest = read_manifest(tmp_path / "old")
+    assert (manifest.strategy, manifest.world_size, manifest.sequence) == ("ddp", 2, 0)
+    loaded = IO.load_checkpoint(tmp_path / "old")
+    assert loaded["weight"].tolist() == [0.0, 1.0, 2.0]
+    assert loaded["step"] == 7
+    save(tmp_path / "a")
+    assert latest(tmp_path) == tmp_path / "a"
+    shard = tmp_path / "old" / "shard-00000.pt"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=r"shard-00000\.pt is damaged"):
+        IO.load_checkpoint(tmp_path / "old")
 
 
 def test_a_later_layout_is_not_passed_over(tmp_path: Path) -> None:
