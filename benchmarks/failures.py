@@ -220,6 +220,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of kills")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between its comments in this page")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, and by its children too, if in the background
     about = f"On {os.cpu_count()} cores, shared with other work, torch {torch.__version__}, {date.today()}."
     made = {"kills": lambda: kills(given.minutes, given.first), "signals": signals, "deaths": deaths}
     text = f"{about}\n\n{made[given.table]()}"

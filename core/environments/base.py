@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from core.environments.detect import requeue_command
+
 __all__ = ["ClusterEnvironment"]
 
 
@@ -89,6 +91,10 @@ class ClusterEnvironment(ABC):
     def leaves_orphans(self) -> bool:
         """Whether the process that started this one does not see to it that this one ends if it is killed."""
         return False
+
+    def requeue_command(self) -> list[str]:
+        """The command that puts the job back into the scheduler's queue, to start again; empty if there is none."""
+        return requeue_command(self.environ)
 
     def connect(self, processes_per_node: int, num_nodes: int) -> None:
         """Receive the numbers of the run that is about to start, and check them.

@@ -18,6 +18,7 @@ __all__ = [
     "openmpi",
     "plain",
     "pmix",
+    "requeue_command",
     "slurm",
     "slurm_tasks",
     "torchelastic",
@@ -151,3 +152,10 @@ def slurm_tasks(environ: Mapping[str, str]) -> int:
     """The number of tasks of this step; of the job, if the step's is not set."""
     names = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
     return whole_number(environ, next((name for name in names if name in environ), names[0]), 1, low=1)
+
+
+def requeue_command(environ: Mapping[str, str]) -> list[str]:
+    """The scheduler's command that starts the job of this process again from its beginning; empty without a job."""
+    if environ.get("SLURM_ARRAY_JOB_ID") and environ.get("SLURM_ARRAY_TASK_ID"):
+        return ["scontrol", "requeue", f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"]
+    return ["scontrol", "requeue", environ["SLURM_JOB_ID"]] if environ.get("SLURM_JOB_ID") else []

@@ -19,9 +19,9 @@ M = TypeVar("M", bound=nn.Module)
 def move_module(module: M, device: torch.device) -> M:
     """Move ``module`` to ``device`` in place; every parameter stays the same object.
 
-    Optimizers and tied weights refer to parameters as objects. ``module.to`` alone creates new ones where tensors of one
-    device cannot replace those of the other in place, as with many backends from outside torch, to the device and back
-    to the host: such parameters are swapped.
+    Optimizers and tied weights refer to parameters as objects. ``module.to`` alone creates new ones where tensors of
+    one device cannot replace those of the other in place, as with many backends from outside torch, on the way to the
+    device and back to the host: such parameters are swapped.
 
     Raises:
         ConfigurationError: A parameter or buffer is on ``meta``, so it has no data to move.

@@ -11,10 +11,11 @@ import logging
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ from core.strategies.launchers.blame import EndedBySignal, is_interactive
 __all__ = ["DEFAULT_SIGNALS", "Signals", "read_signals"]
 
 DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
-ACTIONS = ("stop", "save")
+ACTIONS = ("stop", "save", "requeue")
 
 POLL_SECONDS = 0.5
 """How often a process looks whether another received a signal."""
@@ -66,16 +67,32 @@ class Signals:
     nothing is handled.
 
     Args:
-        actions: By the signal's name, ``"stop"`` or ``"save"``.
+        actions: By the signal's name, ``"stop"``, ``"save"`` or ``"requeue"``.
         board: Of the run; ``None`` for one process.
         rank: Of this process.
         world_size: The number of processes.
         save: Writes a checkpoint; all processes call it. Returns its path, or an empty string if none is wanted.
+        requeue: The command of the scheduler for ``"requeue"``, which process 0 runs once; empty if there is none.
+
+    Raises:
+        ConfigurationError: ``"requeue"`` is asked for without such a command.
     """
 
     def __init__(
-        self, actions: Mapping[str, str], board: Board | None, rank: int, world_size: int, save: Callable[[], str]
+        self,
+        actions: Mapping[str, str],
+        board: Board | None,
+        rank: int,
+        world_size: int,
+        save: Callable[[], str],
+        requeue: Sequence[str] = (),
     ) -> None:
+        if "requeue" in actions.values() and not requeue:
+            raise ConfigurationError(
+                "signals: 'requeue' needs a job of SLURM, and this process is in none (SLURM_JOB_ID is not set). "
+                "Set 'stop', or submit the script by sbatch."
+            )
+        self._requeue = list(requeue)
         self._actions = {int(signal.Signals[name]): action for name, action in actions.items()}
         self._rank, self._world_size, self._save = rank, world_size, save
         self._is_active = world_size == 1 or board is not None
@@ -168,7 +185,7 @@ class Signals:
         self._last[number] = now
         if before is not None and now - before < SAME_SECONDS:
             return
-        if before is not None and self._actions[number] == "stop":
+        if before is not None and self._actions[number] != "save":
             sys.stderr.write(f"rank {self._rank}: a second {signal.Signals(number).name} ends this process at once\n")
             os._exit(128 + number)
         self._received.append(number)
@@ -224,8 +241,21 @@ class Signals:
         path = self._save()
         if self._rank == 0:
             what = f"wrote {path}" if path else "wrote no checkpoint, because checkpoints are turned off"
-            logger.warning("%s: %s, and %s", name, what, "ends" if action == "stop" else "goes on")
-        if action == "stop":
+            ends = {"stop": "ends", "save": "goes on", "requeue": "ends, to be started again by the scheduler"}
+            logger.warning("%s: %s, and %s", name, what, ends[action])
+            if action == "requeue":
+                self._start_again()
+        if action != "save":
             raise EndedBySignal(128 + number)
         self._agreed.clear()
         self._number, self.is_due = self._number + 1, False
+
+    def _start_again(self) -> None:
+        """Ask the scheduler; if it refuses, the run ends all the same, with its checkpoint."""
+        try:
+            asked = subprocess.run(self._requeue, capture_output=True, text=True, timeout=60, check=False)
+            said = "" if asked.returncode == 0 else asked.stderr.strip() or f"exit code {asked.returncode}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = str(error)
+        if said:
+            logger.error("%s: the job is not started again: %s", " ".join(self._requeue), said)

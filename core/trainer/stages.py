@@ -148,7 +148,12 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     strategy = run.runtime.strategy
     board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
     signals = Signals(
-        trainer._signals, board, strategy.global_rank, strategy.world_size, partial(_save_for_signal, trainer)
+        trainer._signals,
+        board,
+        strategy.global_rank,
+        strategy.world_size,
+        partial(_save_for_signal, trainer),
+        strategy.cluster_environment.requeue_command(),
     )
     with signals:
         loop.signals = signals
@@ -156,13 +161,14 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
 
 
 def _save_for_signal(trainer: Any) -> str:
-    """Write ``signal.ckpt`` next to the run's other checkpoints, if there are any; every process calls it."""
+    """Commit ``signal.ckpt`` next to the run's other checkpoints, if there are any; every process calls it."""
     folders = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     folder = next((os.fspath(folder) for folder in folders if folder), None)
     if folder is None or trainer.fast_dev_run:
         return ""
     path = os.path.join(folder, "signal.ckpt")
     trainer.save_checkpoint(path)
+    trainer.strategy.checkpoint_io.wait()  # what comes next may be the end of this process
     return path
 
 

@@ -137,7 +137,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         compile: Whether :func:`torch.compile` compiles the module's steps, or its arguments; what it took is logged.
         sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train.
         reload_dataloaders_every_n_epochs: Call the methods that return loaders again every so many epochs; 0 for once.
-        signals: What ``fit`` does on signals, by name: ``"stop"`` or ``"save"``; see ``docs/failures.md``.
+        signals: What ``fit`` does on signals, by name: ``"stop"``, ``"save"``, ``"requeue"``; see ``docs/failures.md``.
         default_root_dir: The directory for files; by default the working directory.
 
     Raises:

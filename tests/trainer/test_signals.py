@@ -153,6 +153,72 @@ def test_one_process(name: str, tmp_path: Path, uninterrupted: dict[int, Any]) -
     assert all(torch.equal(values[key], expected[key]) for key in expected)
 
 
+SCONTROL = """#!/bin/sh
+ls "$SAVED/signal.ckpt/manifest.json" > /dev/null && echo "$@" >> "$ASKED"
+echo 'said no' >&2
+exit "$CODE"
+"""
+"""In place of SLURM's: notes what it is asked, if the checkpoint is committed by then. Not run on SLURM."""
+
+
+@pytest.fixture
+def slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In a job of SLURM; returns the file in which ``scontrol`` notes what it is asked."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scontrol").write_text(SCONTROL)
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    for name, value in {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "SLURM_JOB_ID": "4711",
+        "SAVED": str(tmp_path / "run"),
+        "ASKED": str(tmp_path / "asked"),
+        "CODE": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path / "asked"
+
+
+@pytest.mark.parametrize(
+    ("processes", "io"), [(1, "async"), pytest.param(3, "torch", marks=pytest.mark.slow)], ids=["one", "three"]
+)
+def test_save_and_requeue(
+    processes: int, io: str, slurm_job: Path, tmp_path: Path, uninterrupted: dict[int, Any]
+) -> None:
+    """The job is requeued once, when its checkpoint is committed; then it ends, and resumes to the same bits."""
+    sender = SendSignal(signal.SIGUSR1, "rank 0", "in a step", tmp_path / "sent")
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", processes, sender, signals={"SIGUSR1": "requeue"}, checkpoint_io=io)
+    assert ended.value.code == 128 + signal.SIGUSR1
+    assert slurm_job.read_text() == "requeue 4711\n"
+    expected, steps = uninterrupted[processes]
+    values, last = train(tmp_path / "run", processes, None, resume=True)
+    assert last == steps
+    assert all(torch.equal(values[key], expected[key]) for key in expected)
+    assert slurm_job.read_text() == "requeue 4711\n"
+
+
+def test_a_requeue_that_slurm_refuses(
+    slurm_job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so; the run ends all the same, with its checkpoint. Of an array, one task is asked for."""
+    monkeypatch.setenv("CODE", "1")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "4700")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "11")
+    sender = SendSignal(signal.SIGUSR1, "rank 0", "in a step", tmp_path / "sent")
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", 1, sender, signals={"SIGUSR1": "requeue"})
+    assert ended.value.code == 128 + signal.SIGUSR1
+    assert slurm_job.read_text() == "requeue 4700_11\n"
+    assert "scontrol requeue 4700_11: the job is not started again: said no" in caplog.text
+
+
+def test_requeue_without_a_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it trains."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(CoreError, match=r"'requeue' needs a job of SLURM.*SLURM_JOB_ID.*sbatch"):
+        train(tmp_path / "run", 1, None, signals={"SIGUSR1": "requeue"})
+
+
 class CountedSignal(Exception):
     """Raised by a handler of the user's own."""
 
