@@ -15,36 +15,22 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 import torch
 from pages import write_between
 
-from core.checkpoints import is_committed
-
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
 from faults.killing import SETUPS, Case, Killer, Outcome  # noqa: E402
+from faults.signalling import KINDS, MOMENTS, TARGETS, send, start, wait_until_gone  # noqa: E402
 
 MOST_KILLS = 300
-LIMIT = 120.0
-
-KINDS = {
-    "SIGTERM": [signal.SIGTERM],
-    "SIGINT": [signal.SIGINT],
-    "SIGUSR1": [signal.SIGUSR1],
-    "SIGTERM twice": [signal.SIGTERM, signal.SIGTERM],
-}
-TARGETS = ("rank 0", "rank 1", "launcher", "group")
-MOMENTS = {"start": "before the first step", "step": "in a step", "validation": "in validation", "save": "in a save"}
-TWICE_SECONDS = 0.8
 
 LAUNCHERS = {
     "`ddp` (script)": ["script"],
@@ -114,60 +100,6 @@ def kills_table(outcomes: dict[str, list[Outcome]]) -> str:
     return "\n".join(rows)
 
 
-def processes_with(out: Path) -> list[int]:
-    """The processes that run with ``OUT=out``."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and f"OUT={out}\0".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
-def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a script in a group of its own; what it prints goes to files."""
-    environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
-    with (out / "output").open("wb") as output, (out / "error").open("wb") as error:
-        command = [sys.executable, "-W", "ignore", *arguments]
-        return subprocess.Popen(command, stdout=output, stderr=error, env=environ, cwd=out, start_new_session=True)
-
-
-def wait_until_gone(process: subprocess.Popen[bytes], out: Path) -> tuple[int, bool]:
-    """The exit code, and whether all ended within the limit; ends what is left."""
-    deadline = time.monotonic() + LIMIT
-    while (process.poll() is None or processes_with(out)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = processes_with(out)
-    for each in left:
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGKILL)
-    return process.wait(), not left
-
-
-def send(kind: str, target: str, moment: str, out: Path) -> tuple[str, float, bool, bool]:
-    """Exit code, seconds from the signal until all were gone, whether all were, and whether it was saved."""
-    process = start(out, str(TESTS / "faults" / "scripts" / "signalled.py"), moment)
-    deadline = time.monotonic() + LIMIT
-    while not all((out / f"pid.{rank}").exists() and (out / f"pid.{rank}").read_text() for rank in (0, 1)):
-        if time.monotonic() > deadline or process.poll() is not None:
-            raise SystemExit(f"{kind}, {target}, {moment}: it did not start\n{(out / 'error').read_text()}")
-        time.sleep(0.01)
-    begin = time.monotonic()
-    for place, number in enumerate(KINDS[kind]):
-        if place:
-            time.sleep(TWICE_SECONDS)
-        with suppress(ProcessLookupError):
-            if target == "group":
-                os.killpg(process.pid, number)
-            elif target == "launcher":
-                process.send_signal(number)
-            else:
-                os.kill(int((out / f"pid.{target[-1]}").read_text()), number)
-    code, ended = wait_until_gone(process, out)
-    saved = out / "saved" / "signal.ckpt"
-    return str(code), time.monotonic() - begin, ended, saved.exists() and is_committed(saved)
-
-
 def signals() -> str:
     """The table of signals."""
     rows = ["| signal | to | " + " | ".join(MOMENTS.values()) + " |", "|---|---|" + "---|" * len(MOMENTS)]
@@ -176,8 +108,9 @@ def signals() -> str:
             cells = []
             for moment in MOMENTS:
                 with tempfile.TemporaryDirectory(prefix="signals-") as folder:
-                    code, seconds, ended, is_saved = send(kind, target, moment, Path(folder))
-                cells.append(f"{code}, {seconds:.1f} s{', saved' if is_saved else ''}{'' if ended else ', HANGS'}")
+                    ended = send(kind, target, moment, Path(folder))
+                notes = f"{', saved' if ended.is_saved else ''}{'' if ended.are_all_gone else ', HANGS'}"
+                cells.append(f"{ended.code}, {ended.seconds:.1f} s{notes}")
                 print(f"{kind}, {target}, {moment}: {cells[-1]}", flush=True)
             rows.append(f"| {kind} | {target} | " + " | ".join(cells) + " |")
     return "\n".join(rows)

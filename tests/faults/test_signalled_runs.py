@@ -1,0 +1,38 @@
+"""Signals to all processes of a fit at once, as a terminal sends them; tests/trainer/test_signals.py has the others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .signalling import KINDS, MOMENTS, TARGETS, send
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
+
+SLOW = (("SIGINT", "group", "step"), ("SIGTERM twice", "group", "start"))
+CASES = [
+    pytest.param(*case, marks=pytest.mark.slow if case in SLOW else pytest.mark.exhaustive)
+    for case in ((kind, target, moment) for kind in KINDS for target in TARGETS for moment in MOMENTS)
+]
+CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0, "SIGTERM twice": 143}
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """SIGINT reaches started processes, also where this one was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("kind", "target", "moment"), CASES)
+def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) -> None:
+    """The exit code says which, nothing is left, and a checkpoint is there unless a second signal came."""
+    ended = send(kind, target, moment, tmp_path)
+    assert ended.code == CODES[kind], ended.said
+    assert ended.are_all_gone
+    assert ended.is_saved == (kind != "SIGTERM twice"), ended.said
