@@ -6,7 +6,22 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from problem import BATCH, EPOCHS, OUT, Classifier, by_hand, distance, is_tied, loader, network, part, quiet, say, sgd, weights
+from problem import (
+    BATCH,
+    EPOCHS,
+    OUT,
+    Classifier,
+    by_hand,
+    distance,
+    is_tied,
+    loader,
+    network,
+    part,
+    quiet,
+    say,
+    sgd,
+    weights,
+)
 from torch import nn
 from torch_hal_lightning import Fabric, Trainer
 
