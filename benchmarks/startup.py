@@ -24,6 +24,9 @@ SCRIPT = Path(__file__).with_name("startup_script.py")
 NEEDS = {"Accelerate": "accelerate", "Fabric": "lightning", "Lightning": "lightning"}
 NAMES = ("torch", "by hand", "Runtime", "Trainer", "Accelerate", "Fabric", "Lightning")
 LAUNCHED = ("by hand", "Accelerate")
+TRIES = 5
+"""A gloo process that torchrun started can abort after its last line, in torch itself: such a run is made again."""
+aborted: list[str] = []
 COLUMNS = ("import", "first step", "whole on one", "whole on two", "CPU on two")
 
 
@@ -45,6 +48,9 @@ def run(name: str, devices: int) -> dict[str, float]:
     )
     seconds, cpu = time.monotonic() - began, sum(os.times()[2:4]) - cpu
     line = next((line for line in done.stdout.splitlines() if line.startswith("imported=")), None)
+    if done.returncode != 0 and name in LAUNCHED and "SIGABRT" in done.stderr and aborted.count(name) < TRIES:
+        aborted.append(name)
+        return run(name, devices)
     if done.returncode != 0 or line is None:
         raise SystemExit(f"{name} on {devices} process(es): exit code {done.returncode}\n{done.stderr[-2000:]}")
     said = dict(pair.split("=") for pair in line.split())
@@ -81,6 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'':<12}" + "".join(f"{column:>14}" for column in COLUMNS))
     for name, row in figures.items():
         print(f"{name:<12}" + "".join(f"{statistics.median(row[c]):14.2f}" if row[c] else f"{'':14}" for c in COLUMNS))
+    for name in dict.fromkeys(aborted):
+        print(f"{name}: {aborted.count(name)} run(s) on two processes aborted at their end, and were repeated")
     if options.json:
         Path(options.json).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
 

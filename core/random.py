@@ -28,7 +28,7 @@ def seed_everything(seed: int, workers: bool = True) -> int:
 
     Args:
         seed: An integer from 0 to 2**32 - 1.
-        workers: Only ``True``: each worker of a DataLoader has a seed of its own, which follows torch's.
+        workers: Only ``True``: each worker of a DataLoader has its own seed, which follows torch's.
 
     Returns:
         The seed.

@@ -198,7 +198,7 @@ class BaseFinetuning(Callback):
 
 
 class BackboneFinetuning(BaseFinetuning):
-    """Trains ``module.backbone`` from a given epoch on, with a learning rate of its own that grows to that of the rest.
+    """Trains ``module.backbone`` from a given epoch on, with its own learning rate, which grows to that of the rest.
 
     Args:
         unfreeze_backbone_at_epoch: The epoch, from 0.

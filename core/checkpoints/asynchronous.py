@@ -103,7 +103,7 @@ class AsyncCheckpointIO(CheckpointIO):
         self._write.start()
 
     def _make_group(self) -> None:
-        """A process group of its own: the thread's messages must not mix with those of training."""
+        """A separate process group: the thread's messages must not mix with those of training."""
         if self._has_group or not dist.is_initialized() or not isinstance(self.inner, ShardedCheckpointIO):
             return
         self.inner.group = dist.new_group(backend="gloo")

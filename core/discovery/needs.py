@@ -1,6 +1,6 @@
 """What a distribution requires and is not installed, from metadata: an engine such as a plugin's own.
 
-Nothing is imported. A module that is there without metadata of its own, as a build in a source tree is, counts.
+Nothing is imported. A module that is there without metadata, as a build in a source tree is, counts.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def examine(environ: Mapping[str, str], timeout: float) -> Report:
 
     Args:
         environ: The environment variables of the processes that answer.
-        timeout: Seconds for each question that needs a process of its own.
+        timeout: Seconds for each question that needs a separate process.
     """
     current = os.getcwd()
     report = Report(versions=installed.versions(), environment=machine.environment(environ))

@@ -96,7 +96,7 @@ def _wrapped(start: str, text: str) -> list[str]:
 
 
 def limited(name: str, check: Callable[[], list[Check]], seconds: float) -> list[Check]:
-    """What ``check`` returns. One that raises, or does not return in time, is a problem of its own.
+    """What ``check`` returns. One that raises, or does not return in time, is a separate problem.
 
     A file system that does not answer blocks a thread for good; a daemon thread does not keep the process from ending.
     """

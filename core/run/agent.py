@@ -154,7 +154,7 @@ def _report(error: ChildFailedError, options: Options, program: str) -> int:
 
 
 def _order(item: tuple[int, ProcessFailure]) -> tuple[bool, bool, bool, int, int]:
-    """The likely cause first: a process that was killed, then one with an exit code of its own. SIGTERM comes last.
+    """The likely cause first: a process that was killed, then one with its own exit code. SIGTERM comes last.
 
     The agent sends SIGTERM to the processes that are left, and a process whose peer is gone ends with exit code 1.
     """

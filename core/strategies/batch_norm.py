@@ -109,7 +109,7 @@ def synchronize(module: nn.Module, add: Sum | None) -> list[nn.Module]:
         The layers, for :func:`desynchronize`.
 
     Raises:
-        ConfigurationError: A layer is not initialized, or has a forward pass of its own.
+        ConfigurationError: A layer is not initialized, or has its own forward pass.
     """
     layers = list(_batch_norms(module))
     for layer in layers:

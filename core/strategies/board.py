@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from core.errors import LaunchError
+from core.strategies.run_store import another_connection
 
 __all__ = ["Board", "lost_store", "wait_for_key"]
 
@@ -55,7 +56,7 @@ class Board:
     def with_own_connection(self) -> Board:
         """The same board for another thread: a connection serves one request at a time."""
         with _store_errors():
-            store = self._store.clone()  # type: ignore[attr-defined]  # torch does not declare it
+            store = another_connection(self._store)
         return Board(store, self.timeout, None)
 
     def delete(self, key: str) -> None:

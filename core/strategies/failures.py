@@ -37,6 +37,7 @@ from core.strategies.launchers.blame import (
     print_error,
     summary,
 )
+from core.strategies.run_store import another_connection
 from core.strategies.stacks import Stacks, Whereabouts, call_in, is_timeout
 
 __all__ = ["Failures"]
@@ -130,9 +131,9 @@ class Failures:
 
     @contextmanager
     def _notes(self) -> Iterator[Any]:
-        """The store, by a connection of its own: another thread may be waiting in the run's."""
+        """The store, by a separate connection: another thread may be waiting in the run's."""
         with suppress(dist.DistError, LaunchError):
-            store = self._store.clone()  # type: ignore[attr-defined]  # torch does not declare it
+            store = another_connection(self._store)
             store.set_timeout(timedelta(seconds=2))
             yield PrefixStore("failures", store)
 

@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import logging
 import os
+import socket
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ import torch.distributed as dist
 # Its functions have the default group as a default argument, which is evaluated on import. DistributedDataParallel()
 # would import it while there is a group, and so keep that group alive until the process ends (see _destroy).
 import torch.distributed.nn.functional
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import Store
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store
@@ -30,6 +31,7 @@ from core.strategies.failures import Failures
 from core.strategies.gathering import meet, ranks_missing
 from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience
+from core.strategies.run_store import RunStore
 from core.strategies.store_ports import listen_on_loopback
 from core.strategies.waited_for import IsWaitedFor, LooksForWaiting
 
@@ -41,6 +43,8 @@ else:
 __all__ = ["JoinedGroup", "adopt", "connect_store", "has_foreign_group", "host_store", "join", "while_alive"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
+LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
+"""Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
 LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
 logger = logging.getLogger(__name__)
@@ -72,13 +76,27 @@ def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT
         if listener is None:
             store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
         else:
-            own = listener.getsockname()[1]
-            store = TCPStore(host, own, None, True, timeout, wait_for_workers=False, master_listen_fd=listener.detach())
+            store = _serve_on(listener, host, timeout)
     except (dist.DistError, OSError) as error:
         raise LaunchError(f"cannot open a store at {host}:{port} for the processes to meet: {error}") from error
     if port:
         _hosted[port] = store
     return store
+
+
+def _serve_on(listener: socket.socket, host: str, timeout: timedelta) -> TCPStore:
+    """The store that answers at a socket, which it closes."""
+    port, descriptor = listener.getsockname()[1], listener.detach()
+
+    def serve(use_libuv: bool) -> TCPStore:
+        return TCPStore(
+            host, port, None, True, timeout, wait_for_workers=False, master_listen_fd=descriptor, use_libuv=use_libuv
+        )
+
+    try:
+        return serve(LIBUV_TAKES_SOCKETS)
+    except NotImplementedError:
+        return serve(False)
 
 
 def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
@@ -101,7 +119,7 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
         except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             errors.append(error)
 
-    # Torch waits forever for the answer of whatever accepts the connection. So it does in a thread of its own.
+    # Torch waits forever for the answer of whatever accepts the connection. So it does in another thread.
     thread = threading.Thread(target=connect, name="core-connect", daemon=True)
     thread.start()
     patience = Patience(f"this process waits for rank 0, which serves the store at {host}:{port}", timeout)
@@ -163,7 +181,7 @@ def join(
         return _share(_Group.current, facts)
     _refuse_unknown(backend)
     try:
-        run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
+        run = RunStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
         met = meet(run, "joining", world_size, rank, timeout, check)
         missing = [] if met else ranks_missing(run, "joining", world_size)
     except dist.DistError as error:

@@ -21,6 +21,7 @@ from attrs import frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.strategies.call_sites import is_user_frame
+from core.strategies.run_store import another_connection
 
 __all__ = ["Stacks", "Whereabouts", "call_in", "is_timeout"]
 
@@ -99,7 +100,7 @@ class Stacks:
             self._thread.join(5.0)
 
     def _notes(self) -> Any:
-        store = self._store.clone()  # type: ignore[attr-defined]  # torch does not declare it
+        store = another_connection(self._store)
         store.set_timeout(timedelta(seconds=5))
         return PrefixStore("stacks", store)
 

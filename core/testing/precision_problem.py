@@ -51,7 +51,7 @@ class Known(nn.Module):
 
 
 class Outputs(nn.Module):
-    """Nested inputs and outputs; each output depends on parameters of its own."""
+    """Nested inputs and outputs; each output depends on its own parameters."""
 
     def __init__(self) -> None:
         super().__init__()

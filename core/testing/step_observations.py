@@ -42,7 +42,7 @@ class Averaging(nn.Module):
 
 
 class Heads(nn.Module):
-    """Several outputs, nested, next to values that are no tensors; each depends on parameters of its own."""
+    """Several outputs, nested, next to values that are no tensors; each depends on its own parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -51,7 +51,7 @@ class StepModule(nn.Module):
         and after a backward pass does so for each of these parts by itself.
 
         Raises:
-            ConfigurationError: The Module has parameters of its own, or two parts share parameters.
+            ConfigurationError: The Module itself has parameters, or two parts share parameters.
         """
         if self.module.automatic_optimization:
             return None

@@ -155,7 +155,7 @@ HARDWARE = [
     Mutant("countsinwords", "test_devices_are_counted", "returned 'two'"),
     Mutant("countsonemore", "test_detection_and_class_agree", "counts 2 .*the class 3"),
     Mutant("onlyinitsfirstprocess", "test_is_available_after_fork", "forked afterwards: False"),
-    Mutant("lackswithoutreason", "test_unsupported_has_reasons", "is ' '"),
+    Mutant("unsupportedwithoutreason", "test_unsupported_has_reasons", "is ' '"),
     Mutant("fallsback", "test_parse_devices_refuses_other_values['abc']", r"returned \[0\]"),
     Mutant("raisesanothererror", "test_parse_devices_refuses_other_values['abc']", "raises ValueError"),
     Mutant("wantsanargument", "test_it_is_made_from_the_spec", "driver"),

@@ -33,8 +33,12 @@ def core_cluster_environments():
 """
 
 
-def _python_of(page: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+def _python_of(page: str, name: str) -> str:
+    """The block of a page that defines the class ``name``."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found: list[str] = [block for block in blocks if f"\nclass {name}(" in block]
+    assert len(found) == 1
+    return found[0]
 
 
 @pytest.mark.slow
@@ -44,10 +48,10 @@ def test_they_pass_the_kit(tmp_path: Path) -> None:
     groups = {"precisions": "bf16-stochastic", "checkpoint_ios": "weights", "cluster_environments": "pytorch_job"}
     declare(site, "torch-hal-pages", {f"core.{group}": {name: "pages_plugin"} for group, name in groups.items()})
     (site / "pages_plugin.py").write_text(PLUGIN, "utf-8")
-    for kind in ("precision", "checkpoint", "environment"):
-        (site / f"{kind}_page.py").write_text(_python_of(f"{kind}-authors.md")[0], "utf-8")
+    for kind, name in (("precision", "StochasticBF16"), ("checkpoint", "WeightsIO"), ("environment", "JobEnvironment")):
+        (site / f"{kind}_page.py").write_text(_python_of(f"{kind}-authors.md", name), "utf-8")
     own = tmp_path / "test_job.py"
-    own.write_text("import os\n" + _python_of("environment-authors.md")[-1], "utf-8")
+    own.write_text("import os\n" + _python_of("environment-authors.md", "TestJob"), "utf-8")
     suites = ("core.testing.suite.test_precision", "core.testing.suite.test_checkpoint_io", str(own))
     backends = ("--backend=precision:bf16-stochastic", "--backend=checkpoint_io:weights")
     run = run_kit(tmp_path, *backends, site=[site], suite=suites, timeout=390)

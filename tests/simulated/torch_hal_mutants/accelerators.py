@@ -76,7 +76,7 @@ class OnlyInItsFirstProcess(SimxAccelerator):
         return os.getpid() == _importer and super().is_available()
 
 
-class LacksWithoutReason(SimxAccelerator):
+class UnsupportedWithoutReason(SimxAccelerator):
     unsupported = MappingProxyType({"float64": " "})
 
 

@@ -75,7 +75,7 @@ class AlwaysFromTheFirst(_Forking):
         return super().broadcast(obj, 0)
 
 
-class WaitsForNobody(_Forking):
+class WaitsForNoOne(_Forking):
     def barrier(self, name: str | None = None) -> None:
         pass
 
