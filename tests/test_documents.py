@@ -116,6 +116,35 @@ COMMANDS = {
 """The environment of commands: ``python`` and ``torch-hal`` are those that run the tests."""
 
 
+NOT_RUN_HERE = {
+    "README.md": "CI runs the commands in a fresh clone; tests/packages installs the packages",
+    "CONTRIBUTING.md": "the sessions of nox that run these tests",
+    "cli.md": "tests/cli gives such options to a script",
+    "clusters.md": "tests/environments and tests/launchers start SLURM, MPI and torchrun where they are installed",
+    "commands.md": "tests/run starts scripts, tests/doctor examines machines",
+    "conformance.md": "tests/testing/test_conformance_command.py runs the kit on a simulated card",
+    "debugging-a-hang.md": "it needs py-spy and a GPU",
+    "plugins.md": "it needs a package torch_tiny",
+    "vendors.md": "tests/new_plugin follows the page",
+    **{
+        f"{kind}-authors.md": "tests/testing runs the kit on the example"
+        for kind in ("precision", "checkpoint", "strategy")
+    },
+}
+"""Pages with shell commands that :func:`test_what_a_page_shows_happens` does not run, and why."""
+
+
+def test_commands_that_are_not_run_are_declared() -> None:
+    """Each command is run and compared with its output, or its page is in the table above; no other page is."""
+    found = {
+        page.name
+        for page in PAGES
+        for block in blocks(page, "bash", "sh", "shell", "console")
+        if block.language != "console" or not block.text.startswith("$ ")
+    }
+    assert found == set(NOT_RUN_HERE)
+
+
 def test_pages_show_output() -> None:
     """The search above finds what is shown: a pattern that matches nothing would test nothing."""
     outputs = [block for page in PAGES for block in blocks(page, "python") if block.output]

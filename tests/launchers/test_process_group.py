@@ -27,6 +27,7 @@ from core.strategies import DDPStrategy, patience
 from core.strategies.ddp import release_from_group
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import JoinedGroup, adopt, connect_store, host_store, join
+from core.strategies.run_store import RunStore, another_connection
 
 LOOPBACK = "127.0.0.1"
 
@@ -315,3 +316,22 @@ def test_a_given_port_stays_the_same_store() -> None:
     del first
     assert host_store(LOOPBACK, port).get("key") == b"value"
     assert connect_store(LOOPBACK, port).get("key") == b"value"
+
+
+def test_another_connection_where_torch_cannot_clone() -> None:
+    """As in torch 2.6: it reaches the same keys, while the first connection waits in another thread."""
+
+    class OldStore(dist.TCPStore):
+        clone = None
+
+    class OldRunStore(RunStore):
+        clone = None
+
+    served = host_store(LOOPBACK)
+    run = OldRunStore("run", OldStore(LOOPBACK, served.port, None, False, wait_for_workers=False))
+    waiting = threading.Thread(target=run.wait, args=(["key"],), daemon=True)
+    waiting.start()
+    another_connection(run).set("key", "value")
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert served.get("run/key") == b"value"
