@@ -15,7 +15,6 @@ from torch_hal_xpu import XPUAccelerator, detect
 
 from core import Trainer
 from core.errors import BackendError, DeviceError
-from core.testing import check_backends
 
 from .conftest import needs_backward, needs_simulation
 from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu
@@ -76,12 +75,3 @@ def test_errors(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
     assert "zeInit failed" in caplog.text
     with pytest.raises(BackendError, match="'xpu': counting GPUs failed: zeInit failed"):
         XPUAccelerator().auto_device_count()
-
-
-@needs_backward
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("tiers", ["T0,T1", pytest.param("T0,T1,T2,T3", marks=pytest.mark.exhaustive)])
-def test_it_passes_the_kit(tmp_path: Path, tiers: str) -> None:
-    """The conformance kit passes on two simulated GPUs; CI runs what needs no device."""
-    options = [f"--tiers={tiers}", "--backend-devices=2", "--hide-devices=FAKE_GPUS="]
-    check_backends("accelerator:xpu", folder=tmp_path, options=options)

@@ -1,0 +1,22 @@
+"""The conformance kit of core on two simulated NPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.testing import check_backends
+
+from .conftest import needs_simulation
+
+pytest.importorskip("acme_driver", reason="needs the simulated devices")
+pytestmark = [needs_simulation, pytest.mark.usefixtures("machine")]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("tiers", ["T0,T1", pytest.param("T0,T1,T2,T3", marks=pytest.mark.exhaustive)])
+def test_it_passes_the_kit(tmp_path: Path, tiers: str) -> None:
+    """The conformance kit passes on two simulated NPUs; CI runs what needs no device."""
+    options = [f"--tiers={tiers}", "--backend-devices=2", "--hide-devices=ASCEND_RT_VISIBLE_DEVICES="]
+    check_backends("accelerator:npu", folder=tmp_path, options=options)
