@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from core.environments.local import LocalEnvironment
@@ -321,7 +322,7 @@ def test_a_given_port_stays_the_same_store() -> None:
 def test_another_connection_where_torch_cannot_clone() -> None:
     """As in torch 2.6: it reaches the same keys, while the first connection waits in another thread."""
 
-    class OldStore(dist.TCPStore):
+    class OldStore(TCPStore):
         clone = None
 
     class OldRunStore(RunStore):
