@@ -130,7 +130,10 @@ class FitState:
             "metrics": run.metric_log.state_dict(),
             "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
         }
-        return state if run.datamodule is None else {**state, "datamodule": run.datamodule.state_dict()}
+        if run.datamodule is None:
+            return state
+        kind = type(run.datamodule).__qualname__
+        return {**state, "datamodule": run.datamodule.state_dict(), "datamodule_class": kind}
 
     def load(self, path: str) -> ProcessStates:
         """Load a checkpoint; every process calls it.
@@ -227,7 +230,9 @@ class FitState:
 
 
 def load_module(run: Run, path: str) -> None:
-    """Load the module's parameters, and the DataModule's state, from a Trainer's checkpoint; every process calls it.
+    """Load the module's parameters from a Trainer's checkpoint, and the state of a DataModule of the same class.
+
+    Every process calls it.
 
     Raises:
         CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
@@ -237,7 +242,9 @@ def load_module(run: Run, path: str) -> None:
     for hook in run.hooks.bind_module("on_load_checkpoint"):
         hook(checkpoint)
     _load_module(strategy, run.module, checkpoint, path)
-    _load_datamodule(run.datamodule, checkpoint, path)
+    # What is evaluated may come from another DataModule than what was trained on.
+    if checkpoint.get("datamodule_class") == type(run.datamodule).__qualname__:
+        _load_datamodule(run.datamodule, checkpoint, path)
 
 
 def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:

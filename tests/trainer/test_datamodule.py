@@ -48,6 +48,13 @@ class Data(DataModule):
         self.setups += state["setups"]
 
 
+class Other(Data):
+    """Knows no such state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise KeyError("position")
+
+
 class OwnLoaders(Regression):
     """Has them itself, and a layer that it creates in ``setup``."""
 
@@ -129,6 +136,9 @@ def test_the_state_of_a_datamodule_is_in_checkpoints(tmp_path: Path) -> None:
         data = Data()
         getattr(quiet(), stage)(Regression(), datamodule=data, ckpt_path=tmp_path / "epoch=0.ckpt")
         assert data.setups == 2, stage
+        other = Other()  # its state is not that of the DataModule that was trained on
+        getattr(quiet(), stage)(Regression(), datamodule=other, ckpt_path=tmp_path / "epoch=0.ckpt")
+        assert other.setups == 1, stage
 
 
 @pytest.mark.parametrize(

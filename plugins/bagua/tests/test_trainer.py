@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch_hal_bagua import BaguaStrategy
+
+from core import Module, Trainer
+from core.errors import ConfigurationError
 
 from .groups import run_group
 from .trainer_cases import ALGORITHMS, EQUAL_RANKS, EXACT
@@ -44,6 +49,29 @@ def test_gradient_allreduce_is_ddp(whole: States) -> None:
     """gradient_allreduce gives the same bits as DistributedDataParallel."""
     for rank in range(2):
         _assert_same(whole["gradient_allreduce"][rank], whole["ddp"][rank])
+
+
+def test_manual_optimization_is_ddp(whole: States, out: Path) -> None:
+    """With gradient_allreduce a module may step two optimizers itself; weights are those of ddp, bit for bit."""
+    for rank in range(2):
+        ddp, bagua = torch.load(out / f"manual{rank}.pt")
+        _assert_same(ddp, bagua)
+
+
+@pytest.mark.parametrize("options", [{"algorithm": "bytegrad"}, {"average": False}, {"algorithm": "async"}])
+def test_manual_optimization_needs_the_plain_average(options: dict[str, Any]) -> None:
+    """Other algorithms exchange once in each step; the error names what to set."""
+
+    class Manual(Module):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None: ...
+
+        def configure_optimizers(self) -> None: ...
+
+    trainer = Trainer(accelerator="cpu", devices=1, strategy=BaguaStrategy(**options), enable_progress_bar=False)
+    with pytest.raises(ConfigurationError, match=r"manual optimization.*Set algorithm='gradient_allreduce'"):
+        trainer.fit(Manual(), [1])
 
 
 @pytest.mark.parametrize("name", ["ddp", *EQUAL_RANKS])

@@ -111,6 +111,10 @@ def test_the_accelerator_picks(machine: Machine) -> None:
     assert Trainer(accelerator=picking, devices=[0, 2], **arguments).runtime.plan.devices == ("cuda:0", "cuda:2")
     with pytest.raises(DeviceError, match="in use by process 7"):
         Trainer(accelerator=picking, devices=3, **arguments)
+    arguments |= {"accelerator": "cuda", "auto_select_gpus": True}
+    assert Trainer(devices=2, **arguments).runtime.plan.devices == ("cuda:1", "cuda:3")
+    with pytest.raises(DeviceError, match="in use by process 7"):
+        Trainer(devices=3, **arguments)
 
 
 def test_the_trial_runs_in_a_separate_process() -> None:

@@ -19,6 +19,7 @@ from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.strategies import DDPStrategy, ProcessGroupParts
 from torch_hal_bagua.algorithms import OPTIONS, create_algorithm
 from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica, WeightAlgorithm
+from torch_hal_bagua.algorithms.gradient_allreduce import GradientAllReduce
 from torch_hal_bagua.around import call_around_forward
 from torch_hal_bagua.communication import Communicator, Layout
 from torch_hal_bagua.state import STATE_KEY, gather_states, process_state, restore_replica
@@ -53,7 +54,7 @@ class BaguaStrategy(DDPStrategy):
         WrongTypeError: A value has the wrong type.
     """
 
-    supports_manual_optimization = False  # an algorithm communicates once in each step
+    manual_remedy = "Set algorithm='gradient_allreduce' without options, or use another strategy, such as 'ddp'."
     extra_arguments: ClassVar[Mapping[str, inspect.Parameter]] = OPTIONS
 
     def __init__(self, algorithm: str = "gradient_allreduce", *, bucket_cap_mb: float = 10, **others: Any) -> None:
@@ -62,6 +63,9 @@ class BaguaStrategy(DDPStrategy):
         self.bucket_cap_mb = _size("bucket_cap_mb", bucket_cap_mb)
         super().__init__(bucket_cap_mb=bucket_cap_mb, **parts, **wrapper_arguments)
         self.precisions = self.algorithm.precisions  # each algorithm has its own
+        # The others communicate once in each step.
+        is_plain = isinstance(self.algorithm, GradientAllReduce) and not self.algorithm.reduces_itself
+        self.supports_manual_optimization = is_plain
         self.keeps_replicas_equal = self.keeps_buffers_equal = not isinstance(self.algorithm, WeightAlgorithm)
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}

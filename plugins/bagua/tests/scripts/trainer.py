@@ -77,10 +77,46 @@ def fit(name: str, root: Path, source: Path | None, precision: str = "32-true") 
     return {key: value.clone() for key, value in module.state_dict().items()}
 
 
+class TwoNets(Classifier):
+    """Steps two optimizers itself."""
+
+    def __init__(self) -> None:
+        super().__init__(qadam=False)
+        self.automatic_optimization = False
+        self.other = nn.Linear(12, 4)
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        for optimizer, net in zip(self.optimizers(), (self.net, self.other), strict=True):
+            optimizer.zero_grad()
+            self.manual_backward(nn.functional.cross_entropy(net(batch[0]), batch[1]))
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.AdamW(net.parameters(), lr=0.01) for net in (self.net, self.other)]
+
+
+def manual(strategy: Any) -> dict[str, Any]:
+    seed_everything(RANK)
+    module = TwoNets()
+    seed_everything(0)
+    Trainer(
+        accelerator="cpu",
+        devices=WORLD_SIZE,
+        strategy=strategy,
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    ).fit(module, loaders()[0])
+    return dict(module.state_dict())
+
+
 def main(phase: str, where: str) -> None:
     here = Path.cwd() / phase
     source = Path(where) if phase == "resumed" else None
     torch.save({name: fit(name, here, source) for name in ALGORITHMS}, f"{phase}{RANK}.pt")
+    if phase == "whole":
+        torch.save([manual(DDPStrategy(bucket_cap_mb=10)), manual(BaguaStrategy())], f"manual{RANK}.pt")
 
 
 if __name__ == "__main__":

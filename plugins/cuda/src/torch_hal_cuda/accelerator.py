@@ -104,7 +104,11 @@ class CUDAAccelerator(Accelerator):
 
     def pick_devices(self, count: int) -> list[int]:
         """Return the first ``count`` GPUs; with ``auto_select_gpus``, the first that no other process uses."""
-        return find_usable_cuda_devices(count) if self.auto_select_gpus else super().pick_devices(count)
+        return self.pick_idle_devices(count) if self.auto_select_gpus else super().pick_devices(count)
+
+    def pick_idle_devices(self, count: int) -> list[int]:
+        """Return the first ``count`` GPUs that no other process uses."""
+        return find_usable_cuda_devices(count)
 
     # -- using ---------------------------------------------------------------------------------------------------
 
