@@ -91,9 +91,8 @@ def programs(session: nox.Session) -> None:
     """Install transformers, diffusers and peft, and compare the programs in examples/ with plain torch."""
     python = torch_python(session)
     session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, *group("examples-hf"))
-    many_processes(
-        session, python, "-m", "pytest", "-n", "2", "-m", "not exhaustive", "tests/examples", *session.posargs
-    )
+    arguments = ("-n", "2", "-m", "not exhaustive", "tests/examples/test_programs.py", *session.posargs)
+    many_processes(session, python, "-m", "pytest", *arguments)
 
 
 @nox.session(venv_backend="none")
