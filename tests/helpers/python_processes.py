@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,24 @@ def run_python(*arguments: object, warnings: str = "", **options: Any) -> subpro
         **options: As for :func:`run_program`.
     """
     return run_program(sys.executable, *(("-W", warnings) if warnings else ()), *arguments, **options)
+
+
+def run_script(
+    script: Path, out: Path, *arguments: object, timeout: float = 300, env: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """Run a script that writes what it saw to ``said.json`` in the folder ``$OUT``; returns that.
+
+    Args:
+        script: The script, which must end with exit code 0.
+        out: The folder, which is created, and is the working directory.
+        *arguments: Those of the script.
+        timeout: In seconds.
+        env: As for :func:`run_program`.
+    """
+    out.mkdir(exist_ok=True)
+    run_python(script, *arguments, cwd=out, timeout=timeout, warnings="ignore", env={"OUT": str(out), **(env or {})})
+    said: dict[str, Any] = json.loads((out / "said.json").read_text())
+    return said
 
 
 def run_program(

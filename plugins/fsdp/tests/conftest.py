@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from python_processes import run_python
+import python_processes
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def run_script(out: Path, script: str, *arguments: object, **variables: str) -> dict[str, Any]:
     """Run a script to its end, which must be a good one; returns what its process 0 wrote to ``said.json``."""
-    out.mkdir(exist_ok=True)
-    run_python(SCRIPTS / script, *arguments, cwd=out, warnings="ignore", env={"OUT": str(out), **variables})
-    said: dict[str, Any] = json.loads((out / "said.json").read_text())
-    return said
+    return python_processes.run_script(SCRIPTS / script, out, *arguments, env=variables)
 
 
 @pytest.fixture(scope="session")

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from python_processes import run_python
 
-SCRIPTS = Path(__file__).parent / "scripts"
-
-
-def run_script(out: Path, *arguments: object) -> dict[str, Any]:
-    out.mkdir()
-    run_python(SCRIPTS / "loops.py", *arguments, cwd=out, warnings="ignore", env={"OUT": str(out)})
-    said: dict[str, Any] = json.loads((out / "said.json").read_text())
-    return said
+from .conftest import run_script
 
 
 @pytest.mark.parametrize(
@@ -28,7 +18,8 @@ def run_script(out: Path, *arguments: object) -> dict[str, Any]:
 )
 def test_it_trains_as_one_process(processes: int, meshes: list[str], tmp_path: Path) -> None:
     """Losses step by step, norms before clipping and the loss on new data are those of one process."""
-    one, found = run_script(tmp_path / "one", 1), run_script(tmp_path / "some", processes, *meshes)
+    one = run_script(tmp_path / "one", "loops.py", 1)
+    found = run_script(tmp_path / "some", "loops.py", processes, *meshes)
     assert found
     for name, results in found.items():
         expected = one[f"one {name.split()[-1]}"]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
+from torch.func import functional_call
 
 from core.errors import ConfigurationError, quoted
 from core.nested import map_tensors
@@ -89,6 +90,17 @@ def microbatches_of(batch: Any, count: int) -> list[Any]:
     return [map_tensors(partial(part, index), batch) for index in range(count)]
 
 
+class _TracelessStage(PipelineStage):
+    """Torch's stage, which learns the shapes of its output by a forward pass of its own, on any values.
+
+    That pass must not change buffers, such as the statistics of batch norm: a resumed run has one more of them.
+    """
+
+    def _compute_outputs(self, *args: Any, module: nn.Module, **kwargs: Any) -> Any:
+        copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        return functional_call(module, copies, args, kwargs)
+
+
 class Pipeline:
     """The stages of this process, and the way of a batch through all of them.
 
@@ -152,7 +164,7 @@ class Pipeline:
             microbatches_of(inputs, self.microbatches)  # refuses what cannot be split
             total = len(self._owners)
             made = [
-                PipelineStage(stage, number, total, self._device, group=self.line.group)
+                _TracelessStage(stage, number, total, self._device, group=self.line.group)
                 for number, stage in sorted(self.stages.items())
             ]
             kind: Any = get_schedule_class(self._schedule)

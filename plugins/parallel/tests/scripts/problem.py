@@ -33,8 +33,9 @@ class Embedding(nn.Module):
 class Block(nn.Module):
     """One layer; its heads may be divided."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, noisy: bool) -> None:
         super().__init__()
+        self.noise = nn.Sequential(nn.Dropout(0.2), nn.BatchNorm1d(LENGTH)) if noisy else nn.Identity()
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         # A gradient of a key's bias would be zero but for rounding, of which AdamW makes whole steps.
         self.query, self.value, self.out = (nn.Linear(width, width) for _ in range(3))
@@ -48,7 +49,7 @@ class Block(nn.Module):
             layer(inner).unflatten(-1, (-1, self.head)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
         x = x + self.out(scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
-        y: Tensor = x + self.down(gelu(self.up(self.between(x))))
+        y: Tensor = x + self.noise(self.down(gelu(self.up(self.between(x)))))
         return y
 
 
@@ -61,10 +62,10 @@ class Transformer(nn.Module):
     }
     pipeline_plan: ClassVar[list[str]] = ["embedding", "layers.*", "norm", "scores"]
 
-    def __init__(self, layers: int = 4, width: int = 16) -> None:
+    def __init__(self, layers: int = 4, width: int = 16, noisy: bool = False) -> None:
         super().__init__()
         self.embedding = Embedding(width)
-        self.layers = nn.ModuleList(Block(width) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(width, noisy) for _ in range(layers))
         self.norm, self.scores = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, text: Tensor) -> Tensor:

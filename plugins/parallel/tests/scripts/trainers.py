@@ -1,7 +1,12 @@
-"""The Trainer: a Module that knows of no mesh is fitted, saved on one mesh, and resumed on another."""
+"""The Trainer: a Module that knows of no mesh is fitted, saved on one mesh, and resumed on another.
+
+Arguments: the number of processes, and runs one after another: a mesh for two epochs, ``mesh+`` for four, and
+``mesh<run`` for the last two of four, from the checkpoint of an earlier run, perhaps on other processes.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -31,7 +36,7 @@ class Lesson(core.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = Transformer()
+        self.model = Transformer(noisy=bool(os.environ.get("NOISY")))
 
     def training_step(self, batch: tuple[Tensor], batch_idx: int) -> Tensor:
         loss = self._loss(batch)

@@ -1,0 +1,55 @@
+"""Checkpoints of the Trainer: a run goes on from one that another mesh, on other processes, has saved."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import run_script
+
+Saved = tuple[Path, dict[str, float], dict[str, dict[str, float]]]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """The folder, the metrics of four epochs on one process, and what meshes of two processes said."""
+    out = tmp_path_factory.mktemp("saved")
+    expected = run_script(out, "trainers.py", 1, "one+")["one+"]
+    return out, expected, run_script(out, "trainers.py", 2, "pipeline", "tensor<pipeline", "context<one+")
+
+
+def check(found: dict[str, Any], expected: dict[str, float]) -> None:
+    """All metrics of the last epoch; that of a step is of rank 0's items only."""
+    for name in ("train_epoch", "val"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5), name
+
+
+@pytest.mark.parametrize("run", ["tensor<pipeline", "context<one+"])
+def test_another_mesh_goes_on(saved: Saved, run: str) -> None:
+    """A checkpoint of a pipeline goes on under tensor parallelism, and one of a single process as a mesh of two."""
+    check(saved[2][run], saved[1])
+
+
+@pytest.mark.parametrize(
+    ("processes", "runs"),
+    [
+        pytest.param(4, ["mixed<pipeline"], marks=pytest.mark.slow),
+        pytest.param(1, ["one<pipeline"], marks=pytest.mark.exhaustive),
+        pytest.param(2, ["interleaved<pipeline", "pipeline<one+"], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_other_numbers_of_processes(saved: Saved, processes: int, runs: list[str]) -> None:
+    """Model, optimizer and scheduler go on as if one process had trained all four epochs."""
+    for found in run_script(saved[0], "trainers.py", processes, *runs).values():
+        check(found, saved[1])
+
+
+@pytest.mark.slow
+def test_a_pipeline_resumes_exactly(tmp_path: Path) -> None:
+    """With dropout and batch norm: the pass by which torch learns shapes leaves no trace in either."""
+    said = run_script(tmp_path, "trainers.py", 2, "pipeline+", "pipeline<pipeline+", NOISY="yes")
+    assert math.isfinite(said["pipeline+"]["val"])  # computed with the statistics of batch norm
+    assert said["pipeline<pipeline+"] == said["pipeline+"]

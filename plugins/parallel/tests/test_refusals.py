@@ -1,0 +1,77 @@
+"""What is refused, by name, before any process starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+from torch_hal_parallel import ModelParallelStrategy
+
+from core import Runtime
+from core.errors import ConfigurationError, WrongTypeError
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"data": 0}, "data=0"),
+        ({"data": "node"}, "data='node'"),
+        ({"tensor": True}, "tensor=True"),
+        ({"pipeline": 1.5}, "pipeline=1.5"),
+        ({"context": "nodes"}, "context='nodes'"),
+        ({"expert": 2}, "expert=2: torch 2.13 has no expert parallelism"),
+        ({"pipeline": 2, "context": 2}, "context=2 with pipeline=2"),
+        ({"tensor_parallel_plan": {"a": "colwise"}}, "tensor_parallel_plan={'a': 'colwise'}: has no effect with"),
+        ({"microbatches": 4}, "microbatches=4: has no effect with pipeline=1"),
+        ({"pipeline_split": [1, 1], "tensor": 2}, "pipeline_split=[1, 1]: has no effect with pipeline=1"),
+        ({"sequence_dim": 0}, "sequence_dim=0: has no effect with context=1"),
+        ({"context": 2, "sequence_dim": -1}, "sequence_dim=-1: must be an integer of at least 0"),
+        ({"tensor": 2, "tensor_parallel_plan": {"a": "columns"}}, "tensor_parallel_plan['a']='columns' is unknown"),
+        ({"pipeline": 2, "schedule": "2F2B"}, "schedule='2F2B': unknown. Valid: 'GPipe', '1F1B'"),
+        ({"pipeline": 2, "microbatches": 0}, "microbatches=0"),
+        ({"pipeline": 2, "pipeline_plan": []}, "pipeline_plan"),
+    ],
+)
+def test_arguments(options: dict[str, Any], says: str) -> None:
+    """An invalid value, or one without an effect, raises on construction."""
+    with pytest.raises(ConfigurationError) as error:
+        ModelParallelStrategy(**options)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pipeline_plan": "layers.*", "pipeline": 2},
+        {"pipeline_plan": [1], "pipeline": 2},
+        {"tensor_parallel_plan": ["a"], "tensor": 2},
+        {"model": nn.Linear(1, 1)},
+    ],
+)
+def test_types(options: dict[str, Any]) -> None:
+    """So does an object of another kind."""
+    with pytest.raises(WrongTypeError, match=next(iter(options))):
+        ModelParallelStrategy(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "devices", "precision", "says"),
+    [
+        ({"tensor": 3}, 2, "32-true", "tensor=3: these sizes are for 3 processes, but this run has 2"),
+        ({"data": 2, "tensor": 2}, 2, "32-true", "these sizes are for 4 processes, but this run has 2"),
+        ({"pipeline": 2, "microbatches": 1}, 2, "32-true", "microbatches=1: schedule='1F1B' over 2 processes needs at"),
+        (
+            {"pipeline": 2, "microbatches": 3, "schedule": "Interleaved1F1B"},
+            2,
+            "32-true",
+            "needs a multiple of 2. Set it to 4",
+        ),
+        ({"tensor": 2}, 2, "16-mixed", "precision='16-mixed' with tensor=2, pipeline=1"),
+    ],
+)
+def test_combinations(options: dict[str, Any], devices: int, precision: str, says: str) -> None:
+    """What contradicts the number of processes or the precision raises before they are started."""
+    with pytest.raises(ConfigurationError) as error:
+        Runtime(accelerator="cpu", devices=devices, precision=precision, strategy=ModelParallelStrategy(**options))
+    assert says in str(error.value)
