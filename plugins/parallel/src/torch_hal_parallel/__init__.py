@@ -1,4 +1,4 @@
-"""Tensor, pipeline and context parallelism on one mesh, in torch-hal."""
+"""Tensor, pipeline and context parallelism on one mesh, and DiLoCo, in torch-hal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_parallel.context import positions
+    from torch_hal_parallel.diloco import DiLoCoStrategy
     from torch_hal_parallel.strategy import ModelParallelStrategy
 
-__all__ = ["ModelParallelStrategy", "positions"]
+__all__ = ["DiLoCoStrategy", "ModelParallelStrategy", "positions"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "DiLoCoStrategy": "torch_hal_parallel.diloco",
         "ModelParallelStrategy": "torch_hal_parallel.strategy",
         "positions": "torch_hal_parallel.context",
     },

@@ -18,7 +18,12 @@ _DIMENSIONS = {
 
 @hookimpl
 def core_strategies() -> Iterator[StrategySpec]:
-    """The three names of :class:`torch_hal_parallel.ModelParallelStrategy`."""
+    """``diloco``, and the three names of :class:`torch_hal_parallel.ModelParallelStrategy`."""
+    yield StrategySpec(
+        name="diloco",
+        target="torch_hal_parallel.diloco:DiLoCoStrategy",
+        description="replicas that train on their own and seldom agree on weights, by an outer optimizer",
+    )
     for name, (dimension, description) in _DIMENSIONS.items():
         yield StrategySpec(
             name=name,
