@@ -18,17 +18,10 @@ from torch import nn
 from core.plan import Plan
 from core.strategies import DDPStrategy as CoreDDPStrategy
 from core.strategies import Strategy, move_module
-from torch_hal_lightning.parts import (
-    PlannedCheckpointIO,
-    PlannedEnvironment,
-    accelerator_for,
-    check_optimizers,
-    is_part,
-    launch,
-    reduced,
-)
-from torch_hal_lightning.planning import Planned, check_plugins, has_checkpoint_io, plan_run
-from torch_hal_lightning.precision import precision_for
+from torch_hal_lightning.arguments import lightning_arguments
+from torch_hal_lightning.parallel import PlannedProcesses
+from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, reduced
+from torch_hal_lightning.planning import Planned, check_plugins, plan_run
 
 __all__ = ["Fabric"]
 
@@ -75,7 +68,7 @@ class _NoSync(_BackwardSyncControl):
         return self._strategy.no_sync(module) if enabled else nullcontext()
 
 
-class PlannedDDP(DDPStrategy):
+class PlannedDDP(PlannedProcesses, DDPStrategy):
     """Several processes, wrapped modules and prepared optimizers as the planned strategy makes them.
 
     Args:
@@ -83,34 +76,16 @@ class PlannedDDP(DDPStrategy):
     """
 
     def __init__(self, planned: Planned) -> None:
-        super().__init__(
-            cluster_environment=PlannedEnvironment(planned.strategy),
-            process_group_backend=planned.plan.process_group_backend,
-        )
-        self.planned = planned
-        self.core = planned.strategy
+        super().__init__(planned)
         self._backward_sync_control = _NoSync(self.core)
-        self._is_joined = False
-
-    @property
-    def root_device(self) -> torch.device:
-        """This process's device."""
-        return self.core.root_device
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The part of the data that this process takes."""
-        return {"num_replicas": self.core.data_shards, "rank": self.core.data_shard}
 
     def _configure_launcher(self) -> None:
-        self._launcher = None if self.planned.plan.launcher is None else _StartScripts(self)
+        self._launcher = _StartScripts(self) if self.starts_scripts else None
 
     def setup_environment(self) -> None:
         """Join the process group of the run, once; it is left when the process ends."""
         self._set_world_ranks()
-        if not self._is_joined:
-            self._is_joined = True
-            self.core.setup_environment()
+        self.join()
 
     def module_to_device(self, module: nn.Module) -> None:
         """Every parameter stays the same object, so an optimizer made before trains it.
@@ -128,11 +103,6 @@ class PlannedDDP(DDPStrategy):
         """Prepared in place."""
         check_optimizers(self.core, [optimizer])
         return optimizer
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for the other processes, if they are connected."""
-        if self._is_joined:
-            self.core.barrier()
 
     def all_reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Combined over all processes; not every collective backend has an average, or one of integers."""
@@ -213,15 +183,5 @@ class Fabric(fabric.Fabric):
             cluster_environment=cluster_environment,
         )
         self.plan: Plan = planned.plan
-        if not any(isinstance(plugin, precisions.Precision) for plugin in own):
-            own.append(precision_for(planned, precisions))
-        if planned.uses_core_format and not has_checkpoint_io(own):
-            own.append(PlannedCheckpointIO(planned.strategy))
-        super().__init__(
-            accelerator=accelerator_for(planned, Accelerator),
-            strategy=PlannedDDP(planned) if planned.is_parallel else PlannedSingleDevice(planned),
-            devices=len(planned.plan.devices),
-            num_nodes=planned.plan.num_nodes,
-            plugins=own,
-            **others,
-        )
+        made = PlannedDDP(planned) if planned.is_parallel else PlannedSingleDevice(planned)
+        super().__init__(**lightning_arguments(planned, made, own, Accelerator, precisions), **others)

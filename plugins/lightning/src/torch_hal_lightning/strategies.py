@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from lightning.pytorch.plugins.layer_sync import LayerSync
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers.launcher import _Launcher
@@ -16,9 +15,9 @@ from torch import nn
 
 from core.strategies import DDPStrategy as CoreDDPStrategy
 from core.strategies import Strategy, desynchronize, move_module
+from torch_hal_lightning.parallel import PlannedProcesses
 from torch_hal_lightning.parts import (
     PlannedCheckpointIO,
-    PlannedEnvironment,
     check_optimizers,
     is_part,
     launch,
@@ -77,46 +76,20 @@ class _StartScripts(_Launcher):
         """Nothing to do: the processes end with this one, and receive the terminal's signals themselves."""
 
 
-class PlannedDDP(RandomStates, DDPStrategy):
+class PlannedDDP(RandomStates, PlannedProcesses, DDPStrategy):
     """Several processes whose gradients are averaged in backward, as the planned strategy does it.
 
     Args:
         planned: The Plan.
     """
 
-    def __init__(self, planned: Planned) -> None:
-        super().__init__(
-            parallel_devices=None,
-            cluster_environment=PlannedEnvironment(planned.strategy),
-            process_group_backend=planned.plan.process_group_backend,
-        )
-        self.planned = planned
-        self._is_joined = False
-
-    @property
-    def core(self) -> Strategy:
-        """The live strategy of torch-hal."""
-        return self.planned.strategy
-
-    @property
-    def root_device(self) -> torch.device:
-        """This process's device."""
-        return self.core.root_device
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The part of the data that this process takes."""
-        return {"num_replicas": self.core.data_shards, "rank": self.core.data_shard}
-
     def _configure_launcher(self) -> None:
-        self._launcher = None if self.planned.plan.launcher is None else _StartScripts(self)
+        self._launcher = _StartScripts(self) if self.starts_scripts else None
 
     def setup_distributed(self) -> None:
         """Join the process group of the run, once; it is left when the process ends, as Lightning does."""
         self.set_world_ranks()
-        if not self._is_joined:
-            self._is_joined = True
-            self.core.setup_environment()
+        self.join()
 
     def model_to_device(self) -> None:
         """Every parameter stays the same object, which ``module.to`` alone does not do on every device."""
@@ -139,11 +112,6 @@ class PlannedDDP(RandomStates, DDPStrategy):
         """Those of ``configure_optimizers``, prepared in place."""
         super().setup_optimizers(trainer)
         check_optimizers(self.core, self.optimizers)
-
-    def barrier(self, *args: Any, **kwargs: Any) -> None:
-        """Wait for the other processes, if they are connected."""
-        if self._is_joined:
-            self.core.barrier()
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Combined over all processes; not every collective backend has an average, or one of integers."""

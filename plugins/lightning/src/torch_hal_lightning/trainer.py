@@ -9,9 +9,8 @@ from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins import precision as precisions
 
 from core.plan import Plan
-from torch_hal_lightning.parts import PlannedCheckpointIO, accelerator_for
-from torch_hal_lightning.planning import check_plugins, has_checkpoint_io, plan_run
-from torch_hal_lightning.precision import precision_for
+from torch_hal_lightning.arguments import lightning_arguments
+from torch_hal_lightning.planning import check_plugins, plan_run
 from torch_hal_lightning.strategies import BatchNorms, PlannedDDP, strategy_for
 
 __all__ = ["Trainer"]
@@ -63,19 +62,8 @@ class Trainer(pytorch.Trainer):
         )
         self.plan: Plan = planned.plan
         made = strategy_for(planned)
-        if not any(isinstance(plugin, precisions.Precision) for plugin in own):
-            own.append(precision_for(planned, precisions))
-        if planned.uses_core_format and not has_checkpoint_io(own):
-            own.append(PlannedCheckpointIO(planned.strategy))
         if sync_batchnorm:
             planned.strategy.check_sync_batch_norm()
             if isinstance(made, PlannedDDP):
                 own.append(BatchNorms(planned.strategy))
-        super().__init__(
-            accelerator=accelerator_for(planned, Accelerator),
-            strategy=made,
-            devices=len(planned.plan.devices),
-            num_nodes=planned.plan.num_nodes,
-            plugins=own,
-            **others,
-        )
+        super().__init__(**lightning_arguments(planned, made, own, Accelerator, precisions), **others)
