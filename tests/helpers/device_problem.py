@@ -1,4 +1,4 @@
-"""What the tests train, and what a plain loop on the CPU makes of it."""
+"""What plugins' tests train on simulated devices, and what a plain loop on the CPU makes of it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("acme_driver", reason="needs the simulated devices")
 
+import device_problem
 import torch
+from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu
 from python_processes import run_python
 from torch_hal_npu import NPUAccelerator, detect
 
@@ -18,9 +20,9 @@ from core import Trainer
 from core.errors import BackendError, DeviceError
 
 from .conftest import needs_simulation
-from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu
 
 pytestmark = [needs_simulation, pytest.mark.usefixtures("machine")]
+TWO_DEVICES = Path(device_problem.__file__).with_name("two_devices.py")
 
 
 @pytest.mark.parametrize("devices", [[1], 1])
@@ -36,7 +38,7 @@ def test_training_equals_the_cpu(devices: Any) -> None:
 
 def test_two_npus_equal_the_cpu(tmp_path: Path) -> None:
     """Two processes over HCCL, found by "auto", train to the losses of a plain loop on the CPU."""
-    output = run_python(Path(__file__).with_name("two.py"), cwd=tmp_path).stdout
+    output = run_python(TWO_DEVICES, "npu", "hccl", cwd=tmp_path).stdout
     assert "rank 0 equal" in output
     assert "rank 1 equal" in output
 

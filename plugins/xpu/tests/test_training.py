@@ -9,7 +9,9 @@ import pytest
 
 pytest.importorskip("acme_driver", reason="needs the simulated devices")
 
+import device_problem
 import torch
+from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu
 from python_processes import run_python
 from torch_hal_xpu import XPUAccelerator, detect
 
@@ -17,9 +19,9 @@ from core import Trainer
 from core.errors import BackendError, DeviceError
 
 from .conftest import needs_backward, needs_simulation
-from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu
 
 pytestmark = [needs_simulation, pytest.mark.usefixtures("machine")]
+TWO_DEVICES = Path(device_problem.__file__).with_name("two_devices.py")
 
 
 @needs_backward
@@ -37,7 +39,7 @@ def test_training_equals_the_cpu(accelerator: str, devices: Any) -> None:
 @needs_backward
 def test_two_gpus_equal_the_cpu(tmp_path: Path) -> None:
     """Two processes, found by "auto", train to the losses of a plain loop on the CPU."""
-    output = run_python(Path(__file__).with_name("two.py"), cwd=tmp_path).stdout
+    output = run_python(TWO_DEVICES, "xpu", "accl", cwd=tmp_path).stdout
     assert "rank 0 equal" in output
     assert "rank 1 equal" in output
 
