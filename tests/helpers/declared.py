@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 PREFIX = "by declaration: "
@@ -19,6 +22,23 @@ def torch_refuses_simulated_devices() -> str | None:
         if version is not None:
             return f"{PREFIX}torch's {name} build refuses simulated HPU and MPS devices"
     return None
+
+
+def why_no_simulated_cards(library: str, module: str) -> str | None:
+    """Why tests with ``library`` on simulated cards cannot run here; ``None`` if they can."""
+    if importlib.util.find_spec(module) is None:
+        return f"{PREFIX}{library} is not installed, as by nox -s bridges"
+    if importlib.util.find_spec("torch_acme") is None:
+        return f"{PREFIX}torch-acme is not installed, as by nox -s bridges"
+    return None if any(map(shutil.which, ("c++", "g++"))) else f"{PREFIX}torch-acme needs a C++ compiler"
+
+
+def skip_all(items: Iterable[Any], reason: str | None) -> None:
+    """Skip the collected tests, if there is a reason."""
+    import pytest
+
+    for item in items if reason is not None else ():
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

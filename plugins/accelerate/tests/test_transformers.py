@@ -71,7 +71,7 @@ def test_it_starts_processes_itself(tmp_path: Path, precision: tuple[str, ...]) 
 
 @pytest.mark.exhaustive
 def test_under_accelerate_launch(tmp_path: Path) -> None:
-    """``accelerate launch`` starts the processes, and its settings are understood."""
+    """``accelerate launch`` starts the processes of a script that does not know torch-hal."""
     launch = ("accelerate.commands.launch", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "bf16")
     more = ("--dynamo_backend", "no", "--multi_gpu", "-m", "torch_hal_accelerate")
     said = train(tmp_path / "cards", command=("-m", *launch, *more), CORE_ACCELERATOR="acme")

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from declared import PREFIX, pytest_terminal_summary
-from python_processes import run_python
+import python_processes
+from declared import pytest_terminal_summary, skip_all, why_no_simulated_cards
 
 __all__ = ["pytest_terminal_summary", "run_script"]
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def why_not() -> str | None:
-    """Why these tests cannot run here."""
-    if importlib.util.find_spec("lightning") is None:
-        return f"{PREFIX}Lightning is not installed, as by nox -s bridges"
-    if importlib.util.find_spec("torch_acme") is None:
-        return f"{PREFIX}torch-acme is not installed, as by nox -s bridges"
-    return None if any(map(shutil.which, ("c++", "g++"))) else f"{PREFIX}torch-acme needs a C++ compiler"
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All need Lightning and the simulated cards."""
-    if (reason := why_not()) is not None:
-        for item in items:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    skip_all(items, why_no_simulated_cards("Lightning", "lightning"))
 
 
 def run_script(out: Path, script: str, *arguments: object, **variables: str) -> dict[str, Any]:
     """Run a script to its end, which must be a good one; returns what its process 0 wrote to ``said.json``."""
-    out.mkdir(exist_ok=True)
-    env = {"OUT": str(out), "ACME_DEVICES": "2", **variables}
-    run_python(SCRIPTS / script, *arguments, cwd=out, timeout=380, warnings="ignore", env=env)
-    said: dict[str, Any] = json.loads((out / "said.json").read_text())
-    return said
+    env = {"ACME_DEVICES": "2", **variables}
+    return python_processes.run_script(SCRIPTS / script, out, *arguments, timeout=380, env=env)

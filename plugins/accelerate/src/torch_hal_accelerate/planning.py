@@ -31,6 +31,12 @@ def make_plan(**arguments: Any) -> Plan:
     given = {name: value for name, value in arguments.items() if value is not None}
     _read_launched(given, environ)
     plan = resolve(Request.read(environ=environ, **given))
+    if _lacks_processes(plan, environ):
+        raise ConfigurationError(
+            "accelerate launch --cpu --num_processes: starts one process only, unless --mpirun_hostfile is given. Set "
+            "devices (or the environment variable CORE_DEVICES) to the number of processes, or start the script with "
+            "torchrun or torch-hal run."
+        )
     reason = why_not(plan)
     if reason is not None:
         raise ConfigurationError(
@@ -71,6 +77,19 @@ def why_not(plan: Plan) -> str | None:
     if plan.launcher not in (None, "script"):
         return f"it calls a function in processes that it starts (launcher {plan.launcher!r})"
     return None
+
+
+def _lacks_processes(plan: Plan, environ: Mapping[str, str]) -> bool:
+    """Whether ``accelerate launch --cpu`` was asked for several processes: then it sets an address, but no ranks."""
+    is_cpu = environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
+    is_launched = "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_ADDR" in environ
+    return (
+        is_cpu
+        and is_launched
+        and len(plan.devices) == 1
+        and plan.request["devices"] == "auto"
+        and (not plan.parts["cluster_environment"].creates_processes_externally)
+    )
 
 
 def _read_launched(given: dict[str, Any], environ: Mapping[str, str]) -> None:

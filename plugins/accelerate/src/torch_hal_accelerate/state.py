@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
@@ -44,7 +45,10 @@ def plan_states(made: Active) -> None:
             backend = made.plan.process_group_backend
             original(self, is_cpu, **{**kwargs, "backend": "gloo" if is_cpu else backend})
             self.backend = backend
-            if not is_cpu:
+            if is_cpu:
+                # Accelerate's own names a device, which torch takes for one of the card that may be there too.
+                self.wait_for_everyone = torch.distributed.barrier
+            else:
                 self.distributed_type = DistributedType.MULTI_GPU  # Accelerate's type for one device in each process
 
     PartialState.__init__ = planned_init
