@@ -416,6 +416,8 @@ def overhead_bridges(session: nox.Session) -> None:
 def everywhere(session: nox.Session) -> None:
     """Train by every front end on a simulated card, compare with the CPU, and write docs/everywhere.md."""
     python, env = bridges_python(session)
+    # Ray is half a gigabyte, which the tests of the bridges do not need.
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "--editable", "plugins/ray")
     session.run(python, "benchmarks/everywhere.py", *(session.posargs or ("--write",)), env=env)
 
 

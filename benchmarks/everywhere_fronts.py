@@ -1,7 +1,8 @@
 """One front end trains the same small model; a process of ``everywhere.py``.
 
 Arguments: the front end's name, the number of devices, the file for the results. Both precisions run one after another;
-the result is the loss of the trained weights over all samples, in float32 on the CPU.
+the result is the loss of the trained weights over all samples, in float64 on the CPU, and the dtypes in which a linear
+layer computed in training.
 """
 
 from __future__ import annotations
@@ -24,13 +25,25 @@ SAMPLES, BATCH, EPOCHS, RATE = 64, 8, 2, 0.1
 BLOCK, VOCABULARY, STEPS = 12, 64, 8
 
 
+COMPUTED: set[str] = set()
+"""What a linear layer returned while gradients were computed."""
+
+
+def note_dtype(module: nn.Module, inputs: object, output: Tensor) -> None:
+    """A hook of a layer."""
+    if torch.is_grad_enabled():
+        COMPUTED.add(f"{output.device.type} {str(output.dtype).removeprefix('torch.')}")
+
+
 # -- the two problems -------------------------------------------------------------------------------------------------
 
 
 def network() -> nn.Module:
     """Always with the same weights."""
     torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    made = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 3))
+    made[2].register_forward_hook(note_dtype)
+    return made
 
 
 def data() -> TensorDataset:
@@ -56,7 +69,7 @@ def final_loss(module: nn.Module) -> float:
     own.load_state_dict({name: tensor.detach().cpu() for name, tensor in module.state_dict().items()})
     inputs, targets = data().tensors
     with torch.no_grad():
-        return float(nn.functional.cross_entropy(own(inputs), targets))
+        return float(nn.functional.cross_entropy(own.double()(inputs.double()), targets))
 
 
 def mlp_reference(devices: int, precision: str) -> float:
@@ -91,7 +104,9 @@ def language_model() -> Any:
     torch.manual_seed(1)
     rates = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     size = {"vocab_size": VOCABULARY, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    return GPT2LMHeadModel(GPT2Config(**size, **rates, bos_token_id=0, eos_token_id=0))
+    made = GPT2LMHeadModel(GPT2Config(**size, **rates, bos_token_id=0, eos_token_id=0))
+    made.transformer.h[0].mlp.c_fc.register_forward_hook(note_dtype)
+    return made
 
 
 def language_loss(model: Any) -> float:
@@ -100,7 +115,8 @@ def language_loss(model: Any) -> float:
     own.load_state_dict({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()})
     batch = torch.stack([Sentences()[index]["input_ids"] for index in range(SAMPLES)])
     with torch.no_grad():
-        return float(own.eval()(input_ids=batch, labels=batch).loss)
+        logits = own.double().eval()(input_ids=batch).logits
+    return float(nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten()))
 
 
 def language_options(precision: str, folder: str) -> dict[str, Any]:
@@ -328,6 +344,39 @@ def trl_sft(devices: int, precision: str) -> tuple[int, float]:
     return int(arguments.process_index), language_loss(model)
 
 
+def _in_ray_train(config: dict[str, Any]) -> None:
+    """What a worker of Ray Train does."""
+    COMPUTED.clear()
+    rank, loss = _own_loop({"accelerator": "acme", "strategy": "ddp", "precision": config["precision"]})
+    if rank == 0:
+        Path(config["out"]).write_text(json.dumps({"loss": loss, "computed": sorted(COMPUTED)}))
+
+
+def ray_train(devices: int, precision: str) -> tuple[int, float]:
+    """Ray's TorchTrainer, with core.Runtime in it; each worker has one card of its node."""
+    import ray
+    from ray.train import RunConfig
+    from ray.train.torch import TorchTrainer
+    from torch_hal_ray import scaling_config, torch_config
+
+    if not ray.is_initialized():
+        ray.init(
+            "local", num_cpus=devices + 1, resources={"acme": devices}, include_dashboard=False, log_to_driver=False
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "result.json")
+        TorchTrainer(
+            _in_ray_train,
+            train_loop_config={"precision": precision, "out": str(out)},
+            torch_config=torch_config("acme"),
+            scaling_config=scaling_config(devices, "acme"),
+            run_config=RunConfig(storage_path=folder, name="run"),
+        ).fit()
+        result = json.loads(out.read_text())
+    COMPUTED.update(result["computed"])
+    return 0, result["loss"]
+
+
 FRONTS: dict[str, Callable[[int, str], tuple[int, float]]] = {
     "core.Trainer": core_trainer,
     "core.Runtime": core_runtime,
@@ -336,6 +385,7 @@ FRONTS: dict[str, Callable[[int, str], tuple[int, float]]] = {
     "Accelerate": accelerate,
     "Transformers Trainer": transformers_trainer,
     "TRL SFTTrainer": trl_sft,
+    "Ray Train": ray_train,
     "torchrun, plain loop": torchrun,
     "torch-hal run": torch_hal_run,
 }
@@ -344,10 +394,12 @@ FRONTS: dict[str, Callable[[int, str], tuple[int, float]]] = {
 def main() -> None:
     """Train in each precision, and write the results from process 0."""
     name, devices, out = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    results: dict[str, float] = {}
+    results: dict[str, dict[str, Any]] = {}
     rank = 0
     for precision in PRECISIONS:
-        rank, results[precision] = FRONTS[name](devices, precision)
+        COMPUTED.clear()
+        rank, loss = FRONTS[name](devices, precision)
+        results[precision] = {"loss": loss, "computed": sorted(COMPUTED)}
     if rank == 0:
         out.write_text(json.dumps(results))
 
