@@ -1,7 +1,8 @@
-"""What is refused, by name, before any process starts."""
+"""What is refused, by name: mostly before any process starts."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch_hal_parallel import ModelParallelStrategy
 
 from core import Runtime
 from core.errors import ConfigurationError, WrongTypeError
+
+from .conftest import run_script
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,26 @@ def test_combinations(options: dict[str, Any], devices: int, precision: str, say
     with pytest.raises(ConfigurationError) as error:
         Runtime(accelerator="cpu", devices=devices, precision=precision, strategy=ModelParallelStrategy(**options))
     assert says in str(error.value)
+
+
+@pytest.mark.slow
+def test_models(tmp_path: Path) -> None:
+    """What a model or a batch cannot do is refused in every process, with the argument or the names to change."""
+    said = run_script(tmp_path, "refused.py")
+    expected = {
+        "outside": "parameters outside of its model 'model': outside.weight, outside.bias",
+        "no plan": "pipeline_plan is missing: neither the strategy nor Blind has one",
+        "too few parts": "names 1 parts for 2 stages",
+        "meta": "are on 'meta'",
+        "gradients": "runtime.strategy.forward_backward(model, inputs, targets, loss_fn)",
+        "named": "was called with the named arguments 'text'",
+        "microbatches": "microbatches=2: a batch of 3 items cannot be split",
+        "a second": "pipeline=2: a second module was prepared",
+        "after the run": "its pipeline ended with the run",
+        "divided before": "an earlier run has divided it over {'pipeline': 2}",
+        "odd length": "context=2: does not divide sequences of length 11",
+        "no attention": "Blind did not call torch.nn.functional.scaled_dot_product_attention",
+    }
+    assert said.keys() == expected.keys()
+    for name, part in expected.items():
+        assert part in said[name], name

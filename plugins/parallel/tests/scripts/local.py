@@ -19,7 +19,7 @@ def flat(model: nn.Module) -> Tensor:
 
 def put(model: nn.Module, values: Tensor) -> None:
     with torch.no_grad():
-        nn.utils.vector_to_parameters(values, model.parameters())
+        nn.utils.vector_to_parameters(values.clone(), model.parameters())  # which makes them views
 
 
 def by_hand() -> list[Tensor]:

@@ -1,0 +1,73 @@
+"""What two processes refuse while they prepare or run a model; the messages by what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from problem import Transformer, batch_of, loss_of, make, say
+from torch import Tensor, nn
+from torch_hal_parallel import ModelParallelStrategy
+
+from core import Runtime
+from core.errors import ConfigurationError
+
+
+class Two(nn.Module):
+    """With parameters outside of the model that is a pipeline."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.outside = Transformer(), nn.Linear(1, 1)
+
+
+class Blind(nn.Module):
+    """Does not look at other tokens by torch's function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.layer(x)
+        return output
+
+
+said: dict[str, str] = {}
+
+
+def tried(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    try:
+        function(*args, **kwargs)
+    except ConfigurationError as error:
+        said[name] = str(error)
+
+
+text, targets = batch_of(0)
+with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(pipeline=2, model="model")) as runtime:
+    runtime.launch()
+    tried("outside", runtime.prepare, Two())
+with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(pipeline=2, microbatches=2)) as runtime:
+    runtime.launch()
+    tried("no plan", runtime.prepare, Blind())
+    tried("too few parts", runtime.prepare, nn.Sequential(nn.Linear(1, 1)))
+    with torch.device("meta"):
+        on_meta = Transformer()
+    tried("meta", runtime.prepare, on_meta)
+    model, optimizer = runtime.prepare(*make())
+    strategy: Any = runtime.strategy
+    tried("gradients", model, text)
+    with torch.no_grad():
+        tried("named", model, text=text)
+    tried("microbatches", strategy.forward_backward, model, text[:3], targets[:3], loss_of)
+    tried("a second", runtime.prepare, Transformer())
+tried("after the run", model, text)
+with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(context=2)) as runtime:
+    runtime.launch()
+    tried("divided before", runtime.prepare, model)
+    spread = runtime.prepare(Transformer())
+    tried("odd length", spread, text[:, :11])
+    blind = runtime.prepare(Blind())
+    tried("no attention", blind, torch.ones(2, 4, 4))
+    say(runtime, said)
