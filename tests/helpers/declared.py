@@ -37,8 +37,9 @@ def skip_all(items: Iterable[Any], reason: str | None) -> None:
     """Skip the collected tests, if there is a reason."""
     import pytest
 
-    for item in items if reason is not None else ():
-        item.add_marker(pytest.mark.skip(reason=reason))
+    if reason is not None:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
