@@ -31,7 +31,7 @@ def test_two_cards(tmp_path: Path) -> None:
 def test_two_processes_of_a_cpu_next_to_cards(tmp_path: Path) -> None:
     """``--cpu`` starts one process; torch-hal starts the other if it is told so, and weights are those of one."""
     said = launch(tmp_path, "--cpu", "--mixed_precision", "no", CORE_DEVICES="2")
-    assert (said["device"], said["world"]) == ("cpu", 2)
+    assert (said["device"], said["world"]) == ("cpu:0", 2)
     assert said["distance"] < 1e-6
 
 
