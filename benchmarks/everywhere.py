@@ -95,10 +95,10 @@ def main() -> None:
         "\n".join(lines)
         + f"""
 
-The script fails beyond a relative difference of {tolerances}, and wherever a linear layer of
-the trained model did not compute on the card in float32 or bfloat16, respectively. The loss is computed in float64. With
-models as small as these, bf16-mixed changes it in the fifth to seventh digit only: TRL's on one card is the same to seven
-digits by chance, while weights differ by up to 0.003.
+The script fails beyond a relative difference of {tolerances}, and wherever a linear layer
+of the trained model did not compute on the card in float32 or bfloat16, respectively. The loss is computed in float64.
+With models as small as these, bf16-mixed changes it in the fifth to seventh digit only: TRL's on one card is the same
+to seven digits by chance, while weights differ by up to 0.003.
 """
     )
     if wrong:
