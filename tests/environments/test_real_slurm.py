@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from python_processes import SETTINGS
 
 pytestmark = pytest.mark.slow
 
-PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
+PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged")
 NODES = ("node1", "node2")
 
 TRAIN = """
@@ -156,3 +156,87 @@ def test_nodes_with_different_numbers_of_tasks_are_refused(slurm: dict[str, str]
     assert done.returncode != 0
     assert "every machine must have the same number of processes" in done.stderr
     assert "--ntasks-per-node" in done.stderr
+
+
+REQUEUED = """
+import os, sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from core import Callback, Module, Trainer
+from core.callbacks import ModelCheckpoint
+from core.checkpoints import latest
+
+class Net(Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Slowly(Callback):
+    def on_train_start(self, trainer, module):
+        self.first = trainer.progress.step
+        if trainer.global_rank == 0:
+            open(f"began.{os.environ.get('SLURM_RESTART_COUNT', '0')}", "w").write(str(self.first))
+
+    def on_train_batch_end(self, trainer, *_):
+        time.sleep(0.0 if self.first else 0.5)
+
+found = latest("saved")
+trainer = Trainer(
+    accelerator="cpu",
+    max_epochs=1,
+    signals={"SIGUSR1": "requeue", "SIGTERM": "stop"},
+    callbacks=[ModelCheckpoint("saved"), Slowly()],
+    logger=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+)
+net = Net()
+data = TensorDataset(torch.arange(320.0).reshape(80, 4) / 320)
+trainer.fit(net, DataLoader(data, batch_size=1), ckpt_path=found and "last")
+weight = net.layer.weight.flatten().tolist()
+open(f"end.{trainer.global_rank}", "w").write(f"{trainer.progress.step} {weight}")
+"""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, folder: Path) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "".join(path.read_text() for path in folder.glob("slurm*"))
+        time.sleep(0.2)
+
+
+@pytest.mark.exhaustive
+def test_save_and_requeue(slurm: dict[str, str], tmp_path: Path) -> None:
+    """SIGUSR1 to the tasks: one checkpoint, the job starts again once, and ends as one that was not disturbed."""
+    (tmp_path / "train.py").write_text(REQUEUED)
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\nexec srun {sys.executable} train.py\n")
+    environ = slurm | {"MASTER_ADDR": "127.0.0.1"}
+
+    def control(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    options = ["--requeue", "--open-mode=append", "--nodes=2", "--ntasks-per-node=1", "--signal=USR1@20"]
+    job = control("sbatch", "--parsable", *options, "job.sh")
+    wait_until(lambda: (tmp_path / "began.0").exists(), 120, tmp_path)
+    time.sleep(1.5)
+    control("scancel", "-s", "USR1", job)
+    wait_until(lambda: (tmp_path / "end.1").exists(), 180, tmp_path)
+    wait_until(lambda: not control("squeue", "-h", "-j", job), 60, tmp_path)
+    assert sorted(path.name for path in tmp_path.glob("began.*")) == ["began.0", "began.1"]
+    assert 0 < int((tmp_path / "began.1").read_text()) < 40
+    ended = [(tmp_path / f"end.{rank}").read_text() for rank in range(2)]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    (whole / "train.py").write_text(
+        REQUEUED.replace("0.5)", "0.0)").replace('{"SIGUSR1": "requeue", "SIGTERM": "stop"}', "{}")
+    )
+    command = ["srun", "--nodes=2", "--ntasks-per-node=1", sys.executable, "train.py"]
+    subprocess.run(command, cwd=whole, env=environ, check=True, capture_output=True, timeout=150)
+    assert ended == [(whole / f"end.{rank}").read_text() for rank in range(2)]

@@ -158,7 +158,7 @@ ls "$SAVED/signal.ckpt/manifest.json" > /dev/null && echo "$@" >> "$ASKED"
 echo 'said no' >&2
 exit "$CODE"
 """
-"""In place of SLURM's: notes what it is asked, if the checkpoint is committed by then. Not run on SLURM."""
+"""In place of SLURM's: notes what it is asked, if the checkpoint is committed by then."""
 
 
 @pytest.fixture
