@@ -31,6 +31,8 @@ from faults.killing import SETUPS, Case, Killer, Outcome  # noqa: E402
 from faults.signalling import KINDS, MOMENTS, TARGETS, send, start, wait_until_gone  # noqa: E402
 
 MOST_KILLS = 300
+LONGEST = 90
+"""Characters of a line in a table."""
 
 LAUNCHERS = {
     "`ddp` (script)": ["script"],
@@ -132,6 +134,12 @@ def die(launcher: str, how: str, out: Path) -> tuple[int, float, bool, str]:
     return code, end - float(died[0]) if died else float("nan"), ended, lines[0] if lines else ""
 
 
+def cell(line: str) -> str:
+    """What was printed, without numbers that differ each time, and without an end that is too long."""
+    text = re.sub(r"process \d+", "process …", re.sub(r"^[EW]\d{4} [\d:.]+ +\d+ ", "", line)).replace("|", "\\|")
+    return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} …"
+
+
 def deaths() -> str:
     """The table of launchers and ways to die."""
     rows = ["| launcher | rank 1 ends by | exit code | all gone after, s | first line |", "|---|---|---|---|---|"]
@@ -139,8 +147,9 @@ def deaths() -> str:
         for how, shown in WAYS.items():
             with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
                 code, seconds, ended, line = die(launcher, how, Path(folder))
-            text = re.sub(r"process \d+", "process …", line).replace("|", "\\|")[:90]
-            rows.append(f"| {launcher} | {shown} | {code} | {seconds:.1f}{'' if ended else ' HANGS'} | `{text}` |")
+            rows.append(
+                f"| {launcher} | {shown} | {code} | {seconds:.1f}{'' if ended else ' HANGS'} | `{cell(line)}` |"
+            )
             print(rows[-1], flush=True)
     return "\n".join(rows)
 

@@ -10,6 +10,7 @@ import atexit
 import logging
 import multiprocessing
 import os
+import socket
 import sys
 import time
 import traceback
@@ -42,6 +43,8 @@ from core.strategies.stacks import Stacks, Whereabouts, call_in, is_timeout
 
 __all__ = ["Failures"]
 
+SHORT = timedelta(seconds=2)
+"""How long a process that fails waits for the store in which it looks for the cause."""
 SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
 
@@ -50,6 +53,24 @@ ENDED_EARLY = "has ended its script, or torn down, before the others"
 logger = logging.getLogger(__name__)
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+
+class _GoneStore:
+    """In place of a store whose process has ended: every use raises LaunchError."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LaunchError("the store in which the processes meet is gone")
+
+
+def _listens(store: Any) -> bool:
+    """Whether a process listens where ``store`` is; true for a store that is not reached by an address."""
+    if not hasattr(store, "host"):
+        return True
+    try:
+        socket.create_connection((store.host, store.port), SHORT.total_seconds()).close()
+    except OSError:
+        return False
+    return True
 
 
 class Failures:
@@ -133,9 +154,25 @@ class Failures:
     def _notes(self) -> Iterator[Any]:
         """The store, by a separate connection: another thread may be waiting in the run's."""
         with suppress(dist.DistError, LaunchError):
+            yield self._connect()
+
+    def _connect(self) -> Any:
+        served: Any = self._store
+        while isinstance(served, PrefixStore):
+            served = served.underlying_store
+        if not _listens(served):
+            return _GoneStore()
+        usual = served.timeout
+        # Connecting takes as long as the store's limit, half an hour, if the process that serves it ends just now.
+        served.set_timeout(SHORT)
+        try:
             store = another_connection(self._store)
-            store.set_timeout(timedelta(seconds=2))
-            yield PrefixStore("failures", store)
+        except dist.DistError:
+            return _GoneStore()
+        finally:
+            served.set_timeout(usual)
+        store.set_timeout(SHORT)
+        return PrefixStore("failures", store)
 
     # -- this process's own failure ------------------------------------------------------------------------------
 

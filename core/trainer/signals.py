@@ -23,6 +23,7 @@ from typing import Any, Self
 from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from core.strategies.board import Board
 from core.strategies.launchers.blame import EndedBySignal, is_interactive
+from core.trainer.peers import Peers
 
 __all__ = ["DEFAULT_SIGNALS", "Signals", "read_signals"]
 
@@ -98,6 +99,7 @@ class Signals:
         self._is_active = world_size == 1 or board is not None
         self._shared = board if world_size > 1 else None
         self._board: Board | None = None
+        self._peers: Peers | None = None
         self._place = ""
         self._handlers: dict[int, Any] = {}
         self._last: dict[int, float] = {}
@@ -129,6 +131,7 @@ class Signals:
         if self._shared is not None:
             count = self._shared.meetings["signals"] = self._shared.meetings.get("signals", 0) + 1
             self._board, self._place = self._shared.with_own_connection(), f"signals/{count}"
+            self._peers = Peers(self._board, self._place, self._rank)
         # The system writes to this pipe at once. Python's own handlers wait until a blocked collective returns.
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         for end in self._pipe:
@@ -172,8 +175,8 @@ class Signals:
                 if self._received and self._board is None and not self.is_due:
                     self._signal, self._target, self.is_due = self._received.pop(0), 0, True
                     self._agreed.set()
-                elif self._board is not None and not self.is_due:
-                    self._look(self._board)
+                elif self._board is not None and self._peers is not None and not self.is_due:
+                    self._look(self._board, self._peers)
         except LaunchError as error:  # the main thread fails too, with more to say
             logger.debug("rank %s does not look for signals any more: %s", self._rank, error)
 
@@ -190,7 +193,7 @@ class Signals:
             os._exit(128 + number)
         self._received.append(number)
 
-    def _look(self, board: Board) -> None:
+    def _look(self, board: Board, peers: Peers) -> None:
         """Find out whether any process has received a signal, and agree on the batch after which all act."""
         place = f"{self._place}/{self._number}"
         if self._received:
@@ -204,15 +207,16 @@ class Signals:
         board.set_once(f"{place}/{self._rank}", str(self._batches).encode())
         if self._rank == 0:
             deadline = time.monotonic() + AGREE_SECONDS
-            ranks = [f"{place}/{rank}" for rank in range(self._world_size)]
-            if all(board.wait(key, max(0.0, deadline - time.monotonic())) for key in ranks):
+            ranks = range(self._world_size)
+            if all(peers.wait(f"{place}/{rank}", rank, deadline - time.monotonic()) for rank in ranks):
                 # A process that was between the addition and the comparison goes on to the next batch.
-                target = 1 + max(int(board.get(key)) for key in ranks)
+                target = 1 + max(int(board.get(f"{place}/{rank}")) for rank in ranks)
             else:
                 logger.warning("the processes did not agree on when to act on %s", signal.Signals(self._signal).name)
                 target = NEVER
             board.set_once(f"{place}/target", str(target).encode())
-        if board.wait(f"{place}/target", 2 * AGREE_SECONDS):
+        # Without an answer, training goes on: if process 0 has ended, the next collective fails.
+        if peers.wait(f"{place}/target", 0, 2 * AGREE_SECONDS):
             self._target = int(board.get(f"{place}/target"))
         self._received = [number for number in self._received if number != self._signal]  # it went to several
         self._agreed.set()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .signalling import KINDS, MOMENTS, TARGETS, send
+from .signalling import KINDS, MOMENTS, SCRIPT, TARGETS, send, start, wait_until_gone
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
 
@@ -36,3 +38,23 @@ def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) 
     assert ended.code == CODES[kind], ended.said
     assert ended.are_all_gone
     assert ended.is_saved == (kind != "SIGTERM twice"), ended.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"],
+        pytest.param(["-m", "core.run", "--devices", "2"], marks=pytest.mark.exhaustive),
+    ],
+    ids=["torchrun", "torch-hal run"],
+)
+def test_a_signal_while_another_process_is_dead(launcher: list[str], tmp_path: Path) -> None:
+    """The survivor does not wait for its answer: all are gone soon, not when the agent kills it after 30 seconds."""
+    process = start(tmp_path, *launcher, str(SCRIPT.with_name("left_alone.py")))
+    code, are_all_gone = wait_until_gone(process, tmp_path)
+    ended = time.monotonic()
+    died = re.findall(r"dying at ([\d.]+)", (tmp_path / "output").read_text())
+    assert are_all_gone
+    assert code == (1 if "torch.distributed.run" in launcher else 137)
+    assert ended - float(died[0]) < 20, (tmp_path / "error").read_text()

@@ -1,0 +1,46 @@
+"""Rank 0 is killed; when it is gone, rank 1 gets SIGTERM at the end of its batch, as torchrun's agent sends it."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from signalled import Net  # type: ignore[import-not-found]
+from torch.utils.data import DataLoader, TensorDataset
+
+from core import Callback, Trainer
+
+OUT = Path(os.environ["OUT"])
+
+
+class Die(Callback):
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        (OUT / f"pid.{trainer.global_rank}").write_text(str(os.getpid()))
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx != 4:
+            return
+        if trainer.global_rank == 0:
+            print(f"dying at {time.monotonic()}", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        first = int((OUT / "pid.0").read_text())
+        while Path(f"/proc/{first}").exists() and ") Z" not in Path(f"/proc/{first}/stat").read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.5)  # until the signal is known
+
+
+if __name__ == "__main__":
+    Trainer(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=2,
+        max_epochs=1,
+        callbacks=[Die()],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Net(), DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=2))
