@@ -25,6 +25,7 @@ from core import Request, resolve
 from core.plan import Plan
 from core.strategies import process_group
 from core.strategies.board import Board
+from core.strategies.gathering import meet
 
 LIMIT = timedelta(minutes=10)
 PHASES = ("start", "notes", "teardown")
@@ -90,14 +91,14 @@ def one_rank(store: CountingStore, rank: int, size: int, late: float, mark: Call
     if late and rank == size - 1:
         time.sleep(late)
     run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
-    assert process_group._meet(run, "joining", size, rank, LIMIT, None)
+    assert meet(run, "joining", size, rank, LIMIT, None)
     mark("start")
     board = Board(run, LIMIT, None)
     if rank == 0:
         board.set("note", b"1")
     assert board.wait("note", LIMIT.total_seconds())
     mark("notes")
-    assert process_group._meet(run, "leaving", size, rank, LIMIT, None)
+    assert meet(run, "leaving", size, rank, LIMIT, None)
     if rank:
         run.add("left", 1)
     else:

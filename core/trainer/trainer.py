@@ -77,13 +77,13 @@ class Trainer(TrainerSettings, TrainerFacts):
         accelerator: The hardware, as a name or an object; ``"auto"`` selects the best that is present.
         strategy: How to distribute the training, as a name or an object.
         devices: The devices to use on each machine; see :mod:`core.accelerators.devices`.
-        auto_select_gpus: Whether ``devices=k`` means devices that no other process uses.
         num_nodes: The number of machines.
         precision: The dtype policy, as a name or an object.
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         import_modules: Modules that each process of the run imports first, such as a package that adds a device type to
             torch; by default those of the environment variable ``CORE_IMPORT``.
+        auto_select_gpus: Whether ``devices=k`` means devices that no other process uses.
         fast_dev_run: Run one batch of each stage, or so many, to find errors, without checkpoints, early stopping and
             sanity check, and with loggers that write nothing.
         max_epochs: The number of epochs to train; -1 for no limit. ``None`` means 1000, or no limit if ``max_steps`` or
@@ -152,7 +152,6 @@ class Trainer(TrainerSettings, TrainerFacts):
         accelerator: str | Accelerator = "auto",
         strategy: str | Strategy = "auto",
         devices: str | int | list[int] | tuple[int, ...] = "auto",
-        auto_select_gpus: bool = False,
         num_nodes: str | int = "auto",
         precision: str | int | Precision = "auto",
         checkpoint_io: str | CheckpointIO = "auto",
@@ -194,6 +193,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         signals: dict[str, str] | None = None,
         default_root_dir: str | os.PathLike[str] | None = None,
         import_modules: str | Sequence[str] | None = None,
+        auto_select_gpus: bool = False,
     ) -> None:
         extras = without_extras(
             barebones,

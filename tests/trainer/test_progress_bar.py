@@ -184,8 +184,8 @@ def test_evaluation_has_bars(capsys: pytest.CaptureFixture[str]) -> None:
     assert "validation:  93%" in drawn
     trainer.fit(module, loader(), loader())
     assert [line.partition(":")[0] for line in lines(capsys)] == ["epoch 1/1"]
-    trainer.validate(module, [loader(), loader()])
-    trainer.test(module, loader())
+    trainer.validate(module, [loader(), loader()], verbose=False)
+    trainer.test(module, loader(), verbose=False)
     trainer.predict(module, DataLoader(Stream(), batch_size=8))
     validated, tested, predicted = lines(capsys)
     assert validated.startswith("validation: 100%|")
