@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
@@ -46,7 +46,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
     name = "diloco"
     keeps_replicas_equal = False
     keeps_buffers_equal = False
-    supports_manual_optimization: ClassVar[bool] = False  # an outer step belongs to each step of the loop
+    supports_manual_optimization = False  # an outer step belongs to each step of the loop
 
     def __init__(
         self,
