@@ -120,6 +120,9 @@ class Killer:
             text=True,
             env=environ,
         )
+        assert self._template.stdout is not None
+        # Until then, a look at this process's children may find it without its command line.
+        assert self._template.stdout.readline() == "ready\n"
         return self
 
     def __exit__(

@@ -101,7 +101,8 @@ def main() -> None:
 
 
 def template() -> None:
-    """Fork a process for each line of the input."""
+    """Say that it is ready; then fork a process for each line of the input."""
+    print("ready", flush=True)
     for line in sys.stdin:
         out, *argv = line.split()
         child = os.fork()
