@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -41,6 +42,21 @@ def launch(function: Any, *args: Any, start_method: StartMethod = "fork", proces
 def join_group(environ: dict[str, str]) -> Any:
     store = connect_store("127.0.0.1", int(environ["MASTER_PORT"]))
     return join(store, backend="gloo", rank=int(environ["RANK"]), world_size=int(environ["WORLD_SIZE"]))
+
+
+def count_siblings(environ: dict[str, str]) -> int:
+    """How many processes the parent has started when rank 0 begins; the others stay for a second."""
+    if environ["RANK"] != "0":
+        time.sleep(1)
+    tasks = Path("/proc", str(os.getppid()), "task").glob("*/children")
+    return sum(len(task.read_text().split()) for task in tasks)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_no_process_begins_before_all_are_forked() -> None:
+    """A process that connects to the parent's store makes a thread there hold locks, which a later fork would keep."""
+    others = sum(len(task.read_text().split()) for task in Path("/proc/self/task").glob("*/children"))
+    assert launch(count_siblings, processes=6) == others + 6
 
 
 def change_and_reduce(environ: dict[str, str], module: torch.nn.Linear, view: torch.Tensor) -> Any:

@@ -144,14 +144,17 @@ class FunctionLauncher(Launcher):
     def _fork(self, task: _Task) -> None:
         collects = gc.isenabled()
         gc.disable()
+        gate = os.pipe()
         try:
             for local_rank in range(self.num_processes):
                 channels = [worker.channel for worker in self._workers]
                 with warnings.catch_warnings():
                     # Python 3.12 warns of every fork in a process with threads; launch() and _after_fork() handle it.
                     warnings.filterwarnings("ignore", message=".*multi-threaded.*fork", category=DeprecationWarning)
-                    self._start(local_rank, task, partial(_after_fork, channels, collects))
+                    self._start(local_rank, task, partial(_after_fork, channels, collects, gate))
         finally:
+            for end in gate:
+                os.close(end)
             if collects:
                 gc.enable()
 
@@ -316,16 +319,27 @@ def _work(
         raise SystemExit(report.exit_code)
 
 
-def _after_fork(channels: Iterable[Connection], collects: bool) -> None:
-    """Keep the garbage collector away from the parent's objects, and close the parent's channels.
+def _after_fork(channels: Iterable[Connection], collects: bool, gate: tuple[int, int]) -> None:
+    """Keep the garbage collector away from the parent's objects, close its channels, and wait for the other forks.
 
-    Collecting an object with its own thread, such as a store, would wait for a thread that the fork does not have.
+    Collecting an object with its own thread, such as a store, would wait for a thread that the fork does not have. And
+    while this process connects to a store of the parent, the store's thread resolves its address with a lock of the C
+    library: a process that is forked in this moment would wait for the lock for ever.
+
+    Args:
+        channels: Of the workers that were forked before.
+        collects: Whether the parent collects garbage.
+        gate: The ends of a pipe. Nothing is written: the parent closes it when all workers are forked, or ends.
     """
     gc.freeze()
     if collects:
         gc.enable()
     for channel in channels:
         channel.close()
+    read, write = gate
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
 
 
 def _report_failure(error: BaseException) -> _Report:
