@@ -35,7 +35,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 class Batches:
-    """The same as a loader: Lightning takes each element of a list for a loader of its own."""
+    """The same batches as a loader: Lightning treats each element of a list as a separate loader."""
 
     def __len__(self) -> int:
         return STEPS + WARM_UP

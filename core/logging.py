@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,7 +17,7 @@ from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError, nearest, quoted
 from core.runs import last_run
 
-__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only"]
+__all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only", "show"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,6 +122,20 @@ def rank_zero_only(function: Callable[P, T], default: Any = None) -> Callable[P,
         return function(*args, **kwargs) if _ranks()[0] == 0 else default
 
     return call
+
+
+def show(logger: logging.Logger, text: str, end: str = "\n") -> None:
+    """Log ``text`` at INFO if ``logger`` shows that level, otherwise write it to the standard error stream.
+
+    Args:
+        logger: Where it belongs.
+        text: What to show.
+        end: What follows it on the standard error stream.
+    """
+    if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
+        logger.info("%s", text)
+    else:
+        sys.stderr.write(text + end)
 
 
 def _ranks() -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from core.callbacks.base import Callback
 from core.callbacks.summary import Summary, summarize
 from core.checking import check_count
+from core.logging import show
 from core.nested import map_tensors
 from core.random import get_rng_state, set_rng_state
 
@@ -61,22 +61,15 @@ class ModelSummary(Callback):
         if obstacle:
             summary = attrs.evolve(summary, notes=(*summary.notes, f"FLOPs are not counted: {obstacle}."))
         self.summary = summary
-        _say(start_line(trainer.plan))
+        show(logger, start_line(trainer.plan))
         self.write(summary)
 
     def write(self, summary: Summary) -> None:
         """Write the table, in process 0."""
-        _say(f"\n{summary}", end="\n\n")
+        show(logger, f"\n{summary}", end="\n\n")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "summary": None}
-
-
-def _say(text: str, end: str = "\n") -> None:
-    if logger.isEnabledFor(logging.INFO) and logger.hasHandlers():
-        logger.info("%s", text)
-    else:
-        sys.stderr.write(text + end)
 
 
 def start_line(plan: Any) -> str:

@@ -308,7 +308,7 @@ def _newer(found: int, content: Mapping[str, Any], path: Path) -> NewerFormatErr
 
 
 def _from_version_1(content: dict[str, Any]) -> dict[str, Any]:
-    """It had neither a checksum of its own nor a sequence number: it counts as older than those that have one."""
+    """A manifest without a checksum and a sequence number counts as older than those that have one."""
     if {"sha256", "sequence"} & content.keys():
         raise ValueError("format version 1 has neither 'sha256' nor 'sequence'")  # a changed version of a later one
     return {**content, "sequence": 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from core.errors import ConfigurationError
+from core.logging import show
 from core.plan import Plan
 from core.strategies.base import Strategy
 from core.trainer.module import Module
@@ -84,10 +84,7 @@ class CompiledSteps:
                 f"compile: {name} took {first:.1f} s to compile at its first call; the fastest of its {calls} calls "
                 f"took {fastest * 1e3:.3f} ms"
             )
-            if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
-                _logger.info("%s", text)
-            else:
-                sys.stderr.write(f"{text}\n")
+            show(_logger, text)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Ended:
 
 
 def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a script in a group of its own; what it prints goes to files."""
+    """Start a script in a new process group, with its output in files."""
     environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
     environ.pop("FORK_SERVERS", None)
     with (out / "output").open("wb") as output, (out / "error").open("wb") as error:
@@ -69,10 +69,10 @@ def wait_until_gone(process: subprocess.Popen[bytes], out: Path, limit: float = 
 
 
 def send(kind: str, target: str, moment: str, out: Path) -> Ended:
-    """Train, and send signals of a kind to a target when every process has come to the moment.
+    """Train, and send signals of a kind to a target when every process has reached the moment.
 
     Raises:
-        AssertionError: The fit did not come to it.
+        AssertionError: The fit did not reach the moment.
     """
     process = start(out, str(SCRIPT), moment)
     deadline = time.monotonic() + LIMIT

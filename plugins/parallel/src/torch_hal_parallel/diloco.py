@@ -117,7 +117,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
 
     @property
     def saving_is_collective(self) -> bool:
-        """True with several processes: each has weights of its own."""
+        """True with several processes: each has its own weights."""
         return self.world_size > 1
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         return {**state, STATE_KEY: {"processes": gathered or [], "outer": outer.state()}}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """Load what :meth:`optimizer_state` returned; from another strategy's, the outer optimizer begins anew.
+        """Load what :meth:`optimizer_state` returned; from another strategy's, the outer optimizer starts afresh.
 
         Raises:
             CheckpointError: Another number of processes wrote it.
@@ -197,7 +197,7 @@ class _Outer:
 
     @torch.no_grad()
     def begin(self) -> None:
-        """Anew, from the weights that the module has now."""
+        """Start afresh from the module's current weights."""
         for own, common in zip(self.own, self.common, strict=True):
             common.copy_(own)
 

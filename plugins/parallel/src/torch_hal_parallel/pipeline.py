@@ -91,7 +91,7 @@ def microbatches_of(batch: Any, count: int) -> list[Any]:
 
 
 class _TracelessStage(PipelineStage):
-    """Torch's stage, which learns the shapes of its output by a forward pass of its own, on any values.
+    """Torch's stage, which learns the shapes of its output by running a separate forward pass on any values.
 
     That pass must not change buffers, such as the statistics of batch norm: a resumed run has one more of them.
     """
