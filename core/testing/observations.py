@@ -110,7 +110,7 @@ def _full_run(
 
 def _trainer(arguments: Mapping[str, Any], **options: Any) -> Trainer:
     saves = any(isinstance(callback, ModelCheckpoint) for callback in options.get("callbacks", ()))
-    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
+    quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
     quiet |= {"enable_checkpointing": saves, "max_epochs": problem.EPOCHS}
     return Trainer(**{**quiet, **_of_a_front_end(arguments), **options})
 

@@ -61,6 +61,7 @@ def test_strategies(tmp_path: Path, strategy: str) -> None:
     """A strategy passes on one process and, where it serves them, on two; its processes are real ones."""
     run = run_kit(tmp_path, f"--backend=strategy:{strategy}", "--tiers=T0,T2,T3")
     _check_passed(run, backends=1, least=60 if strategy == "single_device" else 120)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"], "the kit leaves files where it runs"
     several = {name for name in run.ids("passed") if run.tests[name]["tier"] == "T3"}
     if strategy == "single_device":
         assert not several, "it serves one process"

@@ -116,6 +116,7 @@ def fit(phase: str) -> None:
         ],
         enable_checkpointing=phase == "killed",
         enable_progress_bar=False,
+        logger=False,
     )
     data = DataLoader(TensorDataset(items), batch_size=8)
     trainer.fit(lesson, data, ckpt_path=CHECKPOINT if phase == "resumed" else None)

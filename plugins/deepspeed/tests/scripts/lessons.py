@@ -54,7 +54,7 @@ def data(items: int, number: int, shuffle: bool = False) -> DataLoader[Any]:
 def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> core.Trainer:
     """Keeps its checkpoints under ``name``."""
     core.seed_everything(3)
-    options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
+    options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": False, "gradient_clip_val": 0.5, **options}
     saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
     options["callbacks"] = [*options.get("callbacks", ()), saving]
     return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
