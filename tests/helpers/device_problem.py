@@ -11,8 +11,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Module
 
 BATCH = 8
+EPOCHS = 2
 OPTIONS: dict[str, Any] = {
-    "max_epochs": 2,
+    "max_epochs": EPOCHS,
     "enable_progress_bar": False,
     "enable_checkpointing": False,
     "num_sanity_val_steps": 0,
@@ -32,12 +33,17 @@ def loader() -> DataLoader[Any]:
     return DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=BATCH)
 
 
+def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
+    """Momentum, so that a step depends on those before it."""
+    return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+
+
 def losses_on_the_cpu(rank: int = 0, processes: int = 1) -> list[float]:
     """The losses of a process in a plain loop: gradients of all processes are averaged."""
     module, losses = net(), []
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    optimizer = optimizer_of(module)
     inputs, labels = (tensor.split(BATCH) for tensor in loader().dataset.tensors)  # type: ignore[attr-defined]
-    for _ in range(OPTIONS["max_epochs"]):
+    for _ in range(EPOCHS):
         for first in range(0, len(inputs), processes):
             parts = range(first, first + processes)
             found = [nn.functional.cross_entropy(module(inputs[part]), labels[part]) for part in parts]
@@ -66,6 +72,11 @@ class Classifier(Module):
         self.losses.append(loss.item())
         return loss
 
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """The loss of one batch, logged."""
+        inputs, labels = batch
+        self.log("validation_loss", nn.functional.cross_entropy(self.net(inputs), labels))
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimizer of the plain loop."""
-        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        return optimizer_of(self)

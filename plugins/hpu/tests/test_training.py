@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
 
 import torch
+from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 from torch import nn
 from torch_hal_hpu import HPUAccelerator, HPUParallelStrategy, SingleHPUStrategy, detect
 
@@ -17,7 +18,6 @@ from core import Runtime, Trainer
 from core.errors import ConfigurationError
 
 from .conftest import RunScript, needs_backward, needs_simulation
-from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 
 pytestmark = [needs_simulation, pytest.mark.usefixtures("cards")]
 

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("acme_driver", reason="needs the simulated devices")
 
 import torch
+from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 from torch import nn
 from torch_hal_mps import MPSAccelerator
 
@@ -16,7 +17,6 @@ from core import Runtime, Trainer
 from core.errors import ConfigurationError, CoreError, DeviceError
 
 from .conftest import needs_backward, needs_simulation
-from .problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 
 pytestmark = [needs_simulation, pytest.mark.usefixtures("mac")]
 

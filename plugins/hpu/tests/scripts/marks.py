@@ -16,8 +16,8 @@ from torch import nn
 
 from core import Runtime, Trainer
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.problem import OPTIONS, Classifier, loader, net
+sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "helpers"))
+from device_problem import OPTIONS, Classifier, loader, net
 
 
 def noted(what: str) -> None:

@@ -9,8 +9,10 @@ from torch_hal_hpu import HPUParallelStrategy
 
 from core import Runtime, Trainer
 
+sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "helpers"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from tests.problem import OPTIONS, loader
+from device_problem import OPTIONS, loader
+
 from tests.scripts.two import Compared
 
 if __name__ == "__main__":
