@@ -454,6 +454,12 @@ def hivemind(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def torchao(session: nox.Session) -> None:
+    """Run the plugin's tests on torchao itself, and the conformance kit on its precisions."""
+    on_engine(session, "torchao")
+
+
+@nox.session(venv_backend="none")
 def strategies(session: nox.Session) -> None:
     """Measure all strategies on their engines and write the tables of docs/strategies.md; or run the named scripts."""
     python = engines_python(session)

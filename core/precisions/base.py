@@ -39,6 +39,9 @@ class Precision:
     state_dtype: torch.dtype | None = None
     """Dtype of the optimizer's state; ``None`` for that of the parameters. If it is wider, optimizers work on copies of
     the parameters in it."""
+    rounding: float = 0.0
+    """Largest relative error by which inputs or weights of products are rounded, if more than ``compute_dtype``'s; of
+    quantized values, relative to the largest that has the same scale."""
     keep_float32: tuple[str | type[nn.Module], ...] = ()
     """Parts of a module that stay in float32: classes, and names as in ``named_modules``."""
     scales_loss: bool = False

@@ -59,7 +59,7 @@ class KeptParts:
         Raises:
             ConfigurationError: ``module`` lacks a part, or a part shares a parameter with the rest.
         """
-        kept = list(self._find(module))
+        kept = list(self.find(module))
         inside = {id(one) for part in kept for one in part.modules()}
         rest = [one for one in module.modules() if id(one) not in inside]
         _check_shared(kept, rest)
@@ -79,8 +79,12 @@ class KeptParts:
         for handle in handles:
             handle.remove()
 
-    def _find(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The outermost parts."""
+    def find(self, module: nn.Module) -> Iterator[nn.Module]:
+        """The outermost parts of ``module``.
+
+        Raises:
+            ConfigurationError: ``module`` lacks a part.
+        """
         classes = tuple(part for part in self._parts if isinstance(part, type))
         names = [part for part in self._parts if isinstance(part, str)]
         found: list[nn.Module] = []

@@ -31,6 +31,9 @@ _DTYPES = ("param_dtype", "compute_dtype", "reduce_dtype", "buffer_dtype", "outp
 _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """By ``compute_dtype``: the tolerance of the losses, from 1.2 to 0.3, compared with the CPU in float32."""
 
+_ROUNDED, _AT_MOST = 25, 0.5
+"""The tolerance of a precision that rounds: this multiple of ``rounding``, as for bfloat16, up to a limit."""
+
 _EXACT = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 """By dtype: the relative error of a few operations."""
 
@@ -183,7 +186,7 @@ class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, Suite):
         losses = problem.Losses()
         Trainer(**{**problem.OPTIONS, **arguments}, callbacks=losses).fit(problem.Classifier(), problem.loader())
         error = problem.largest_difference(losses.values, problem.by_hand()[0])
-        allowed = _TOLERANCES[precision_of.compute_dtype]
+        allowed = max(_TOLERANCES[precision_of.compute_dtype], min(_ROUNDED * precision_of.rounding, _AT_MOST))
         assert error <= allowed, f"losses differ by {error:.3g} from those in float32. Expected: at most {allowed:g}"
 
     @pytest.fixture

@@ -1,0 +1,72 @@
+"""The linear layers of a module, which become torchao's for a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+__all__ = ["Layers", "linear_layers"]
+
+logger = logging.getLogger(__name__)
+
+
+def linear_layers(module: nn.Module, kept: Sequence[nn.Module]) -> dict[str, nn.Linear]:
+    """The layers of ``module`` that can become torchao's, by name: each ``nn.Linear``, but none of a subclass.
+
+    A subclass may compute something else than ``nn.Linear``, and that of ``nn.MultiheadAttention`` is never called.
+
+    Args:
+        module: The module.
+        kept: Parts of it that are left out.
+    """
+    left = {id(one) for part in kept for one in part.modules()}
+    return {name: one for name, one in module.named_modules() if type(one) is nn.Linear and id(one) not in left}
+
+
+class Layers:
+    """Layers that are torchao's until they are released. They stay the same objects, with their hooks.
+
+    Args:
+        convert: Makes a layer of torchao from one of torch, with the same parameters.
+    """
+
+    def __init__(self, convert: Callable[[nn.Linear], nn.Module]) -> None:
+        self._convert = convert
+        self._changed: list[tuple[nn.Module, type[nn.Module], list[str]]] = []
+        """Each layer, the class that it has become, and the attributes that it got."""
+
+    def change(self, precision: str, module: nn.Module, kept: Sequence[nn.Module]) -> None:
+        """Make the linear layers of ``module`` torchao's; those that are already are left as they are."""
+        for layer in linear_layers(module, kept).values():
+            self._change(layer)
+        done = {id(layer) for layer, _, _ in self._changed} | {id(one) for part in kept for one in part.modules()}
+        linear = [(name, one) for name, one in module.named_modules() if isinstance(one, nn.Linear)]
+        left = [f"{name} ({type(one).__name__})" for name, one in linear if id(one) not in done]
+        if not linear:
+            logger.warning("precision=%r changes nothing in %s: it has no nn.Linear", precision, type(module).__name__)
+        elif left:
+            logger.warning("precision=%r does not change %s: no nn.Linear itself", precision, ", ".join(left[:5]))
+
+    def _change(self, layer: Any) -> None:
+        made = self._convert(layer)
+        new = {name: value for name, value in vars(made).items() if name not in vars(layer)}
+        parts = {name: part for name, part in made.named_children() if name not in layer._modules}
+        vars(layer).update(new)
+        layer._modules.update(parts)
+        layer.__class__ = type(made)
+        self._changed.append((layer, type(made), [*new, *parts]))
+
+    def release(self) -> None:
+        """Make the layers those of torch again, unless something else has changed their class since."""
+        changed, self._changed = self._changed, []
+        for layer, kind, names in changed:
+            if type(layer) is kind:
+                for name in names:
+                    delattr(layer, name)
+                layer.__class__ = nn.Linear
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_changed": []}
