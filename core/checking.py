@@ -7,7 +7,7 @@ from typing import Any
 
 from core.errors import ConfigurationError, WrongTypeError
 
-__all__ = ["check_count", "check_path"]
+__all__ = ["check_count", "check_path", "is_url"]
 
 
 def check_count(name: str, value: Any, low: int, optional: bool = False) -> None:
@@ -30,3 +30,8 @@ def check_path(name: str, value: Any) -> None:
     """
     if value is not None and not isinstance(value, str | os.PathLike):
         raise WrongTypeError(f"{name}={value!r}: must be a path (str or os.PathLike) or None.")
+
+
+def is_url(path: object) -> bool:
+    """Whether ``path`` is a URL of another store than the file systems of this machine."""
+    return isinstance(path, str) and "://" in path and not path.startswith("file://")

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from core.checking import is_url
 from core.errors import CheckpointError, CoreError
 
 __all__ = ["consolidate", "main"]
@@ -32,10 +33,11 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
     """
     import torch
 
-    from core.checkpoints import ShardedCheckpointIO, committed_file
+    from core.checkpoints import ShardedCheckpointIO, committed_file, store_of
 
-    target = os.fspath(file) if file is not None else f"{os.path.normpath(os.fspath(directory))}.pt"
-    if os.path.lexists(target):
+    given = os.fspath(directory)
+    target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))
+    if store_of(target).exists():
         raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
     checkpoint = ShardedCheckpointIO().load_checkpoint(directory)
     with committed_file(target) as staged:

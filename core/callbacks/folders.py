@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from core.callbacks.agreement import decide_in_process_zero
-from core.checkpoints import latest, read_manifest
+from core.checking import is_url
+from core.checkpoints import absolute, latest, parent, read_manifest, store_of
 from core.errors import CheckpointError
 
 __all__ = ["claim_run_folder", "newest_checkpoint", "run_folder", "run_folders"]
@@ -22,7 +22,8 @@ __all__ = ["claim_run_folder", "newest_checkpoint", "run_folder", "run_folders"]
 FOLDER = "checkpoints"
 """The folder in ``default_root_dir``, or in a logger's ``log_dir``, that checkpoints are written to."""
 
-VERSION = re.compile(r"version_(\d+)")
+PREFIX = "version_"
+VERSION = re.compile(rf"{PREFIX}(\d+)")
 
 
 def claim_run_folder(root: str, loggers: Iterable[Any], ckpt_path: str | None) -> str:
@@ -38,29 +39,19 @@ def claim_run_folder(root: str, loggers: Iterable[Any], ckpt_path: str | None) -
     Raises:
         CheckpointError: The folder cannot be created.
     """
-    own = next(_logger_folders(loggers), None)
+    own = None if is_url(root) else next(_logger_folders(loggers), None)  # loggers write to this machine
     if own is not None:
         return os.path.join(own, FOLDER)
-    top = Path(root, FOLDER)
+    top = os.path.join(root, FOLDER)
     if ckpt_path is not None:
-        before = Path(os.path.abspath(ckpt_path)).parent
-        if before.parent == Path(os.path.abspath(top)) and VERSION.fullmatch(before.name):
-            return str(before)
+        before = parent(absolute(ckpt_path))
+        if parent(before) == absolute(top) and VERSION.fullmatch(before.rpartition("/")[2]):
+            return before
     try:
-        top.mkdir(parents=True, exist_ok=True)
-        number = 1 + max((int(found[1]) for found in map(VERSION.fullmatch, os.listdir(top)) if found), default=-1)
-        while True:
-            folder = top / f"version_{number}"
-            try:
-                folder.mkdir()
-            except FileExistsError:  # another run was faster
-                number += 1
-            else:
-                return str(folder)
-    except OSError as error:
+        return store_of(top).new_folder(PREFIX)
+    except CheckpointError as error:
         raise CheckpointError(
-            f"default_root_dir={root!r}: no folder for checkpoints can be created there: {error}. Choose another one, "
-            "or set enable_checkpointing=False."
+            f"default_root_dir={root!r}: {error} Choose another one, or set enable_checkpointing=False."
         ) from error
 
 
@@ -102,9 +93,4 @@ def _logger_folders(loggers: Iterable[Any]) -> Iterator[str]:
 
 
 def _versions(top: str) -> list[str]:
-    try:
-        return [os.path.join(top, name) for name in sorted(os.listdir(top)) if VERSION.fullmatch(name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CheckpointError(f"directory={top!r} cannot be read: {error}.") from error
+    return [os.path.join(top, name) for name in sorted(store_of(top).names()) if VERSION.fullmatch(name)]

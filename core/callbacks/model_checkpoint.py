@@ -17,7 +17,8 @@ from core.callbacks.checkpoint_decision import Decision, check_choice
 from core.callbacks.checkpoint_names import DEFAULT, check_filename, fields_of, format_name, scores_as_yaml
 from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
-from core.checking import check_count, check_path
+from core.checking import check_count, check_path, is_url
+from core.checkpoints import absolute, committed_file, parent, store_of
 from core.errors import ConfigurationError, CoreError, WrongTypeError, quoted
 
 __all__ = ["ModelCheckpoint"]
@@ -51,8 +52,8 @@ class ModelCheckpoint(Checkpoint):
     replace it are committed.
 
     Args:
-        dirpath: The directory; ``~`` is the home directory. By default each run has its own: ``checkpoints`` in the
-            folder of this run that the first logger has, otherwise ``checkpoints/version_N`` in the trainer's
+        dirpath: The directory, or a URL; ``~`` is the home directory. By default each run has its own: ``checkpoints``
+            in the folder of this run that the first logger has, otherwise ``checkpoints/version_N`` in the trainer's
             ``default_root_dir``. A run that is resumed from a checkpoint there continues in its folder.
         filename: The file name, without extension, in which metrics are replaced: ``"{epoch}-{val_loss:.2f}"`` becomes
             ``epoch=2-val_loss=0.12.ckpt``. By default ``"{epoch}-{step}"``.
@@ -120,7 +121,7 @@ class ModelCheckpoint(Checkpoint):
             )
         if every_n_train_steps is None and every_n_epochs is None and train_time_interval is None:
             every_n_epochs = 1
-        self._given_dirpath = None if dirpath is None else os.path.abspath(os.path.expanduser(dirpath))
+        self._given_dirpath = None if dirpath is None else absolute(dirpath)
         self.filename = filename
         self.monitor = monitor
         self.verbose = verbose
@@ -203,8 +204,8 @@ class ModelCheckpoint(Checkpoint):
             if self.dirpath is None:
                 raise ConfigurationError("to_yaml: no run has decided on a directory yet. Give filepath.")
             filepath = os.path.join(self.dirpath, "best_k_models.yaml")
-        with open(os.path.expanduser(filepath), "w", encoding="utf-8") as file:
-            file.write(scores_as_yaml(self.best_k_models))
+        with committed_file(absolute(filepath)) as file:
+            file.write_text(scores_as_yaml(self.best_k_models), encoding="utf-8")
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -215,7 +216,15 @@ class ModelCheckpoint(Checkpoint):
         self._reset()
         if self.dirpath is None:
             self.dirpath = trainer._run_folder
+        self._check_link()
         self._folder = self.dirpath
+
+    def _check_link(self) -> None:
+        if self.save_last == "link" and is_url(self.dirpath):
+            raise ConfigurationError(
+                f"save_last='link', dirpath={self.dirpath!r}: a URL has no links. Set save_last=True, or resume with "
+                "ckpt_path='last', which finds the newest checkpoint without one."
+            )
 
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
         """End a run."""
@@ -412,7 +421,7 @@ class ModelCheckpoint(Checkpoint):
     def _free_name(self, metrics: Mapping[str, Any], filename: str | None, ours: set[str | None]) -> str:
         """The path for ``filename``, with a number if a checkpoint that is not among ``ours`` has the path already."""
         path, number = self.format_checkpoint_name(metrics, filename), self.STARTING_VERSION
-        while self.enable_version_counter and path not in ours and (path in self._written or os.path.lexists(path)):
+        while self.enable_version_counter and path not in ours and (path in self._written or store_of(path).exists()):
             path = self.format_checkpoint_name(metrics, filename, ver=number)
             number += 1
         return path
@@ -420,9 +429,9 @@ class ModelCheckpoint(Checkpoint):
     def _owns(self, trainer: Any, path: str) -> bool:
         """Whether ``path`` may be removed: not that of another directory, nor the one that the user resumed from."""
         kept = getattr(trainer, "_given_ckpt_path", None)
-        if kept is not None and os.path.abspath(kept) == os.path.abspath(path):
+        if kept is not None and absolute(kept) == absolute(path):
             return False
-        return os.path.dirname(os.path.abspath(path)) == os.path.abspath(self.dirpath or "")
+        return parent(absolute(path)) == absolute(self.dirpath or os.curdir)
 
     def _candidates(self, trainer: Any) -> dict[str, Any]:
         """What a checkpoint can be chosen and named by."""

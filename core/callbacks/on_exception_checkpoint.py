@@ -9,6 +9,7 @@ from typing import Any
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.moments import is_training
 from core.checking import check_path
+from core.checkpoints import absolute
 from core.errors import ConfigurationError, CoreError
 
 __all__ = ["OnExceptionCheckpoint"]
@@ -34,7 +35,7 @@ class OnExceptionCheckpoint(Checkpoint):
         check_path("dirpath", dirpath)
         if not filename or os.path.basename(filename) != filename:
             raise ConfigurationError(f"filename={filename!r}: must be a file name without directories.")
-        self._given_dirpath = os.path.abspath(os.path.expanduser(dirpath))
+        self._given_dirpath = absolute(dirpath)
         self.filename = filename
 
     @property

@@ -7,8 +7,17 @@ commits it; otherwise it is absent.
 from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.asynchronous import AsyncCheckpointIO
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, committed_file, locate, remove_committed
+from core.checkpoints.commit import locate
 from core.checkpoints.find import is_committed, latest, read_manifest
+from core.checkpoints.locations import (
+    absolute,
+    committed_directory,
+    committed_file,
+    local_copy,
+    parent,
+    remove_committed,
+    store_of,
+)
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.safetensors_io import SafetensorsCheckpointIO
 from core.checkpoints.sharded import ShardedCheckpointIO
@@ -25,13 +34,16 @@ __all__ = [
     "SafetensorsCheckpointIO",
     "ShardedCheckpointIO",
     "TorchCheckpointIO",
+    "absolute",
     "check_arguments",
     "check_shared",
     "committed_directory",
     "committed_file",
     "is_committed",
     "latest",
+    "local_copy",
     "locate",
+    "parent",
     "read_manifest",
     "read_shard",
     "refuse_code",
@@ -39,5 +51,6 @@ __all__ = [
     "remove_committed",
     "run_on_each_rank",
     "run_on_rank_zero",
+    "store_of",
     "write_shard",
 ]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from core.checkpoints.commit import remove_committed
+from core.checkpoints.locations import remove_committed
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["CheckpointIO", "check_arguments"]
@@ -18,8 +18,8 @@ class CheckpointIO(ABC):
 
     A Strategy determines the state; a CheckpointIO only stores it. ``path`` names one checkpoint: a directory for
     core's own IO, or a single file for a subclass that writes one. :func:`core.checkpoints.committed_file` yields a
-    temporary file and moves it to ``path`` when it is complete; :func:`core.checkpoints.locate` also finds the previous
-    checkpoint after a save that was killed halfway::
+    temporary file and moves it to ``path`` when it is complete; :func:`core.checkpoints.local_copy` also finds the
+    previous checkpoint after a save that was killed halfway, and both take URLs::
 
         class NumpyIO(CheckpointIO):
             def save_checkpoint(self, checkpoint, path, storage_options=None):
@@ -27,7 +27,8 @@ class CheckpointIO(ABC):
                     numpy.savez(file, **checkpoint)
 
             def load_checkpoint(self, path, map_location=None):
-                return dict(numpy.load(locate(path)))
+                with local_copy(path) as file:
+                    return dict(numpy.load(file))
 
     A subclass may leave out ``storage_options`` and ``map_location``. Missing parent directories of ``path`` are
     created before it is called.

@@ -21,11 +21,12 @@ import errno
 import logging
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.checkpoints.manifest import FILE_NAME, is_checkpoint, is_damaged, listed_files, number
@@ -34,30 +35,23 @@ from core.errors import CheckpointError, WrongTypeError
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["committed_directory", "committed_file", "locate", "remove_committed", "set_aside_names", "write_errors"]
+__all__ = [
+    "committed_local",
+    "local_path",
+    "locate",
+    "remedy",
+    "remove_local",
+    "set_aside_names",
+    "temporary_directory",
+    "write_errors",
+]
 
 _log = logging.getLogger(__name__)
 
+_COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _STAGE = ".core-tmp-"
 _ASIDE = ".core-old"
 """The directory for checkpoints that are being replaced."""
-
-
-def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
-    """For a CheckpointIO that writes one file: a temporary file that is moved to ``path`` when the block ends.
-
-    The block receives a :class:`~pathlib.Path` with the same file name in a hidden directory next to ``path`` and
-    writes to it. If the block raises, ``path`` is left unchanged. Missing parent directories of ``path`` are created.
-
-    Raises:
-        CheckpointError: The file cannot be written, or ``path`` is a directory that is not a checkpoint.
-    """
-    return _committed(path, directory=False)
-
-
-def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
-    """As :func:`committed_file`, for an empty directory, which must hold a manifest when the block ends."""
-    return _committed(path, directory=True)
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
@@ -66,7 +60,7 @@ def locate(path: str | os.PathLike[str]) -> Path:
     Raises:
         CheckpointError: There can be no file with this path.
     """
-    target = _target(path)
+    target = local_path(path)
     aside = _aside(target)
     return aside if not os.path.lexists(target) and os.path.lexists(aside) else target
 
@@ -79,15 +73,12 @@ def set_aside_names(directory: Path) -> list[str]:
         return []
 
 
-def remove_committed(path: str | os.PathLike[str]) -> None:
-    """Remove the file or checkpoint directory at ``path``, if it exists. Does not follow links.
+def remove_local(path: str | os.PathLike[str]) -> None:
+    """See :func:`core.checkpoints.remove_committed`. Does not follow links.
 
     Files in the directory that the manifest does not list stay there.
-
-    Raises:
-        CheckpointError: It cannot be removed, or is a directory that is not a checkpoint.
     """
-    target = _own(_target(path))
+    target = _own(local_path(path))
     try:
         _refuse_foreign(target)
         # The one set aside goes first: it would be found again after its successor is removed.
@@ -100,7 +91,7 @@ def remove_committed(path: str | os.PathLike[str]) -> None:
             _remove_empty(target.parent / _ASIDE)
             _sync(target.parent)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{_remedy(error)}") from error
+        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{remedy(error)}") from error
 
 
 def _take_away(item: Path, stage: Path, name: str) -> None:
@@ -118,8 +109,9 @@ def _take_away(item: Path, stage: Path, name: str) -> None:
 
 
 @contextmanager
-def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
-    target = _own(_target(path))
+def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
+    """See :func:`core.checkpoints.committed_directory` and, for one file, :func:`core.checkpoints.committed_file`."""
+    target = _own(local_path(path))
     try:
         _make_directories(target.parent)
         _refuse_foreign(target)
@@ -139,7 +131,7 @@ def _committed(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Pat
             _take_place(staged, target)
             _retire(target, stage)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{_remedy(error)}") from error
+        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{remedy(error)}") from error
 
 
 def _take_place(staged: Path, target: Path) -> None:
@@ -232,6 +224,15 @@ def _other_name(target: Path, name: str) -> str:
 
 
 @contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """A directory in this machine's temporary directory, deleted at the end; the next one deletes what kills left."""
+    parent = Path(tempfile.gettempdir())
+    _delete_abandoned(parent)
+    with _staging(parent) as stage:
+        yield stage
+
+
+@contextmanager
 def _staging(parent: Path) -> Iterator[Path]:
     """A new hidden directory in ``parent``, deleted with its content at the end."""
     stage, lock = _create_stage(parent)
@@ -313,10 +314,12 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"checkpoint {_target(path)} cannot be written: {error}.{_remedy(error)}") from error
+        shown = path if "://" in os.fspath(path) else local_path(path)
+        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}") from error
 
 
-def _remedy(error: OSError) -> str:
+def remedy(error: OSError) -> str:
+    """What to do about an error of a write, after a space; empty if that is not known."""
     advice = _REMEDIES.get(error.errno or 0)
     return "" if advice is None else f" {advice} An earlier checkpoint is unchanged."
 
@@ -324,7 +327,13 @@ def _remedy(error: OSError) -> str:
 # -- paths and disks -----------------------------------------------------------------------------------------------
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """``path``, absolute; the path of a ``file://`` URL.
+
+    Raises:
+        CheckpointError: There can be no file with this path.
+        WrongTypeError: It is not a path.
+    """
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -335,8 +344,18 @@ def _target(path: str | os.PathLike[str]) -> Path:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise CheckpointError(f"path={text!r} cannot be the name of a file: {error}.") from None
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
     if "://" in text:
-        raise CheckpointError(f"path={text!r} is a URL. Use a path in a file system of this machine.")
+        raise CheckpointError(
+            f"path={text!r} is a URL, and this needs a path of this machine. In a CheckpointIO of your own, read from "
+            "what core.checkpoints.local_copy(path) yields."
+        )
+    if (scheme := _COLLAPSED.match(text)) is not None:
+        raise CheckpointError(
+            f"path={text!r} is what a pathlib.Path leaves of a URL. Pass the URL as a string: "
+            f"'{scheme[1]}://{text[scheme.end() :]}'."
+        )
     target = Path(os.path.abspath(text))
     if not text or not target.name:
         raise CheckpointError(f"path={text!r} has no file name. Use the path of a file or directory.")

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -24,6 +24,7 @@ from core.errors import CheckpointError
 
 __all__ = [
     "FORMAT_VERSION",
+    "FILE_NAME",
     "DamagedError",
     "FileRecord",
     "Manifest",
@@ -34,6 +35,7 @@ __all__ = [
     "listed_files",
     "number",
     "open_file",
+    "set_number",
 ]
 
 FILE_NAME = "manifest.json"
@@ -193,14 +195,19 @@ class Manifest:
         Raises:
             CheckpointError: A file is missing, has another size, or is a link or not a file.
         """
+        self.compare_sizes(directory, lambda name: _size(directory, name))
+
+    def compare_sizes(self, place: object, size_of: Callable[[str], int]) -> None:
+        """As :meth:`check_sizes`; ``size_of`` returns a file's size or raises OSError. ``place`` is for messages."""
         for name, record in self.files.items():
-            path = directory / name
             try:
-                size = _size(directory, name)
+                size = size_of(name)
             except OSError as error:
-                raise DamagedError(f"{path} is missing or cannot be read: {error}.") from error
+                raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
             if size != record.size:
-                raise DamagedError(f"{path} is damaged: it has {size} bytes, but had {record.size} when it was saved.")
+                raise DamagedError(
+                    f"{place}/{name} is damaged: it has {size} bytes, but had {record.size} when it was saved."
+                )
 
     def verify(self, directory: Path, names: Collection[str] | None = None) -> None:
         """Check each file's size and checksum; if ``names`` is given, only the checksums of those files.
@@ -359,8 +366,13 @@ def number(directory: Path, parent: Path) -> None:
     folders = [parent, parent / ".core-old"]
     names = [folder / name for folder in folders if folder.is_dir() for name in os.listdir(folder)]
     numbers = [_sequence(name) for name in names if not name.name.startswith(".core-")]
+    set_number(directory, max(numbers, default=0) + 1)
+
+
+def set_number(directory: Path, sequence: int) -> None:
+    """Give the checkpoint in ``directory`` this sequence number."""
     manifest = Manifest._parse(_parsed(directory / FILE_NAME), directory / FILE_NAME)
-    attrs.evolve(manifest, sequence=max(numbers, default=0) + 1).write(directory)
+    attrs.evolve(manifest, sequence=sequence).write(directory)
 
 
 def _sequence(directory: Path) -> int:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate
 from core.checkpoints.find import naming_the_newest_whole
+from core.checkpoints.locations import committed_directory, store_of
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
-from core.checkpoints.undisturbed import read_undisturbed
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, ConfigurationError
 
@@ -77,12 +76,12 @@ class SafetensorsCheckpointIO(CheckpointIO):
         """As in the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
-        locate(path)
+        store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
-            return read_undisturbed(path, lambda directory: self._read(directory, map_location))
+            return store_of(path).read(lambda directory: self._read(directory, map_location))
 
     def _write(self, tensors: dict[str, Tensor], file: Path, path: str | os.PathLike[str]) -> None:
         try:

@@ -6,7 +6,6 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.checkpoints.agreement import check_shared, gather_over, run_on_each_rank, run_on_rank_zero
+from core.checkpoints.agreement import gather_over, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate, remove_committed, write_errors
+from core.checkpoints.commit import write_errors
 from core.checkpoints.find import naming_the_newest_whole
+from core.checkpoints.locations import remove_committed, store_of
 from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
-from core.checkpoints.undisturbed import read_together_undisturbed, read_undisturbed
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, CoreError, WrongTypeError
 from core.nested import map_tensors
@@ -77,12 +76,10 @@ class ShardedCheckpointIO(CheckpointIO):
         keys = _keys(shards)
         parts, whole = {keys[place]: shards[place] for place in shards}, {"content": content, "places": keys}
         group, gather = self.group, gather_over(self.group)
-        with ExitStack() as stack:
-            staged = run_on_rank_zero(lambda: _stage(stack, path, content), gather)
-            run_on_each_rank(lambda: check_shared(staged), gather)
+        run_on_rank_zero(lambda: refuse_unreadable(content), gather)
+        with store_of(path).committed_together(gather) as staged:
             written = run_on_each_rank(lambda: _write_shards(parts, staged, path, group), gather)
             run_on_rank_zero(lambda: _finish(staged, path, whole, checkpoint, written), gather)
-            run_on_rank_zero(stack.close, gather)
 
     def check_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
@@ -90,7 +87,7 @@ class ShardedCheckpointIO(CheckpointIO):
         """As in the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(_without_shards(checkpoint, (), {}))
-        locate(path)
+        store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class, with full tensors.
@@ -113,7 +110,7 @@ class ShardedCheckpointIO(CheckpointIO):
             return _read(directory, manifest, whole)
 
         with naming_the_newest_whole(path):
-            loaded = read_undisturbed(path, read)
+            loaded = store_of(path).read(read)
         if map_location is None:
             return loaded
         moved: dict[str, Any] = map_tensors(lambda tensor: tensor.to(map_location), loaded)
@@ -149,8 +146,8 @@ class ShardedCheckpointIO(CheckpointIO):
             manifest.verify(directory, _share(manifest))
 
         with naming_the_newest_whole(path):
-            return read_together_undisturbed(
-                path, verify, lambda directory: _read(directory, Manifest.read(directory), divided)
+            return store_of(path).read_together(
+                verify, lambda directory: _read(directory, Manifest.read(directory), divided)
             )
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
@@ -212,11 +209,6 @@ def _put(content: Any, place: Place, tensor: Tensor) -> None:
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
-def _stage(stack: ExitStack, path: str | os.PathLike[str], content: Any) -> Path:
-    refuse_unreadable(content)
-    return stack.enter_context(committed_directory(path))
-
-
 def _write_shards(
     shards: dict[str, Tensor], staged: Path, path: str | os.PathLike[str], group: dist.ProcessGroup | None
 ) -> dict[str, FileRecord]:
@@ -236,7 +228,9 @@ def _write_shards(
             for cause in causes:
                 if isinstance(cause, OSError):
                     raise cause from None
-        raise CheckpointError(f"checkpoint {path}: rank {_rank()} cannot write its shards: {error}") from error
+        raise CheckpointError(
+            f"checkpoint {os.fspath(path)}: rank {_rank()} cannot write its shards: {error}"
+        ) from error
     own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
     return {file.name: FileRecord.of(file) for file in own}
 

@@ -10,10 +10,9 @@ from typing import Any, BinaryIO, cast
 import torch
 
 from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import committed_directory, locate, remove_committed
 from core.checkpoints.find import naming_the_newest_whole
+from core.checkpoints.locations import committed_directory, remove_committed, store_of
 from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.undisturbed import read_undisturbed
 from core.checkpoints.untrusted import load_tensors
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError
@@ -56,12 +55,12 @@ class TorchCheckpointIO(CheckpointIO):
         """As in the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
-        locate(path)
+        store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
         """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
-            return read_undisturbed(path, lambda directory: _read(directory, map_location))
+            return store_of(path).read(lambda directory: _read(directory, map_location))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from core.callbacks import Callback
+from core.checkpoints import committed_file, local_copy, store_of
 from core.errors import ConfigurationError
 
 __all__ = ["SaveConfigCallback"]
@@ -47,17 +47,15 @@ class SaveConfigCallback(Callback):
         Raises:
             ConfigurationError: The file exists with another config.
         """
-        path = self._path(trainer)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.tmp")
-        unfinished.write_text(self.config, encoding="utf-8")
-        unfinished.replace(path)
+        with committed_file(self._path(trainer)) as file:
+            file.write_text(self.config, encoding="utf-8")
 
-    def _path(self, trainer: Any) -> Path:
+    def _path(self, trainer: Any) -> str:
         checkpoints = trainer.checkpoint_callback
         saved_in = None if checkpoints is None else checkpoints.directory(trainer)
-        path = Path(saved_in or trainer.log_dir or trainer.default_root_dir) / self.filename
-        numbered = (path.with_stem(f"{path.stem}-{number}") for number in range(1, 1_000_000))
+        folder = saved_in or trainer.log_dir or trainer.default_root_dir
+        path, (stem, suffix) = os.path.join(folder, self.filename), os.path.splitext(self.filename)
+        numbered = (os.path.join(folder, f"{stem}-{number}{suffix}") for number in range(1, 1_000_000))
         while self.continues and self._is_other(path):
             path = next(numbered)
         if self._is_other(path) and not self.overwrite:
@@ -67,5 +65,8 @@ class SaveConfigCallback(Callback):
             )
         return path
 
-    def _is_other(self, path: Path) -> bool:
-        return path.exists() and path.read_text("utf-8") != self.config
+    def _is_other(self, path: str) -> bool:
+        if not store_of(path).exists():
+            return False
+        with local_copy(path) as file:
+            return file.read_text("utf-8") != self.config

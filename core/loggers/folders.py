@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from core.checking import is_url
 from core.errors import ConfigurationError
 from core.loggers.base import Logger
 from core.loggers.values import write_json
@@ -36,6 +37,10 @@ class FolderLogger(Logger):
         prefix: str = "",
     ) -> None:
         super().__init__()
+        if is_url(save_dir):
+            raise ConfigurationError(
+                f"save_dir={save_dir!r} is a URL, and {type(self).__name__} writes to this machine. Set a directory."
+            )
         self.project = name or ""
         self.prefix = prefix
         self._save_dir = os.path.expanduser(os.fspath(save_dir))

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.checking import check_path
+from core.checking import check_path, is_url
+from core.errors import ConfigurationError
 
 __all__ = ["Profiler"]
 
@@ -105,6 +106,10 @@ class Profiler(ABC):
         folder = self.dirpath if self.dirpath is not None else self._log_dir if self.filename is not None else None
         if folder is None:
             return None
+        if is_url(folder):
+            raise ConfigurationError(
+                f"{type(self).__name__}: {folder!r} is a URL, and the report is written to this machine. Set dirpath."
+            )
         return Path(folder) / f"{self.filename or 'profile'}-{self._stage}-{self._rank}{suffix}"
 
     def __getstate__(self) -> dict[str, Any]:

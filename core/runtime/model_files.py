@@ -7,13 +7,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.checkpoints import committed_file
+from core.checkpoints import committed_file, remove_committed, store_of
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["parse_size", "save_in_parts", "save_tensors"]
@@ -65,11 +64,10 @@ def save_in_parts(state: Mapping[str, Any], directory: str | os.PathLike[str], m
     names = [f"{stem}.{suffix}"]
     if len(parts) > 1:
         names = [f"{stem}-{number + 1:05d}-of-{len(parts):05d}.{suffix}" for number in range(len(parts))]
-    folder, index = Path(directory), Path(directory, f"{stem}.{suffix}.index.json")
-    folder.mkdir(parents=True, exist_ok=True)
-    old = {file for file in folder.iterdir() if re.fullmatch(rf"{stem}(-\d+-of-\d+)?\.{suffix}", file.name)}
+    index = os.path.join(directory, f"{stem}.{suffix}.index.json")
+    old = {name for name in store_of(directory).names() if re.fullmatch(rf"{stem}(-\d+-of-\d+)?\.{suffix}", name)}
     for name, part in zip(names, parts, strict=True):
-        _write(part, same, folder / name, safe)
+        _write(part, same, os.path.join(directory, name), safe)
     if len(parts) > 1:
         places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
         total = sum(tensor.nbytes for tensor in kept.values())
@@ -77,9 +75,9 @@ def save_in_parts(state: Mapping[str, Any], directory: str | os.PathLike[str], m
             content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
             file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     else:
-        index.unlink(missing_ok=True)
-    for file in old - {folder / name for name in names}:
-        file.unlink()
+        remove_committed(index)
+    for name in old - set(names):
+        remove_committed(os.path.join(directory, name))
 
 
 def _divided(tensors: Mapping[str, Tensor], max_size: int) -> list[dict[str, Tensor]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-from core.checkpoints import is_committed, remove_committed
+from core.checkpoints import is_committed, remove_committed, store_of
 from core.errors import CheckpointError, ConfigurationError
 
 __all__ = ["ProjectConfiguration", "next_checkpoint", "remove_old_checkpoints"]
@@ -60,12 +59,12 @@ class ProjectConfiguration:
             self.logging_dir = project_dir
 
     @property
-    def checkpoints(self) -> Path | None:
+    def checkpoints(self) -> str | None:
         """The folder of the automatically named checkpoints; ``None`` without a ``project_dir``."""
-        return None if self.project_dir is None else Path(self.project_dir, "checkpoints")
+        return None if self.project_dir is None else os.path.join(self.project_dir, "checkpoints")
 
 
-def next_checkpoint(project: ProjectConfiguration) -> Path:
+def next_checkpoint(project: ProjectConfiguration) -> str:
     """The path of the next automatically named checkpoint.
 
     Raises:
@@ -77,12 +76,13 @@ def next_checkpoint(project: ProjectConfiguration) -> Path:
             "save_state: output_dir was not given, and checkpoints are not named automatically. Give a path, or create "
             "the Runtime with project_config=ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)."
         )
-    return folder / f"checkpoint_{max([project.iteration, *(number + 1 for number in _numbers(folder))])}"
+    number = max([project.iteration, *(number + 1 for number in _numbers(folder))])
+    return os.path.join(folder, f"checkpoint_{number}")
 
 
-def remove_old_checkpoints(folder: Path, total_limit: int) -> None:
+def remove_old_checkpoints(folder: str, total_limit: int) -> None:
     """Remove the automatically named checkpoints in ``folder`` except the newest ``total_limit``."""
-    committed = [folder / f"checkpoint_{number}" for number in _numbers(folder)]
+    committed = [os.path.join(folder, f"checkpoint_{number}") for number in _numbers(folder)]
     for path in [path for path in committed if is_committed(path)][:-total_limit]:
         try:
             remove_committed(path)
@@ -90,6 +90,6 @@ def remove_old_checkpoints(folder: Path, total_limit: int) -> None:
             logger.warning("an old checkpoint could not be removed: %s", error)
 
 
-def _numbers(folder: Path) -> list[int]:
-    names = os.listdir(folder) if folder.is_dir() else []
+def _numbers(folder: str) -> list[int]:
+    names = store_of(folder).names()
     return sorted({int(match[1]) for name in names if (match := _NAME.fullmatch(name))})

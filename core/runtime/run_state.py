@@ -13,7 +13,17 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from core.checkpoints import FileRecord, Manifest, committed_directory, latest, locate, read_manifest
+from core.checking import is_url
+from core.checkpoints import (
+    FileRecord,
+    Manifest,
+    absolute,
+    committed_directory,
+    latest,
+    parent,
+    read_manifest,
+    store_of,
+)
 from core.checkpoints.agreement import check_shared, run_on_each_rank
 from core.data import PreparedLoader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
@@ -161,12 +171,16 @@ class StateSaving(Checkpointing):
         if meeting.is_late:
             logger.warning(ABSENT, "save_state", f"{strategy.global_rank} (too late)")
             return os.fspath(output_dir or project.checkpoints or "")
-        path = Path(meeting.lead(lambda: os.path.abspath(output_dir or next_checkpoint(project))))
+        path = meeting.lead(lambda: absolute(output_dir or next_checkpoint(project)))
         writer = strategy.global_rank - strategy.local_rank if project.save_on_each_node else 0
         if project.save_on_each_node and meeting.needs_all:
             raise ConfigurationError(
                 f"save_on_each_node=True: strategy {strategy.name!r} with {type(strategy.checkpoint_io).__name__} "
                 "writes one checkpoint from all processes, into a file system that they share. Set it to False."
+            )
+        if project.save_on_each_node and is_url(path):
+            raise ConfigurationError(
+                f"save_on_each_node=True, output_dir={path!r}: all machines would write to one URL. Set it to False."
             )
         is_writer = strategy.global_rank == writer
         is_open = self._window.is_open
@@ -188,13 +202,13 @@ class StateSaving(Checkpointing):
                 meeting.save(lambda: self._content(weights, states), staged / STATE)
             meeting.run(strategy.checkpoint_io.wait)
             meeting.run(lambda: self._commit(staged, stack) if is_writer else None)
-        if path.parent == _absolute(project.checkpoints):
+        if _is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)
             if project.total_limit is not None and is_writer and output_dir is None:
-                remove_old_checkpoints(path.parent, project.total_limit)
+                remove_old_checkpoints(parent(path), project.total_limit)
         if strategy.is_global_zero:
             logger.info("save_state: %s", path)
-        return str(path)
+        return path
 
     def _run_save_hooks(self, meeting: Meeting, staged: Path) -> list[Any]:
         """What is left of the models' states after the hooks."""
@@ -268,19 +282,24 @@ class StateSaving(Checkpointing):
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
         strategy = self._live_strategy()
         path, manifest = self._find(input_dir)
-        directory = locate(path)
         if manifest.checkpoint_io != FORMAT:
             raise CheckpointError(
                 f"input_dir={os.fspath(path)!r}: holds no state of a run. Use load for what save has written, and "
                 "Trainer.fit(ckpt_path=...) for a Trainer's checkpoint."
             )
+        with store_of(path).copied_together(strategy.all_gather_object) as directory:
+            self._load_from(directory, path, reshard, strict)
+        if strategy.is_global_zero:
+            logger.info("load_state: %s", path)
+
+    def _load_from(self, directory: Path, path: str, reshard: bool, strict: bool) -> None:
+        """Load everything from ``directory``; ``path`` is what the user knows it by."""
+        strategy, manifest = self._strategy, Manifest.read(directory)
         manifest.verify(directory, [name for name in manifest.files if not name.startswith(f"{STATE}/")])
         models: list[nn.Module] = list(self._prepared.of("models"))
         for hook in list(self._load_hooks.values()):
             hook(models, str(directory))
         checkpoint = strategy.load_checkpoint(directory / STATE)
-        if strategy.is_global_zero:
-            logger.info("load_state: %s", path)
         states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard)
         objects = {
             "model": models,
@@ -302,17 +321,17 @@ class StateSaving(Checkpointing):
             gate.load_state_dict(state)
         if states.is_accumulating:
             read_gradients(self._models(), directory, strategy)
-        if _absolute(path.parent) == _absolute(self.project_configuration.checkpoints):
+        if _is_in(path, self.project_configuration.checkpoints):
             self.project_configuration.iteration = max(self.project_configuration.iteration, _number(path) + 1)
         states.restore_loaders(objects["loader"], path)
         states.restore_generators()
 
-    def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[Path, Manifest]:
+    def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[str, Manifest]:
         """The checkpoint to load, which every process finds; all of them raise if some do not."""
         strategy, project = self._strategy, self.project_configuration
         leads = strategy.is_global_zero and input_dir is None
         found = run_on_each_rank(lambda: _found(project) if leads else None, strategy.all_gather_object)[0]
-        path = Path(found or input_dir or "")
+        path = os.fspath(found or input_dir or "")
         manifest: Manifest | None = None
         fault: CheckpointError | None = None
         try:
@@ -419,7 +438,7 @@ def _found(project: ProjectConfiguration) -> str:
     return os.fspath(found)
 
 
-def _check_counts(saved: Mapping[str, int], present: Mapping[str, int], path: Path) -> None:
+def _check_counts(saved: Mapping[str, int], present: Mapping[str, int], path: str) -> None:
     differ = [name for name, number in saved.items() if present[name] != number]
     if differ:
         raise CheckpointError(
@@ -430,10 +449,10 @@ def _check_counts(saved: Mapping[str, int], present: Mapping[str, int], path: Pa
         )
 
 
-def _number(path: Path) -> int:
-    number = path.name.rpartition("_")[2]
+def _number(path: str) -> int:
+    number = path.rpartition("_")[2]
     return int(number) if number.isdecimal() else -1
 
 
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else Path(os.path.abspath(path))
+def _is_in(path: str, folder: str | None) -> bool:
+    return folder is not None and parent(absolute(path)) == absolute(folder)

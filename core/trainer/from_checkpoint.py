@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from core.checking import check_path
+from core.checking import check_path, is_url
+from core.checkpoints import absolute
 from core.checkpoints.sharded import ShardedCheckpointIO
 from core.errors import CheckpointError, ConfigurationError
 from core.nested import map_tensors
@@ -50,8 +50,8 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
         WrongTypeError: ``path`` is not a path.
     """
     check_path("checkpoint_path", path)
-    place = Path(path).expanduser()
-    if not place.is_file():
+    place = absolute(path)
+    if is_url(place) or not os.path.isfile(place):
         movable = map_location is None or isinstance(map_location, str | torch.device)
         loaded = ShardedCheckpointIO().load_checkpoint(place, map_location if movable else None)
         return loaded if movable else _mapped(loaded, map_location)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from core.checking import is_url
 from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.adapted import adapted
 from core.loggers.base import Logger
@@ -43,12 +44,21 @@ def read_loggers(given: Any, root: str, argument: str = "logger", writes: bool =
     """
     if given is False:
         return []
+    if is_url(root) and writes and (given in (None, True) or _has_name(given)):
+        raise ConfigurationError(
+            f"{argument}={given!r}, default_root_dir={root!r}: loggers write to this machine, not to a URL. Set "
+            f"{argument}=CSVLogger('logs') or an object of another class in core.loggers, or {argument}=False."
+        )
     if given is None or given is True:
         loggers = [_default(root)]
     else:
         items = list(given) if isinstance(given, list | tuple) else [given]
         loggers = [_logger(item, root, argument) for item in items]
     return loggers if writes else without_effect(loggers)
+
+
+def _has_name(given: Any) -> bool:
+    return any(isinstance(item, str) for item in (given if isinstance(given, list | tuple) else [given]))
 
 
 def _default(root: str) -> Logger:

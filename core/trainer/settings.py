@@ -128,9 +128,11 @@ def _added(value: Any) -> Any:
 
 def _root(value: Any) -> Any:
     """The working directory for ``None``; a path as a string. Anything else is left to the validator."""
-    return (
-        os.getcwd() if value is None else os.path.expanduser(value) if isinstance(value, str | os.PathLike) else value
-    )
+    if value is None:
+        return os.getcwd()
+    if not isinstance(value, str | os.PathLike):
+        return value
+    return os.path.expanduser(os.fspath(value)).removeprefix("file://")
 
 
 @attrs.frozen(kw_only=True)

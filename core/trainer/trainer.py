@@ -138,7 +138,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         sync_batchnorm: Whether batch norm layers normalize over the batches of all processes while they train.
         reload_dataloaders_every_n_epochs: Call the methods that return loaders again every so many epochs; 0 for once.
         signals: What ``fit`` does on signals, by name: ``"stop"``, ``"save"``, ``"requeue"``; see ``docs/failures.md``.
-        default_root_dir: The directory for files; by default the working directory.
+        default_root_dir: The directory for files; by default the working directory. A URL is for checkpoints only.
 
     Raises:
         CoreError: An argument is unknown or has the wrong type, contradicts another one, or names a backend that

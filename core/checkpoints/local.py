@@ -1,0 +1,149 @@
+"""Checkpoints in directories of this machine, or of a file system that it has mounted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
+from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names
+from core.checkpoints.manifest import Manifest, NewerFormatError
+from core.checkpoints.store import Store
+from core.checkpoints.undisturbed import read_together_undisturbed, read_undisturbed
+from core.errors import CheckpointError
+
+__all__ = ["LocalStore"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LocalStore(Store):
+    """A path in a file system, committed by one rename; see :mod:`core.checkpoints.commit`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        local_path(path)
+        self.path = path
+
+    def committed(self, *, directory: bool) -> AbstractContextManager[Path]:
+        """As in the base class."""
+        return committed_local(self.path, directory=directory)
+
+    @contextmanager
+    def committed_together(self, gather: GatherObject) -> Iterator[Path]:
+        """As in the base class. All processes must see the directory."""
+        with ExitStack() as stack:
+            staged = run_on_rank_zero(lambda: stack.enter_context(self.committed(directory=True)), gather)
+            run_on_each_rank(lambda: check_shared(staged), gather)
+            yield staged
+            run_on_rank_zero(stack.close, gather)
+
+    @contextmanager
+    def local_copy(self) -> Iterator[Path]:
+        """As in the base class: no copy, but where the checkpoint is."""
+        yield locate(self.path)
+
+    def copied_together(self, gather: GatherObject | None) -> AbstractContextManager[Path]:
+        """As in the base class: no copy, but where the checkpoint is."""
+        del gather
+        return self.local_copy()
+
+    def read(self, function: Callable[[Path], T]) -> T:
+        """As in the base class."""
+        return read_undisturbed(self.path, function)
+
+    def read_together(self, verify: Callable[[Path], None], function: Callable[[Path], T]) -> T:
+        """As in the base class."""
+        return read_together_undisturbed(self.path, verify, function)
+
+    def manifest(self) -> Manifest:
+        """As in the base class."""
+        directory = locate(self.path)
+        manifest = Manifest.read(directory)
+        manifest.check_sizes(directory)
+        return manifest
+
+    def remove(self) -> None:
+        """As in the base class."""
+        remove_local(self.path)
+
+    def exists(self) -> bool:
+        """As in the base class; a link whose target is gone counts."""
+        return os.path.lexists(local_path(self.path))
+
+    def latest(self) -> Path | None:
+        """As in the base class; the path is relative if this one is."""
+        folder = locate(self.path)
+        try:
+            names = {*os.listdir(folder), *set_aside_names(folder)}
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(f"directory={os.fspath(self.path)!r} cannot be read: {error}.") from error
+        found: list[tuple[int, str, str]] = []
+        others: list[NewerFormatError] = []
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            try:
+                if os.path.isdir(locate(folder / name)):
+                    manifest = LocalStore(folder / name).manifest()
+                    found.append((manifest.sequence, manifest.saved_at, name))
+            except NewerFormatError as error:
+                others.append(error)
+            except CheckpointError as error:
+                _log.warning("ignored a damaged checkpoint: %s", error)
+        last = max(found, default=None)
+        for other in others:
+            if last is None or (other.sequence or last[0]) >= last[0]:
+                raise other
+        top = folder if "://" in os.fspath(self.path) else Path(self.path)
+        return top / last[2] if last is not None else None
+
+    def newest_whole(self) -> Path | None:
+        """As in the base class."""
+        damaged = locate(self.path)
+        found: list[tuple[int, Path, Manifest]] = []
+        for item in damaged.parent.iterdir():
+            with suppress(CheckpointError, OSError):
+                if item != damaged and not item.name.startswith("."):
+                    manifest = Manifest.read(item)
+                    found.append((manifest.sequence, item, manifest))
+        for _, item, manifest in sorted(found, key=lambda row: row[0], reverse=True):
+            with suppress(CheckpointError, OSError):
+                manifest.verify(item)
+                return item
+        return None
+
+    def names(self) -> list[str]:
+        """As in the base class."""
+        try:
+            return os.listdir(local_path(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(f"directory={os.fspath(self.path)!r} cannot be read: {error}.") from error
+
+    def new_folder(self, prefix: str) -> str:
+        """As in the base class."""
+        top = Path(local_path(self.path) if "://" in os.fspath(self.path) else self.path)
+        name = re.compile(rf"{re.escape(prefix)}(\d+)")
+        try:
+            top.mkdir(parents=True, exist_ok=True)
+            number = 1 + max((int(found[1]) for found in map(name.fullmatch, os.listdir(top)) if found), default=-1)
+            while True:
+                folder = top / f"{prefix}{number}"
+                try:
+                    folder.mkdir()
+                except FileExistsError:  # another run was faster
+                    number += 1
+                else:
+                    return str(folder)
+        except OSError as error:
+            raise CheckpointError(f"no folder can be created in {top}: {error}.") from error

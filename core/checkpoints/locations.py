@@ -1,0 +1,96 @@
+"""Which store a path or URL belongs to, and what is done at one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from core.checking import is_url
+from core.checkpoints.commit import local_path
+from core.checkpoints.local import LocalStore
+from core.checkpoints.remote import RemoteStore
+from core.checkpoints.store import Store
+
+__all__ = [
+    "absolute",
+    "committed_directory",
+    "committed_file",
+    "local_copy",
+    "parent",
+    "remove_committed",
+    "store_of",
+]
+
+
+def store_of(path: str | os.PathLike[str]) -> Store:
+    """The store of the path or URL.
+
+    Raises:
+        CheckpointError: There can be no file with this path, or no store with this URL.
+        ConfigurationError: fsspec, or the package for this kind of URL, is not installed.
+        WrongTypeError: It is not a path.
+    """
+    return RemoteStore(str(path)) if is_url(path) else LocalStore(path)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """``path`` with the home directory in place of ``~`` and the working directory before it; a URL as it is.
+
+    Raises:
+        CheckpointError: There can be no file with this path.
+    """
+    if is_url(path):
+        return str(path).rstrip("/")
+    return str(local_path(os.path.expanduser(path)))
+
+
+def parent(path: str) -> str:
+    """The folder of the path or URL."""
+    if not is_url(path):
+        return os.path.dirname(path)
+    above = path.rstrip("/").rpartition("/")[0]
+    return f"{above}/" if above.endswith(":/") else above
+
+
+def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """For a CheckpointIO that writes one file: a temporary file that is moved to ``path`` when the block ends.
+
+    The block receives a :class:`~pathlib.Path` with the same file name in a temporary directory and writes to it. If
+    the block raises, ``path`` is left unchanged. Missing parent directories of ``path`` are created. If ``path`` is a
+    URL, the file is copied there in one piece.
+
+    Raises:
+        CheckpointError: The file cannot be written, or ``path`` is a directory that is not a checkpoint.
+    """
+    return store_of(path).committed(directory=False)
+
+
+def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """As :func:`committed_file`, for an empty directory, which must hold a manifest when the block ends.
+
+    If ``path`` is a URL, the manifest is copied there last.
+    """
+    return store_of(path).committed(directory=True)
+
+
+def local_copy(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """The committed checkpoint or file at ``path``, as a path of this machine that is valid in the block.
+
+    It is where the checkpoint is, or for a URL a copy in a temporary directory. What is in it is not verified.
+
+    Raises:
+        CheckpointError: ``path`` is a URL with nothing committed, or that cannot be read.
+    """
+    return store_of(path).local_copy()
+
+
+def remove_committed(path: str | os.PathLike[str]) -> None:
+    """Remove the file or checkpoint at ``path``, if it exists. Does not follow links.
+
+    Files that the checkpoint's manifest does not list stay there.
+
+    Raises:
+        CheckpointError: It cannot be removed, or is a directory that is not a checkpoint.
+    """
+    store_of(path).remove()
