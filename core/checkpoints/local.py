@@ -146,4 +146,4 @@ class LocalStore(Store):
                 else:
                     return str(folder)
         except OSError as error:
-            raise CheckpointError(f"no folder can be created in {top}: {error}.") from error
+            raise CheckpointError(f"no folder for checkpoints can be created in {top}: {error}.") from error

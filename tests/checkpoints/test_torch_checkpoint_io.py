@@ -356,7 +356,7 @@ def test_what_torch_cannot_write_is_an_error(tmp_path: Path) -> None:
         (({}, 3), WrongTypeError, "path=3"),
         (({}, ""), CheckpointError, "path=''"),
         (({}, "/"), CheckpointError, "path='/'"),
-        (({}, "s3://bucket/c"), CheckpointError, "path='s3://bucket/c' is a URL"),
+        (({}, "nowhere://bucket/c"), CheckpointError, "path='nowhere://bucket/c': Protocol not known"),
         (({}, "c", {"a": 1}), ConfigurationError, "storage_options"),
     ],
 )
