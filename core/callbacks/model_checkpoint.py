@@ -465,12 +465,14 @@ class ModelCheckpoint(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """The checkpoints that are kept, and what they are chosen by."""
-        return {**{name: getattr(self, name) for name in STATE}, "best_k_models": dict(self.best_k_models)}
+        kept = {name: getattr(self, name) for name in STATE}
+        return {**kept, "best_k_models": dict(self.best_k_models), "step_saved": self._step_saved}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned; of a run in another directory, only its best checkpoint."""
         if self._folder is None or state["dirpath"] == self._folder:
             self._set(state)
+            self._step_saved = state.get("step_saved", 0)  # a batch that takes no step saves nothing again
             return
         self.best_model_path = state["best_model_path"]
         logger.info(

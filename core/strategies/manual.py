@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
@@ -51,6 +51,10 @@ class ManualGradients:
     def forward_context(self) -> AbstractContextManager[Any]:
         """The context of the forward pass in which backward is called."""
         return nullcontext()
+
+    def holds(self, parameters: Iterable[nn.Parameter]) -> bool:
+        """Whether there are gradients of ``parameters``. Override it if an engine keeps them elsewhere."""
+        return any(parameter.grad is not None for parameter in parameters)
 
 
 class AveragedGradients(ManualGradients):

@@ -33,7 +33,7 @@ class ControlledOptimizer(OptimizerWrapper):
     _core_controls: Controls
 
     def __init__(self, optimizer: Optimizer, step: Callable[..., Any], controls: Controls) -> None:
-        super().__init__(optimizer, step)
+        OptimizerWrapper.__init__(self, optimizer, step)  # the optimizer's class may be another wrapper
         object.__setattr__(self, "_core_controls", controls)
 
     @property
@@ -170,8 +170,9 @@ class Controls:
     @property
     def has_open_gradients(self) -> bool:
         """Whether an optimizer has gradients of a manual backward that it was not stepped with."""
-        return any(
-            stepped_at < self._backwards and any(parameter.grad is not None for parameter in _parameters(optimizer))
+        gradients = self._gradients
+        return gradients is not None and any(
+            stepped_at < self._backwards and gradients.holds(_parameters(optimizer))
             for stepped_at, optimizer in zip(self._stepped_at, self._plain, strict=True)
         )
 

@@ -78,6 +78,12 @@ class Engine:
 
     # -- the step ------------------------------------------------------------------------------------------------
 
+    @property
+    def stepped(self) -> set[int]:
+        """The ids of the tensors that the optimizer's groups hold now: DeepSpeed's own, of all parameters together."""
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        return {id(tensor) for group in groups for tensor in group["params"]}
+
     def backward(self, loss: Tensor, *args: Any, retain_graph: bool = False, **kwargs: Any) -> None:
         """Compute the gradients of ``loss`` and add them to those of the next step.
 

@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import CheckpointError, ConfigurationError, quoted
-from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, TrainingStep, TrainingStepOptions
+from core.strategies import (
+    InferenceModule,
+    ManualGradients,
+    ProcessGroupParts,
+    ProcessGroupStrategy,
+    TrainingStep,
+    TrainingStepOptions,
+)
 from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,
@@ -27,6 +34,7 @@ from torch_hal_deepspeed.config import (
 )
 from torch_hal_deepspeed.engine import Engine, is_divided, is_released, load_divided, whole_state
 from torch_hal_deepspeed.library import import_deepspeed, meet, part
+from torch_hal_deepspeed.manual import EngineGradients
 from torch_hal_deepspeed.module import EngineModule
 from torch_hal_deepspeed.optimizer import EngineOptimizer
 from torch_hal_deepspeed.recompute import Parts, check_parts, recompute
@@ -72,7 +80,6 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
     precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
     applies_precision: ClassVar[bool] = False
     keeps_buffers_equal = False
-    supports_manual_optimization = False  # the engine's backward comes after its forward pass
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def __init__(
@@ -310,13 +317,16 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
             ConfigurationError: There is no engine, the config asks for several batches per step, or the engine's
                 ``backward`` does not take an argument.
         """
+        self._check_own_steps()
+        self._own_engine().backward(loss, *args, **kwargs)
+
+    def _check_own_steps(self) -> None:
         steps = self.config.get("gradient_accumulation_steps", 1)
         if steps != 1:
             raise ConfigurationError(
                 f"config['gradient_accumulation_steps']={steps!r} in your own loop, which steps where it says "
                 "so. Valid: to leave it out, and to step every so many batches."
             )
-        self._own_engine().backward(loss, *args, **kwargs)
 
     def make_backward(self) -> Callable[..., None]:
         """The engine's own, once there is one and the config leaves steps to the loop."""
@@ -324,6 +334,15 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         if engine is None or engine.optimizer is None or self.config.get("gradient_accumulation_steps", 1) != 1:
             return self.backward
         return engine.make_backward()
+
+    def manual_gradients(self, module: nn.Module) -> ManualGradients:
+        """The engine's own backward, any number of times before a step.
+
+        Raises:
+            ConfigurationError: The config asks for several batches per step.
+        """
+        self._check_own_steps()
+        return EngineGradients(self._own_engine(), partial(self.no_sync, module))
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         """Let the engine average remaining gradients, clip, step, and clear the gradients."""
@@ -359,7 +378,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         self._check_clipping(clip_value, "clip_value")
         if norm_type != 2.0:
             raise ConfigurationError(f"norm_type={norm_type!r}: DeepSpeed's engine clips by the 2-norm. Valid: 2.0.")
-        if not engine.parameters <= {id(parameter) for parameter in parameters}:
+        chosen = {id(parameter) for parameter in parameters}
+        if not (engine.parameters <= chosen or engine.stepped <= chosen):
             raise ConfigurationError(
                 "parameters: some of those that the optimizer has are not among them, and DeepSpeed's engine clips all "
                 "gradients as one vector. Valid: all of the module's."

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError, LaunchError, quoted
-from core.strategies import ParallelStrategy, StrategyParts, TrainingStep, TrainingStepOptions
+from core.strategies import ManualGradients, ParallelStrategy, StrategyParts, TrainingStep, TrainingStepOptions
 from torch_hal_horovod.environment import HorovodEnvironment
 from torch_hal_horovod.library import import_horovod
+from torch_hal_horovod.manual import ReducedGradients
 from torch_hal_horovod.options import HorovodOptions
 from torch_hal_horovod.reducer import GradientReducer
 from torch_hal_horovod.steps import AdasumStep, ScaledLearningRate
@@ -57,7 +58,6 @@ class HorovodStrategy(ParallelStrategy):
 
     name = "horovod"
     keeps_buffers_equal = False
-    supports_manual_optimization = False  # each gradient is reduced after a fixed number of passes
     launch_command: ClassVar[str] = "horovodrun -np N --gloo python script.py"
     # Horovod reduces no bfloat16 gradients.
     precisions = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")
@@ -342,16 +342,42 @@ class HorovodStrategy(ParallelStrategy):
                 f"backward_passes_per_step={given}, but accumulate_grad_batches={options.accumulate}. Valid: the "
                 "Trainer's accumulate_grad_batches alone."
             )
-        if self.is_elastic:
-            raise ConfigurationError(
-                f"strategy={self.name!r}: the elastic driver started this process, and takes back what is done in a "
-                "loop of your own. Valid: core.Runtime with horovod.torch.elastic, or horovodrun without --min-np."
-            )
+        self._refuse_elastic()
         self._backward_passes = 1
         for reducer in self._reducers:
             reducer.backward_passes = 1
             reducer.resume()
         return super().training_step(forward, options)
+
+    def manual_gradients(self, module: nn.Module) -> ManualGradients:
+        """Reduced by Horovod after each backward pass of a loop that may call backward any number of times.
+
+        Horovod's hooks are removed: they reduce a gradient after a fixed number of passes.
+
+        Raises:
+            ConfigurationError: ``backward_passes_per_step`` is set, or the elastic driver started the processes.
+        """
+        given = self.options.backward_passes_per_step
+        if given != 1:
+            raise ConfigurationError(
+                f"backward_passes_per_step={given} has no effect with manual optimization, where gradients are reduced "
+                "after each manual_backward. Leave it out."
+            )
+        self._refuse_elastic()
+        hooked = [reducer for reducer in self._reducers if reducer.covers(module.parameters())]
+        for reducer in hooked:
+            reducer.release()
+            self._reducers.remove(reducer)
+        if not hooked or self.world_size == 1:  # Adasum combines in the optimizer's step
+            return ManualGradients(self.backward, partial(self.no_sync, module))
+        return ReducedGradients(self, list(module.parameters()), self.backward, self.options)
+
+    def _refuse_elastic(self) -> None:
+        if self.is_elastic:
+            raise ConfigurationError(
+                f"strategy={self.name!r}: the elastic driver started this process, and takes back what is done in a "
+                "loop of your own. Valid: core.Runtime with horovod.torch.elastic, or horovodrun without --min-np."
+            )
 
     # -- collectives ---------------------------------------------------------------------------------------------
     # Each has a name: Horovod matches requests of processes by name, and its default names are counters.
