@@ -84,14 +84,16 @@ class EvaluationLoop:
             ConfigurationError: A loader is empty in every process.
         """
         run, hooks = self._run, self.stage.hooks
-        run.num_eval_batches = [min(number, at_most) for number in self.num_batches()]
+        counts = self.num_batches()
+        limits = [min(number, at_most) for number in counts]
+        run.batch_counts |= {self.stage.name: counts, run.stage: limits}
         run.metric_log.stage = self.metrics
         with _evaluation_mode(run):
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
             outputs = [
                 self._run_batches(number, loader, num_batches, keeps_outputs)
-                for number, (loader, num_batches) in enumerate(zip(self.loaders, run.num_eval_batches, strict=True))
+                for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True))
             ]
             self.metrics.dataloader_idx = None
             run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")

@@ -35,6 +35,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     _fit_loop: FitLoop | None
     _ckpt_path: str | None
     _evaluation: EvaluationLoop | None
+    _batch_counts: dict[str, list[float]]
 
     @property
     def current_epoch(self) -> int:
@@ -57,8 +58,10 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def num_training_batches(self) -> float:
-        """The batches of an epoch in this process, as an integer; infinite if no ``fit`` is running or says it."""
-        return math.inf if self._fit_loop is None else self._fit_loop.batches.num_batches
+        """The batches of an epoch in this process, as an integer, from the start of ``fit``; infinite if not known."""
+        if self._fit_loop is None:
+            return self._batch_counts.get("train", [math.inf])[0]
+        return self._fit_loop.batches.num_batches
 
     @property
     def train_dataloader(self) -> Any:
@@ -83,13 +86,16 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def num_val_batches(self) -> list[float]:
-        """The batches of each loader of validation in this process, once one has begun; infinite if not known."""
+        """The batches of each loader of validation in this process; infinite if not known.
+
+        Empty until a validation begins; they stay after it.
+        """
         return self._num_batches("validate")
 
     @property
     def num_sanity_val_batches(self) -> list[float]:
-        """The same for the sanity check, while it is running."""
-        return self._num_batches("validate") if self.sanity_checking else []
+        """The same for the sanity check."""
+        return self._num_batches("sanity_check")
 
     @property
     def num_test_batches(self) -> list[float]:
@@ -110,7 +116,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
         return None if loop is None else loop.dataloaders
 
     def _num_batches(self, stage: str) -> list[float]:
-        return [] if self._run is None or self._evaluation_of(stage) is None else list(self._run.num_eval_batches)
+        return list(self._batch_counts.get(stage, ()))
 
     @property
     def enable_validation(self) -> bool:

@@ -272,6 +272,7 @@ class FitLoop:
         if not resumes:
             run.hooks.call("on_train_epoch_start")
             progress.start_batches()
+        run.batch_counts["train"] = [self.batches.num_batches]
         times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
         if progress.phase == "batches" and self._run_batches(times):
             progress.finish_batches()

@@ -26,6 +26,7 @@ class Results:
     module_state: dict[str, Any]
     training_modes: list[bool]
     progress: Progress
+    batch_counts: dict[str, list[float]]
     metrics: dict[str, Any]
     callback_states: list[dict[str, Any]]
     finished: FinishedFit | None
@@ -39,6 +40,7 @@ class Results:
             module_state=_on_host(dict(run.runtime.strategy.whole_module_state(run.module))),
             training_modes=[part.training for part in run.module.modules()],
             progress=run.progress,
+            batch_counts=run.batch_counts,
             metrics=_on_host(run.metric_log.state_dict()),
             callback_states=[callback.state_dict() for callback in run.hooks.callbacks],
             finished=None if finished is None else finished.detached(),

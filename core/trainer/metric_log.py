@@ -36,6 +36,8 @@ class MetricLog:
         """Names in :attr:`latest` that were logged for the progress bar."""
         self.is_step_due = False
         """Whether the values of the newest step are to be sent to the loggers when its hooks are done."""
+        self.of_epochs: dict[str, Tensor] = {}
+        """The values of epochs that go to loggers, by the names that loggers get: what ``validate`` returns."""
         self._published: dict[str, Tensor] = {}
         self._logger_names: set[str] = set()
         """Names in :attr:`latest` that go to loggers."""
@@ -116,7 +118,7 @@ class MetricLog:
 
     def reset(self) -> None:
         """Forget all values."""
-        self._published, self.prog_bar_names, self._logger_names = {}, set(), set()
+        self._published, self.prog_bar_names, self._logger_names, self.of_epochs = {}, set(), set(), {}
         self.is_step_due = False
 
     # -- sending -------------------------------------------------------------------------------------------------
@@ -128,11 +130,12 @@ class MetricLog:
         """
         self._published.update(_as_tensors(stage.latest_values()))
         values = stage.finish_epoch(self._owner)
+        to_loggers = stage.logger_names()
+        self.of_epochs = {**self.of_epochs, **{name: values[name] for name in values if name in to_loggers}}
         self._published.update(values)
         # Where the values of steps are published too, the plain name is the epoch's value from now on.
         self._published.update({stage.plain_name(name): value for name, value in values.items()})
         self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
-        to_loggers = stage.logger_names()
         self._logger_names |= to_loggers & set(self._published)
         self._send({name: value for name, value in values.items() if name in to_loggers}, stage.strategy)
 

@@ -47,8 +47,8 @@ class Run:
     datamodule: DataModule | None = None
     evaluating: Sequence[str] | None = None
     """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
-    num_eval_batches: Sequence[float] = ()
-    """The number of batches of each loader of the newest evaluation."""
+    batch_counts: dict[str, list[float]] = attrs.field(factory=dict)
+    """By stage, the number of batches of each loader; the Trainer's own, which outlives the run."""
     profiler: Profiler | None = None
     """Measures the loops' actions; ``None`` if nothing is measured, so that it costs nothing."""
 

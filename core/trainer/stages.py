@@ -72,6 +72,7 @@ def _run_stage(
         stage="train" if source.stage == "fit" else source.stage,
         datamodule=source.datamodule,
         profiler=None if isinstance(trainer.profiler, PassThroughProfiler) else trainer.profiler,
+        batch_counts=trainer._batch_counts,
         batch_hooks=BatchHooks(runtime.strategy, source.datamodule, module),
     )
     run.hooks.profiler = run.profiler
@@ -187,7 +188,7 @@ def evaluate(
     loop = trainer._evaluation = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
     loop.configure()
     outputs = loop.run(keeps_outputs=keeps_outputs)
-    values = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    values = {name: float(value) for name, value in run.metric_log.of_epochs.items()}
     return [_of_loader(values, number) for number in range(len(outputs))], outputs
 
 

@@ -276,6 +276,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         """The folder for the checkpoints of the running fit, once it is decided."""
         self._ckpt_path = self._given_ckpt_path = None
         self._evaluation: EvaluationLoop | None = None
+        self._batch_counts: dict[str, list[float]] = {}
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -468,7 +469,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             raise
         if not isinstance(outcome, Results):
             return outcome
-        self.progress = outcome.progress
+        self.progress, self._batch_counts = outcome.progress, outcome.batch_counts
         outer, module._trainer = module._trainer, self
         try:
             outcome.restore(module, self.metric_log, self.callbacks)

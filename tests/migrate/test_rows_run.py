@@ -60,7 +60,7 @@ TRAINER_MEMBERS = {
     "num_devices": "t.num_devices == 1",
     "num_nodes": "t.num_nodes == 1",
     "num_predict_batches": "t.num_predict_batches == []",
-    "num_sanity_val_batches": "t.num_sanity_val_batches == []",
+    "num_sanity_val_batches": "t.num_sanity_val_batches == [1]",
     "num_test_batches": "t.num_test_batches == []",
     "num_training_batches": "t.num_training_batches == 4",
     "num_val_batches": "t.num_val_batches == [4]",

@@ -94,19 +94,23 @@ BOTH = {"value_epoch": REDUCED["mean"], "value": REDUCED["mean"]}
     ("options", "training", "evaluation"),
     [
         ({}, {"value": 0.25}, {"value": REDUCED["mean"]}),
-        ({"on_step": True, "on_epoch": False}, {"value": 0.25}, {"value": 0.25}),
+        ({"on_step": True, "on_epoch": False}, {"value": 0.25}, {}),
         ({"on_epoch": True}, {"value_step": 0.25, **BOTH}, {"value": REDUCED["mean"]}),
-        ({"on_step": True}, {"value": 0.25}, {"value_step": 0.25, **BOTH}),
+        ({"on_step": True}, {"value": 0.25}, {"value_epoch": REDUCED["mean"]}),
         (
             {"on_epoch": True, "batch_size": 1},
             {"value_step": 0.25, "value_epoch": 1.4375, "value": 1.4375},
             {"value": 1.4375},
         ),
         ({"sync_dist": True}, {"value": 0.25}, {"value": REDUCED["mean"]}),
+        ({"logger": False}, {"value": 0.25}, {}),
     ],
 )
 def test_names(options: dict[str, Any], training: dict[str, float], evaluation: dict[str, float]) -> None:
-    """By step in training and by epoch in evaluation unless told otherwise; ``_step`` and ``_epoch`` where both."""
+    """By step in training and by epoch in evaluation unless told otherwise; ``_step`` and ``_epoch`` where both.
+
+    An evaluation returns what loggers get at the end of its epoch, as Lightning's does.
+    """
     module, trainer = Logs(**options), quiet(max_epochs=1)
     trainer.fit(module, batches())
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == pytest.approx(training)

@@ -173,7 +173,9 @@ def test_limits_are_those_of_each_loader() -> None:
     module = Several()
     trainer = quiet(max_epochs=1, limit_val_batches=2, num_sanity_val_steps=1, callbacks=Looks())
     trainer.fit(module, loader(), [loader(), DataLoader(dataset(5), batch_size=5)])
-    assert seen == [([1, 1], [1, 1], 2), ([2, 1], [], 2)]
+    assert seen == [([2, 1], [1, 1], 2), ([2, 1], [1, 1], 2)]
+    counts = trainer.num_training_batches, trainer.num_val_batches, trainer.num_sanity_val_batches
+    assert counts == (len(loader()), [2, 1], [1, 1])  # they stay after the fit
     steps = [call[1:] for call in module.calls if call[0] == "step"]
     assert steps == [(0, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
 
@@ -218,10 +220,9 @@ def test_names_of_steps_and_epochs() -> None:
             self.log("both", float(dataloader_idx), on_step=True, on_epoch=True)
             self.log(f"own{dataloader_idx}", 1.0, add_dataloader_idx=False)
 
-    first, second = quiet().validate(Names(), [loader(), loader()])
+    trainer = quiet()
+    first, second = trainer.validate(Names(), [loader(), loader()])
     for number, found in enumerate((first, second)):
-        names = {f"both{suffix}/dataloader_idx_{number}" for suffix in ("", "_step", "_epoch")}
-        assert names <= set(found)
-        assert found[f"both_epoch/dataloader_idx_{number}"] == number
-        assert not any(name.endswith(str(1 - number)) for name in found if "dataloader" in name)
-        assert {"own0", "own1"} <= set(found)
+        assert found == {f"both_epoch/dataloader_idx_{number}": number, "own0": 1, "own1": 1, "overall": 1}
+    names = {f"both{suffix}/dataloader_idx_{number}" for suffix in ("", "_step", "_epoch") for number in (0, 1)}
+    assert names <= set(trainer.callback_metrics)
