@@ -174,7 +174,7 @@ def test_limits_are_those_of_each_loader() -> None:
     trainer = quiet(max_epochs=1, limit_val_batches=2, num_sanity_val_steps=1, callbacks=Looks())
     trainer.fit(module, loader(), [loader(), DataLoader(dataset(5), batch_size=5)])
     assert seen == [([2, 1], [1, 1], 2), ([2, 1], [1, 1], 2)]
-    counts = trainer.num_training_batches, trainer.num_val_batches, trainer.num_sanity_val_batches
+    counts: Any = trainer.num_training_batches, trainer.num_val_batches, trainer.num_sanity_val_batches
     assert counts == (len(loader()), [2, 1], [1, 1])  # they stay after the fit
     steps = [call[1:] for call in module.calls if call[0] == "step"]
     assert steps == [(0, 0), (0, 1), (0, 0), (1, 0), (0, 1)]
