@@ -93,12 +93,16 @@ for name in names:
         except CoreError as error:
             said["two"] = str(error)
         try:
-            trainer(strategy_of(name), processes, name, callbacks=[Halfway()], default_root_dir=OUT, **options).fit(ByHand(), data(16, 0))
+            trainer(strategy_of(name), processes, name, callbacks=[Halfway()], default_root_dir=OUT, **options).fit(
+                ByHand(), data(16, 0)
+            )
         except CoreError as error:
             said["halfway"] = str(error)
         continue
     every = ModelCheckpoint(OUT / name / "steps", every_n_train_steps=1, save_top_k=-1)
-    fit: core.Trainer = trainer(strategy_of(name), processes, name, callbacks=[every], default_root_dir=OUT / name, **options)
+    fit: core.Trainer = trainer(
+        strategy_of(name), processes, name, callbacks=[every], default_root_dir=OUT / name, **options
+    )
     module = ByHand()
     path = str(OUT / name / "steps" / "epoch=1-step=4.ckpt") if mode == "resumed" else None
     fit.fit(module, data(48, 0, shuffle=True), data(10, 1), ckpt_path=path)
