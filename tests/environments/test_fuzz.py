@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pytest
+from drawing import drawn
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core import environments
 from core.environments import ClusterEnvironment, detect
@@ -69,18 +70,20 @@ def check(environ: dict[str, str]) -> None:
     assert all(len(str(answer)) < 2000 for answer in answers if isinstance(answer, CoreError))
 
 
-def draw(source: random.Random) -> dict[str, str]:
-    names = source.sample(NAMES, source.randint(1, len(NAMES)))
-    likely = source.random()
-    return {name: source.choice(VALUES[:10] if source.random() < likely else VALUES) for name in names}
+@st.composite
+def variables(draw: st.DrawFn) -> dict[str, str]:
+    """Some variables; in some draws all values are likely ones."""
+    values = draw(
+        st.sampled_from([st.sampled_from(VALUES[:10]), st.one_of(st.sampled_from(VALUES), st.text(max_size=10))])
+    )
+    return draw(st.dictionaries(st.sampled_from(NAMES), values, min_size=1))
 
 
-@pytest.mark.parametrize("draws", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)])
-def test_any_variables(draws: int) -> None:
+@drawn(2)
+@given(variables())
+def test_any_variables(environ: dict[str, str]) -> None:
     """Each class of environment and each detection, asked for all that they tell."""
-    source = random.Random(draws)
-    for _ in range(draws):
-        check(draw(source))
+    check(environ)
 
 
 def test_many_brackets_are_one_host() -> None:

@@ -1,6 +1,6 @@
-"""Manifests and shards with drawn content behind right checksums: reading gives a result or a CoreError, only that.
+"""Manifests, shards and names, drawn by hypothesis: reading gives a result or a CoreError, only that.
 
-``FUZZ_DRAWS=10000`` sets the number of draws, ``FUZZ_SEED`` the first seed; a failure names the seed of its draw.
+``FUZZ_DRAWS=10000`` sets the number of examples.
 """
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import random
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from drawing import TEXTS, drawn, json_values
+from hypothesis import given
+from hypothesis import strategies as st
 
-from core.checkpoints import FileRecord, is_committed, latest, read_manifest
+from core.checkpoints import FileRecord, is_committed, latest, locate, read_manifest
 from core.errors import CoreError
 
 from .small import IOS, save_small
-
-DRAWS, SEED = int(os.environ.get("FUZZ_DRAWS", "20")), int(os.environ.get("FUZZ_SEED", "0"))
-NUMBERS = [0, -1, 1, 2, 3, 2**31, 2**63, 2**64, 10**400, -(10**30), 1e999, -0.0, 1.5, float("nan")]
-TEXTS = ["", "\0", "\ud800", "..", "../x", "/etc/passwd", "a" * 300, "manifest.json", "shard-00000.pt", ".", "1", "é\n"]
 
 
 @pytest.fixture(autouse=True)
@@ -36,52 +34,66 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def value(draw: random.Random, depth: int = 0) -> Any:
-    """Any value of JSON."""
-    kind = draw.randrange(8 if depth < 4 else 6)
-    if kind == 6:
-        return [value(draw, depth + 1) for _ in range(draw.randrange(4))]
-    if kind == 7:
-        return {draw.choice(TEXTS): value(draw, depth + 1) for _ in range(draw.randrange(4))}
-    return draw.choice([None, True, False, draw.choice(NUMBERS), draw.choice(TEXTS), draw.randbytes(32).hex()])
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], None]:
+    """Puts a small checkpoint of an IO into a folder; it is saved once."""
+    top = tmp_path_factory.mktemp("saved")
+
+    def put(name: str, folder: Path) -> None:
+        if not (top / name).exists():
+            (top / name).mkdir()
+            save_small(name, top / name / "c")
+        shutil.copytree(top / name / "c", folder / "c")
+
+    return put
 
 
-def mutated(draw: random.Random, content: Any) -> Any:
+@st.composite
+def mutated(draw: st.DrawFn, content: Any) -> Any:
     """``content`` with something changed, removed or added somewhere."""
-    if isinstance(content, dict) and content and draw.random() < 0.9:
-        key, action = draw.choice(list(content)), draw.randrange(6)
-        if action == 0:
+    if isinstance(content, dict) and content and draw(st.integers(0, 9)):
+        key = draw(st.sampled_from(list(content)))
+        action = draw(st.sampled_from(["change", "change", "change", "remove", "add", "rename"]))
+        if action == "remove":
             return {name: item for name, item in content.items() if name != key}
-        if action == 1:
-            return {**content, draw.choice(TEXTS): value(draw)}
-        if action == 2:
-            return {draw.choice(TEXTS) if name == key else name: item for name, item in content.items()}
-        return {**content, key: mutated(draw, content[key])}
-    if draw.random() < 0.02:
+        if action == "add":
+            return {**content, draw(TEXTS): draw(json_values())}
+        if action == "rename":
+            other = draw(TEXTS)
+            return {other if name == key else name: item for name, item in content.items()}
+        return {**content, key: draw(mutated(content[key]))}
+    if draw(st.integers(0, 50)) == 0:
         deep: Any = []
         for _ in range(900):
             deep = [deep]
         return deep
-    return value(draw)
+    return draw(json_values())
 
 
-def with_its_sum(content: Any) -> str:
+@st.composite
+def garbled(draw: st.DrawFn, content: bytes) -> bytes:
+    """``content`` with bytes changed, removed, repeated or added."""
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(content)))
+        end = min(len(content), start + draw(st.sampled_from([1, 1, 2, 8, 100])))
+        size = end - start
+        part = draw(
+            st.one_of(
+                st.binary(min_size=size, max_size=size),
+                st.sampled_from([b"", content[start:end] * 2, b"\xff" * size, b"\0" * size]),
+            )
+        )
+        content = content[:start] + part + content[end:]
+    return content
+
+
+def with_its_sum(content: Any) -> bytes:
     """As text, with the checksum that belongs to it."""
     if isinstance(content, dict) and "sha256" in content:
         rest = {name: item for name, item in content.items() if name != "sha256"}
         text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
         content = {**rest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-    return json.dumps(content)
-
-
-def garbled(draw: random.Random, content: bytes) -> bytes:
-    """``content`` with bytes changed, removed, repeated or added."""
-    for _ in range(draw.randrange(1, 4)):
-        start = draw.randrange(len(content) + 1)
-        end = min(len(content), start + draw.choice([1, 1, 2, 8, 100]))
-        change = draw.choice([b"", draw.randbytes(end - start), content[start:end] * 2, b"\xff" * (end - start)])
-        content = content[:start] + change + content[end:]
-    return content
+    return json.dumps(content).encode()
 
 
 def read(name: str, folder: Path) -> None:
@@ -99,40 +111,81 @@ def read(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "sharded"])
-def test_drawn_manifests(tmp_path: Path, name: str) -> None:
+def test_drawn_manifests(tmp_path: Path, name: str, saved: Callable[[str, Path], None]) -> None:
     """Manifests with drawn values, whose own checksum is right."""
-    save_small(name, tmp_path / "c")
+    saved(name, tmp_path)
     file = tmp_path / "c" / "manifest.json"
     good = json.loads(file.read_text())
-    for seed in range(SEED, SEED + DRAWS):
-        draw = random.Random(seed)
-        content = good
-        for _ in range(draw.randrange(1, 4)):
-            content = mutated(draw, content)
-        try:
-            file.write_text(with_its_sum(content), encoding="utf-8")
-            read(name, tmp_path)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+
+    @drawn()
+    @given(mutated(good).flatmap(mutated))
+    def check(content: Any) -> None:
+        file.write_bytes(with_its_sum(content))
+        read(name, tmp_path)
+
+    check()
+
+
+def test_drawn_bytes_of_manifests(tmp_path: Path) -> None:
+    """A manifest's file with drawn bytes, which are not JSON or have a wrong checksum: an error, or what was saved."""
+    save_small("torch", tmp_path / "c")
+    file = tmp_path / "c" / "manifest.json"
+    good = file.read_bytes()
+
+    @drawn(0.5)
+    @given(garbled(good))
+    def check(content: bytes) -> None:
+        file.write_bytes(content)
+        read("torch", tmp_path)
+
+    check()
 
 
 @pytest.mark.parametrize("name", ["torch", "sharded"])
-def test_drawn_shards(tmp_path: Path, name: str) -> None:
+def test_drawn_shards(tmp_path: Path, name: str, saved: Callable[[str, Path], None]) -> None:
     """Shards with drawn bytes, for which the manifest has the right sizes and checksums."""
-    save_small(name, tmp_path / "c")
+    saved(name, tmp_path)
     manifest = tmp_path / "c" / "manifest.json"
     good = json.loads(manifest.read_text())
-    files = {file: (tmp_path / "c" / file).read_bytes() for file in good["files"]}
-    for seed in range(SEED, SEED + DRAWS):
-        draw = random.Random(seed)
-        chosen = draw.choice(sorted(files))
+    files = {file: (tmp_path / "c" / file).read_bytes() for file in sorted(good["files"])}
+
+    @drawn()
+    @given(st.sampled_from(list(files)).flatmap(lambda file: st.tuples(st.just(file), garbled(files[file]))))
+    def check(choice: tuple[str, bytes]) -> None:
+        chosen, content = choice
         path = tmp_path / "c" / chosen
         try:
-            path.write_bytes(garbled(draw, files[chosen]))
+            path.write_bytes(content)
             record = FileRecord.of(path)
             entry = {"size": record.size, "sha256": record.sha256}
-            manifest.write_text(with_its_sum({**good, "files": {**good["files"], chosen: entry}}), encoding="utf-8")
+            manifest.write_bytes(with_its_sum({**good, "files": {**good["files"], chosen: entry}}))
             read(name, tmp_path)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}, {chosen}: {type(error).__name__}: {error}") from error
-        path.write_bytes(files[chosen])
+        finally:
+            path.write_bytes(files[chosen])
+
+    check()
+
+
+def test_drawn_names(tmp_path: Path) -> None:
+    """Checkpoints with any name in a folder: saved and loaded, or refused with nothing written elsewhere."""
+    folder = tmp_path / "folder"
+
+    @drawn(0.5)
+    @given(TEXTS.filter(lambda text: "/" not in text and text not in ("", ".", "..")))
+    def check(name: str) -> None:
+        io, path = IOS["torch"](), f"{folder}/{name}"
+        for number in (1, 2):
+            try:
+                io.save_checkpoint({"name": number}, path)
+            except CoreError as error:
+                str(error).encode(errors="surrogatepass")
+            else:
+                assert locate(path).parent == folder
+        try:
+            assert io.load_checkpoint(path)["name"] == 2
+            io.remove_checkpoint(path)
+        except CoreError:
+            pass
+        assert {item.name for item in tmp_path.iterdir()} <= {"folder"}
+
+    check()
