@@ -1,6 +1,7 @@
 """What mkdocs cannot do by itself when it builds the site; ``mkdocs.yml`` names this file as a hook.
 
 * A line ``<!-- include: NAME -->`` becomes the text of a file in the project's root, such as the changelog.
+* Each cell of a table says in which column it is, for screens on which a table is a list of its rows.
 * References in docstrings, such as ``:class:`core.Trainer```, become links into the API reference.
 * The build fails if a public name is missing in the API reference.
 """
@@ -17,6 +18,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+CELL = re.compile(r"<td\b")
+TAG = re.compile(r"<[^>]+>")
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>~?([^<]+)</code>")
 
 
@@ -33,8 +39,21 @@ def included(file: Path) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Turn the roles that docstrings contain into links."""
-    return ROLE.sub(_reference, html)
+    """Turn the roles that docstrings contain into links, and name the column of each cell of a table."""
+    return TABLE.sub(lambda found: with_columns(found[0]), ROLE.sub(_reference, html))
+
+
+def with_columns(table: str) -> str:
+    """A table whose cells, from the second column on, have the text of their column's head as ``data-column``."""
+    heads = [html.escape(html.unescape(TAG.sub("", head)).strip()) for head in HEAD.findall(table)]
+
+    def row(found: re.Match[str]) -> str:
+        columns = iter(["", *heads[1:]])
+        return CELL.sub(
+            lambda cell: f'{cell[0]} data-column="{name}"' if (name := next(columns, "")) else cell[0], found[0]
+        )
+
+    return ROW.sub(row, table)
 
 
 def _reference(found: re.Match[str]) -> str:
