@@ -37,6 +37,7 @@ _torch_hal() {{
 {options}
             esac
             case "$word" in -*) ;; *) found="" ;; esac
+            case "$COMP_CWORD $last $word" in "2 completion -"*) ;; "2 completion "*) found="{shells}" ;; esac
         fi
     fi
     if [ -n "$found" ]; then
@@ -96,7 +97,11 @@ def _bash(options: Mapping[str, Sequence[str]]) -> str:
     named = (f'        --{_dashed(kind)}) found="{_NAMES.format(kind=kind)}" ;;' for kind in KINDS)
     by_verb = (f'                {verb}) found="{" ".join(options[verb])}" ;;' for verb in options)
     return _BASH.format(
-        named="\n".join(named), kinds=" ".join(KINDS), verbs=" ".join(options), options="\n".join(by_verb)
+        named="\n".join(named),
+        kinds=" ".join(KINDS),
+        verbs=" ".join(options),
+        options="\n".join(by_verb),
+        shells=" ".join(SHELLS),
     )
 
 
@@ -110,6 +115,7 @@ def _fish(options: Mapping[str, Sequence[str]]) -> str:
         f"complete -c torch-hal -n {no_verb} -f -a {verb} -d {_quoted(purpose)}" for verb, (_, purpose) in VERBS.items()
     ]
     lines += [f"complete -c torch-hal -n {no_verb} -l {name}" for name in ("help", "version")]
+    lines.append(f"complete -c torch-hal -n '{in_verb} completion' -f -a {_quoted(' '.join(SHELLS))}")
     by_name = {_dashed(kind): _FISH_NAMES.format(kind=kind) for kind in KINDS} | {"kind": " ".join(KINDS)}
     for verb, names in options.items():
         for name in (name.removeprefix("--") for name in names):

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -156,32 +157,101 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(rf"(torch-hal|python -m core) {verb}\s+\S", examples), verb
 
 
+COMPLETIONS = [
+    (["lis"], {"list"}),
+    (["list", "--pro"], {"--probe"}),
+    (["list", "--kind", "pre"], {"precision"}),
+    (["explain", "--precision", "bf16"], {"bf16-mixed", "bf16-true"}),
+    (["run", "--strategy", "ddp_sh"], {"ddp_sharded"}),
+    (["completion", ""], {*SHELLS}),
+    (["run", "tra"], {"train.py"}),
+]
+"""What stands on the line, and what the shell offers for the last word."""
+
+
+def environment_of_shells(shell: str, folder: Path) -> dict[str, str]:
+    """An environment for a shell in ``folder``, which then holds ``torch-hal``, its completion and a script."""
+    (folder / "completion").write_text(SHELLS[shell]({verb: options_of(verb) for verb in VERBS}), "utf-8")
+    (folder / "train.py").touch()
+    (folder / "bin").mkdir()
+    (folder / "bin" / "torch-hal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m core "$@"\n', "utf-8")
+    (folder / "bin" / "torch-hal").chmod(0o755)
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(folder), "TERM": "dumb"}
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["lis"], {"list"}),
-        ([""], {*VERBS, "--help", "--version"}),
-        (["list", "--pro"], {"--probe"}),
-        (["list", "--kind", "pre"], {"precision"}),
-        (["explain", "--precision", "bf16"], {"bf16-mixed", "bf16-true"}),
-        (["run", "--strategy", "ddp_sh"], {"ddp_sharded"}),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [*COMPLETIONS, ([""], {*VERBS, "--help", "--version"})])
 def test_completion_in_bash(words: list[str], expected: set[str], tmp_path: Path) -> None:
     """bash completes verbs, options and the names of installed backends."""
-    script = SHELLS["bash"]({verb: options_of(verb) for verb in VERBS})
-    (tmp_path / "completion").write_text(script, "utf-8")
-    (tmp_path / "torch-hal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m core "$@"\n', "utf-8")
-    (tmp_path / "torch-hal").chmod(0o755)
+    environ = environment_of_shells("bash", tmp_path)
     line = " ".join(f"'{word}'" for word in ("torch-hal", *words))
     code = f"source ./completion; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _torch_hal; echo ${{COMPREPLY[@]}}"
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stderr == ""
     assert {*done.stdout.split()} == expected
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_completion_in_fish(tmp_path: Path) -> None:
+    """fish offers the same as bash."""
+    environ = environment_of_shells("fish", tmp_path)
+    lines = [" ".join(["torch-hal", *words]) for words, _ in COMPLETIONS]
+    code = "source completion; " + "; ".join(f"complete -C '{line}'; echo ====" for line in lines)
+    done = subprocess.run(["fish", "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    offered = [{line.split("\t")[0] for line in part.splitlines()} for part in done.stdout.split("====\n")]
+    assert offered[:-1] == [expected for _, expected in COMPLETIONS]
+
+
+ZSHRC = """
+source ./completion
+show() { print -r -- "<$BUFFER>"; BUFFER= }
+zle -N show
+bindkey '^X' show
+print ready
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_completion_in_zsh(tmp_path: Path) -> None:
+    """In zsh the Tab key completes the last word, where there is one way to do so."""
+    environ = environment_of_shells("zsh", tmp_path)
+    (tmp_path / ".zshrc").write_text(ZSHRC, "utf-8")
+    controller, terminal = os.openpty()
+    shell = subprocess.Popen(
+        ["zsh", "-i"],
+        cwd=tmp_path,
+        env=environ,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+
+    def said(end: str) -> str:
+        text = ""
+        while end not in text:
+            readable, _, _ = select.select([controller], [], [], 60)
+            assert readable, f"zsh does not print {end!r} after:\n{text}"
+            text += os.read(controller, 10_000).decode()
+        return text
+
+    try:
+        said("ready")
+        for words, expected in COMPLETIONS:
+            if len(expected) == 1:
+                os.write(controller, f"torch-hal {' '.join(words)}\t\x18".encode())
+                (completed,) = re.findall("<(.*)>", said(">"))
+                assert completed.split() == ["torch-hal", *words[:-1], *expected]
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(controller)
+        os.close(terminal)
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
