@@ -1,10 +1,10 @@
 """Looks at the built documentation in Chromium: ``nox -s look`` builds it and runs this script.
 
     python docs/look_at_site.py site                                 # every page, at three widths
-    python docs/look_at_site.py site --pictures DIR index install    # and saves pictures of these pages, light and dark
+    python docs/look_at_site.py site --pictures DIR index install    # these, light and dark, with pictures of them
 
-It fails if a page is wider than the screen, cuts a line of code or a row of a table, lacks a picture, shows Python without
-highlighting, or fetches anything from elsewhere; and if the search finds nothing.
+It fails if a page is wider than the screen, cuts a line of code or a row of a table, lacks a picture, shows Python
+without highlighting, or fetches anything from elsewhere; and if the search finds nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def look(site: Path, names: Sequence[str], pictures: Path | None) -> list[str]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for scheme in ("light", "dark") if pictures else ("light",):
             for width in WIDTHS:
-                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+                page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
                 fetched: list[str] = []
                 page.on("request", lambda request: fetched.append(request.url))  # noqa: B023 - of this page
                 for name in names or pages:

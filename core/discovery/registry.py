@@ -355,6 +355,9 @@ class Registry:
             )
             return UnknownNameError(f"{subject}: {provided} {without}")
         text = f"{subject}: no installed or registered {kind} has this name. Valid: {valid}."
+        for other in KINDS:
+            if other != kind and name in self.names(other):
+                return UnknownNameError(f"{subject}: {name!r} is of another kind. Pass {other}={name!r}.")
         if remedy := nearest(name, [*names, *aliases]):
             return UnknownNameError(text + remedy)
         if remedy := nearest(name, others := known_names(kind)):

@@ -80,6 +80,11 @@ class LaunchedEnvironment(ClusterEnvironment):
     @property
     def global_rank(self) -> int:
         """Rank of this process among all processes."""
+        if self.variables.rank not in self.environ:
+            raise ConfigurationError(
+                f"cluster_environment={self.name!r}: environment variable {self.variables.rank} is not set: this "
+                "launcher did not start this process. Start it with the launcher, or leave out cluster_environment."
+            )
         return whole_number(self.environ, self.variables.rank)
 
     @property

@@ -10,25 +10,29 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 from core.nested import leaves
 
-__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "suggest_arguments"]
+__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "suggest_arguments", "uninitialized"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None = None) -> Callable[P, T]:
+def suggest_arguments(
+    method: Callable[P, T], remedies: Mapping[str, str] | None = None, owner: str | None = None
+) -> Callable[P, T]:
     """Make ``method`` name the most similar argument if it gets an unknown one.
 
     Args:
-        method: A constructor or a method without ``**`` arguments, which no loop calls in each step.
+        method: A constructor or a method without ``**`` arguments.
         remedies: For arguments that it does not have: what to do instead.
+        owner: What users call it, for the message; its qualified name unless given.
 
     Raises:
         WrongTypeError: In the method, for an unknown argument.
@@ -38,7 +42,7 @@ def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None
         for name, parameter in list(inspect.signature(method).parameters.items())[1:]
         if parameter.kind is not parameter.VAR_POSITIONAL
     ]
-    owner = method.__qualname__.removesuffix(".__init__")
+    called = owner or method.__qualname__.removesuffix(".__init__")
     instead = remedies or {}
 
     @wraps(method)
@@ -47,26 +51,57 @@ def suggest_arguments(method: Callable[P, T], remedies: Mapping[str, str] | None
             if name not in names:
                 remedy = f" {instead[name]}" if name in instead else nearest(name, names)
                 listed = (
-                    f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{owner})"
+                    f"Arguments: {quoted(names)}."
+                    if len(names) <= LONGEST_LIST
+                    else f"All of them: help(core.{called})"
                 )
                 suggestion = remedy or f" {listed}"
-                raise WrongTypeError(f"{owner}: unknown argument {name!r}.{suggestion}")
+                raise WrongTypeError(f"{called}: unknown argument {name!r}.{suggestion}")
         return method(*args, **kwargs)
 
     return checked
 
 
+PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
+
+
 def check_objects(call: str, objects: Sequence[Any]) -> None:
-    """Refuse classes of what is prepared: they would be returned as they are.
+    """Refuse what would be returned as it is: classes, lists and dicts of what is prepared, and data sets.
 
     Raises:
         WrongTypeError: There is one.
     """
     for given in objects:
-        if isinstance(given, type) and issubclass(given, nn.Module | Optimizer | LRScheduler | DataLoader):
+        if isinstance(given, type) and issubclass(given, PREPARED):
             raise WrongTypeError(
                 f"{call}: got the class {given.__name__}, not an object of it. Create one: {given.__name__}(...)."
             )
+        held = list(given.values()) if isinstance(given, dict) else given if isinstance(given, list | tuple) else ()
+        inner = next((each for each in held if isinstance(each, PREPARED)), None)
+        if inner is not None and not isinstance(given, PREPARED):
+            raise WrongTypeError(
+                f"{call}: got a {type(given).__name__} with an object of type {type(inner).__name__}, which would not "
+                f"be prepared. Pass its objects one by one: {call}(*objects)."
+            )
+        if isinstance(given, DataParallel | DistributedDataParallel):
+            raise WrongTypeError(
+                f"{call}: got a {type(given).__name__}, which the strategy adds itself. Pass model.module."
+            )
+        if isinstance(given, Dataset) and not isinstance(given, IterableDataset):
+            raise WrongTypeError(
+                f"{call}: got a data set of type {type(given).__name__}, which would not be divided among the "
+                "processes. Pass a loader: DataLoader(dataset, batch_size=...)."
+            )
+        if isinstance(given, nn.Module) and not hasattr(given, "_parameters"):
+            raise uninitialized(call, given)
+
+
+def uninitialized(subject: str, module: nn.Module) -> ConfigurationError:
+    """The error for a module that torch has not initialized."""
+    name = type(module).__name__
+    return ConfigurationError(
+        f"{subject}: {name}.__init__ does not call super().__init__(), so it has no parameters. Call it first."
+    )
 
 
 def check_holds(module: Any, optimizers: Iterable[Optimizer], subject: str) -> None:

@@ -80,6 +80,8 @@ class Preparing(LoaderState, DataFacts):
 
         Raises:
             ConfigurationError: ``device_placement`` does not have one value for each object.
+            WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
+                ``DistributedDataParallel``, or a data set without a loader.
         """
         places = [None] * len(objects) if device_placement is None else list(device_placement)
         if len(places) != len(objects):

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import check_path
 from core.checkpoints import is_committed, remove_committed, store_of
 from core.errors import CheckpointError, ConfigurationError
 
@@ -53,7 +54,12 @@ class ProjectConfiguration:
         self.set_directories(self.project_dir)
 
     def set_directories(self, project_dir: str | os.PathLike[str] | None = None) -> None:
-        """Set ``project_dir``, and ``logging_dir`` unless it is set."""
+        """Set ``project_dir``, and ``logging_dir`` unless it is set.
+
+        Raises:
+            WrongTypeError: ``project_dir`` is not a path.
+        """
+        check_path("project_dir", project_dir)
         self.project_dir = project_dir
         if self.logging_dir is None:
             self.logging_dir = project_dir

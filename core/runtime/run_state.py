@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from core.checking import is_url
+from core.checking import check_path, is_url
 from core.checkpoints import (
     FileRecord,
     Manifest,
@@ -166,6 +166,7 @@ class StateSaving(Checkpointing):
             raise ConfigurationError(
                 "safe_serialization=False: save_state always writes data that is read without running code. Omit it."
             )
+        check_path("save_state: output_dir", output_dir)
         strategy, project = self._live_strategy(), self.project_configuration
         meeting = Meeting(strategy, "save_state", patience=PATIENCE)
         if meeting.is_late:
@@ -377,8 +378,11 @@ class StateSaving(Checkpointing):
             unwrap: Whether the keys are those of the user's own module; else those of the prepared one.
 
         Raises:
+            WrongTypeError: ``model`` is not a module.
             CheckpointError: A process that is needed did not call this.
         """
+        if not isinstance(model, nn.Module):
+            raise WrongTypeError(f"get_state_dict: model is an object of type {type(model).__name__}. Pass a module.")
         strategy = self._live_strategy()
         own = self.unwrap_model(model)
         if strategy.saving_is_collective:

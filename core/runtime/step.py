@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +13,17 @@ from torch.optim import Optimizer
 
 from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.arguments import suggest_arguments
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
 from core.strategies.step import tensor_backward
 
 __all__ = ["StepParts"]
+
+AUTOCAST = dict.fromkeys(
+    ("autocast_handler", "device_type", "dtype", "enabled"), "Set precision= of the Runtime, such as 'bf16-mixed'."
+)
+"""What to do instead of arguments that other libraries' ``autocast`` has."""
 
 
 class StepParts(Synchronization):
@@ -119,6 +126,7 @@ class StepParts(Synchronization):
         for one in list(self._optimizers) if chosen is None else chosen:
             strategy.unscale_gradients(unwrap_optimizer(one))
 
+    @partial(suggest_arguments, remedies=AUTOCAST, owner="Runtime.autocast")
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computations outside a prepared module."""
         return self._live_strategy().precision.forward_context()

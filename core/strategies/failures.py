@@ -73,6 +73,14 @@ def _listens(store: Any) -> bool:
     return True
 
 
+UNUSED = "Expected to have finished reduction in the prior iteration"
+"""In torch's error for parameters that took no part in the loss."""
+HOW_UNUSED = (
+    "Some parameters took no part in the loss. Use them all, or set strategy='ddp_find_unused_parameters_true', or "
+    "strategy=DDPStrategy(find_unused_parameters=True)."
+)
+
+
 class Failures:
     """How this process, and those that it lost, failed.
 
@@ -189,6 +197,8 @@ class Failures:
             logger.debug("rank %s lost another", self._rank, exc_info=error)
             self._show_lost(error)
         else:
+            if UNUSED in str(error):
+                error.add_note(HOW_UNUSED)
             self._say(summary(error), 1)
             self._hook(kind, error, trace)
             self._shown()

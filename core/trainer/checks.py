@@ -15,6 +15,7 @@ from core.callbacks.progress_bar import ProgressBar
 from core.callbacks.timer import Timer
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.runtime.arguments import uninitialized
 from core.strategies.base import Strategy
 from core.trainer.foreign import change_import
 from core.trainer.module import Module
@@ -47,6 +48,8 @@ def check_module(module: Any, *steps: str) -> None:
         raise WrongTypeError(
             f"model: must be a core.Module or a torch.nn.Module, not {described(module)}.{_remedy(module)}"
         )
+    if "_parameters" not in vars(module):
+        raise uninitialized("module", module)
     _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:

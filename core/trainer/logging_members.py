@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.base import Logger
+from core.runtime.arguments import suggest_arguments
 
 __all__ = ["LoggingMembers"]
 
@@ -16,6 +18,7 @@ class LoggingMembers:
 
     trainer: Any
 
+    @partial(suggest_arguments, owner="Module.log")
     def log(
         self,
         name: str,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError, quoted
+from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
 from core.strategies.logs import LOG_REDUCTIONS
 from core.trainer.metric_objects import ObjectMetric, combine_objects, is_metric_object
@@ -113,6 +113,8 @@ class StageMetrics:
     ) -> Metric:
         prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, rank_zero_only = options
         name, moment = key
+        if not isinstance(name, str):
+            raise WrongTypeError(f"log({name!r}): the name of a metric must be a str. Call log(name, value).")
         if moment == END and on_step:
             raise ConfigurationError(
                 f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."

@@ -107,7 +107,10 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         """
         trainer = self._trainer
         if trainer is None:
-            raise ConfigurationError(f"{type(self).__name__}.trainer: no Trainer is running this module.")
+            raise ConfigurationError(
+                f"{type(self).__name__}.trainer: no Trainer is running this module. Use trainer, log() and "
+                "optimizers() in steps and hooks, which fit, validate, test and predict call."
+            )
         return trainer
 
     @property

@@ -68,7 +68,8 @@ def read_optimizers(given: Any, automatic: bool = True) -> Optimization:
     schedules: list[Schedule] = []
     for optimizer, schedulers, monitor in _pairs(given):
         if not isinstance(optimizer, Optimizer):
-            raise WrongTypeError(f"configure_optimizers: returned {optimizer!r} as an optimizer. Return {VALID}.")
+            what = _shown(optimizer) if optimizer is given else f"{_shown(given)}, with {_shown(optimizer)}"
+            raise WrongTypeError(f"configure_optimizers: returned {what} as an optimizer. Return {VALID}.")
         optimizers.append(optimizer)
         schedules += [_schedule(scheduler, monitor, automatic) for scheduler in schedulers]
     if automatic and len(optimizers) > 1:
@@ -189,3 +190,8 @@ def _step_parameters(optimizer: Optimizer) -> list[inspect.Parameter]:
 
 
 _FIELDS = tuple(field.name for field in attrs.fields(Schedule))
+
+
+def _shown(given: Any) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 and "\n" not in text else f"an object of type {type(given).__name__}"

@@ -29,9 +29,9 @@ def environment(**variables: str) -> Any:
     return lambda: resolve(Request.read(environ=variables))
 
 
-def logging(value: Any) -> Any:
+def logging(value: Any, name: Any = "accuracy", **options: Any) -> Any:
     def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
-        self.log("accuracy", value)
+        self.log(name, value, **options)
         return self.loss(batch)
 
     module = type("Logging", (Net,), {"training_step": training_step})
@@ -82,6 +82,14 @@ MISTAKES: dict[str, Mistake] = {
     "no machine": Mistake(given(num_nodes=0), "num_nodes", "got 0", "an integer ≥ 1"),
     "misspelt precision": Mistake(given(precision="bf16-mixd"), "precision", "'bf16-mixd'", "'bf16-mixed'"),
     "dtype for a precision": Mistake(given(precision=torch.bfloat16), "precision", "torch.bfloat16", "Pass a name"),
+    "strategy for an accelerator": Mistake(given(accelerator="ddp"), "accelerator", "'ddp'", "Pass strategy='ddp'"),
+    "accelerator for a strategy": Mistake(given(strategy="cpu"), "strategy", "'cpu'", "Pass accelerator='cpu'"),
+    "launcher that did not start it": Mistake(
+        lambda: runtime(cluster_environment="slurm").launch(),
+        "cluster_environment='slurm'",
+        "SLURM_PROCID is not set",
+        "Start it with the launcher",
+    ),
     # -- arguments of a Trainer
     "misspelt argument": Mistake(given(max_epoch=2), "Trainer", "'max_epoch'", "'max_epochs'"),
     "argument of an older script": Mistake(given(gpus=2), "Trainer", "'gpus'", "Set devices="),
@@ -117,6 +125,25 @@ MISTAKES: dict[str, Mistake] = {
         "'acelerator'",
         "Did you mean 'accelerator'?",
     ),
+    "folder of a project": Mistake(lambda: runtime(project_dir=3), "project_dir", "3", "must be a path"),
+    "argument of another autocast": Mistake(
+        lambda: runtime().autocast(dtype=torch.bfloat16),  # type: ignore[call-arg]
+        "Runtime.autocast",
+        "'dtype'",
+        "Set precision=",
+    ),
+    "path of a state": Mistake(
+        lambda: runtime().save_state(3),  # type: ignore[arg-type]
+        "save_state: output_dir",
+        "3",
+        "must be a path",
+    ),
+    "state of no module": Mistake(
+        lambda: runtime().get_state_dict("net"),  # type: ignore[arg-type]
+        "get_state_dict: model",
+        "type str",
+        "Pass a module",
+    ),
     "unknown reduction": Mistake(
         lambda: runtime().reduce(torch.ones(2), "bogus"), "reduction", "'bogus'", "'mean', 'sum'"
     ),
@@ -150,6 +177,9 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "tensor of several values": Mistake(logging(torch.ones(3)), "log('accuracy')", "(3,)", "value.mean()"),
     "text for a metric": Mistake(logging("high"), "log('accuracy')", "'high'", "a number or a scalar tensor"),
+    "misspelt option of log": Mistake(logging(1.0, on_stp=True), "Module.log", "'on_stp'", "Did you mean 'on_step'?"),
+    "number for a metric's name": Mistake(logging(1.0, name=3), "log(3)", "name of a metric", "log(name, value)"),
+    "log outside of a run": Mistake(lambda: Net().log("loss", 1.0), "Net.trainer", "no Trainer", "in steps and hooks"),
     # -- environment variables
     "devices by variable": Mistake(environment(CORE_DEVICES="two"), "CORE_DEVICES", "'two'", "a count k >= 1"),
     "accelerator by variable": Mistake(

@@ -63,6 +63,11 @@ def stopped_after_first_batch() -> None:
         assert not seen
 
 
+class Uninitialized(nn.Module):
+    def __init__(self) -> None:
+        pass
+
+
 class WithDataModule(DataModule):
     def train_dataloader(self) -> Any:
         return loader()
@@ -212,6 +217,12 @@ MISTAKES: dict[str, Mistake] = {
         "holds 2 parameter(s)",
         "model.parameters()",
     ),
+    "three values for optimizers": Mistake(
+        lambda: fit(net(configure_optimizers=lambda self: ([Net.configure_optimizers(self)], [], "x"))),
+        "configure_optimizers",
+        "type tuple, with an object of type list",
+        "[optimizer], [scheduler]",
+    ),
     "two optimizers": Mistake(
         lambda: fit(net(configure_optimizers=lambda self: [other_model(), other_model()])),
         "configure_optimizers",
@@ -240,6 +251,27 @@ MISTAKES: dict[str, Mistake] = {
         "prepare: SGD",
         "none of which is of the module",
         "model.parameters()",
+    ),
+    "module without super().__init__": Mistake(
+        lambda: runtime().prepare(Uninitialized()), "prepare", "Uninitialized.__init__", "super().__init__()"
+    ),
+    "Module without super().__init__": Mistake(
+        lambda: fit(type("Empty", (Net,), {"__init__": lambda self: None})()),
+        "module",
+        "Empty.__init__",
+        "super().__init__()",
+    ),
+    "dict in prepare": Mistake(
+        lambda: runtime().prepare({"model": nn.Linear(3, 1)}), "prepare", "a dict with", "Pass its objects one by one"
+    ),
+    "list in prepare": Mistake(
+        lambda: runtime().prepare([nn.Linear(3, 1), loader()]), "prepare", "a list with", "Pass its objects one by one"
+    ),
+    "data set in prepare": Mistake(
+        lambda: runtime().prepare(loader().dataset), "prepare", "type TensorDataset", "DataLoader(dataset"
+    ),
+    "wrapped module in prepare": Mistake(
+        lambda: runtime().prepare(nn.DataParallel(nn.Linear(3, 1))), "prepare", "a DataParallel", "model.module"
     ),
     "class in prepare": Mistake(
         lambda: runtime().prepare(nn.Linear), "prepare", "the class Linear", "Create one: Linear(...)"
