@@ -259,7 +259,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def look(session: nox.Session) -> None:
-    """Look at every page of the documentation in Chromium, on small and large screens; ``--pictures DIR`` keeps pictures."""
+    """Look at every page of the documentation in Chromium, on small and large screens."""
     session.install(*group("docs", "look"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
     session.run("python", "docs/look_at_site.py", "site", *session.posargs)
