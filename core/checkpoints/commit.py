@@ -293,7 +293,8 @@ def _delete(stage: Path) -> None:
     try:
         shutil.rmtree(stage)
     except OSError as error:
-        _log.warning("could not remove the temporary directory %s: %s", stage, error)
+        if stage.exists():  # else another process was faster
+            _log.warning("could not remove the temporary directory %s: %s", stage, error)
 
 
 _REMEDIES = {

@@ -14,6 +14,7 @@ written to the temporary directory of this machine.
 
 from __future__ import annotations
 
+import errno
 import logging
 import platform
 import re
@@ -87,8 +88,12 @@ class RemoteStore(Store):
 
     def _current(self, into: Path) -> tuple[Save, Manifest]:
         """The save that counts, and its manifest, copied to a directory."""
-        committed = [save for save in self._saves() if save.is_committed]
-        if not committed:
+        for _ in range(3):
+            committed = [save for save in self._saves() if save.is_committed]
+            if committed:
+                break
+            time.sleep(0.05)  # a list may miss a new one, and the old one that was just removed
+        else:
             raise CheckpointError(
                 f"{self.url} is not a committed checkpoint: no folder in it has a {FILE_NAME}. Pass the URL that it "
                 "was saved to."
@@ -427,10 +432,11 @@ class RemoteStore(Store):
         except CoreError:
             raise
         except Exception as error:  # every kind of store has its own
-            raise CheckpointError(
-                f"{self.url} cannot be {done}: {type(error).__name__}: {error}. Check the URL, your credentials and "
-                "the connection."
-            ) from error
+            advice = "Check the URL, your credentials and the connection."
+            own = tempfile.gettempdir()
+            if isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or own in str(error)):
+                advice = f"Its files are copied to {own}: see to its space and rights, or choose another by TMPDIR."
+            raise CheckpointError(f"{self.url} cannot be {done}: {type(error).__name__}: {error}. {advice}") from error
 
     @contextmanager
     def _named(self, copy: Path) -> Iterator[None]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +24,8 @@ __all__ = ["SafetensorsCheckpointIO"]
 
 _NAME = "safetensors"
 _FILE = "tensors.safetensors"
+_NUMBER = re.compile(r"\(os error (\d+)\)")
+"""How the package tells an error of the operating system."""
 
 Place = tuple[Any, ...]
 
@@ -68,6 +72,7 @@ class SafetensorsCheckpointIO(CheckpointIO):
             self._write(taken.tensors, directory / _FILE, path)
             rest = {"content": content, "places": taken.places}
             files = {_FILE: FileRecord.of(directory / _FILE), SHARD: write_shard(rest, directory / SHARD, path)}
+            shutil.copymode(directory / SHARD, directory / _FILE)  # the package lets only this user read it
             Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
 
     def check_checkpoint(
@@ -89,6 +94,8 @@ class SafetensorsCheckpointIO(CheckpointIO):
         except OSError:
             raise
         except Exception as error:  # its own class, also for a full disk
+            if (found := _NUMBER.search(str(error))) is not None:
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
             raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: {error}") from error
 
     def _read(self, directory: Path, map_location: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -160,6 +161,35 @@ def test_a_read_during_a_save_gets_one_checkpoint(store: ObjectStore, monkeypatc
     monkeypatch.setattr(ObjectStore, "get_file", replace_first)
     loaded = IO.load_checkpoint(f"{URL}/c")
     assert (loaded["step"], loaded["rows"][0].item(), len(done)) == (2, 2.0, 1)
+
+
+def test_a_list_that_misses_a_checkpoint_is_asked_for_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is made while another process replaces the checkpoint may have neither the old one nor the new one."""
+    save(1)
+    find = ObjectStore.find
+    calls: list[str] = []
+
+    def miss_first(self: Any, path: str, **options: Any) -> Any:
+        calls.append(path)
+        return find(self, path, **options) if len(calls) != 3 else {}
+
+    monkeypatch.setattr(ObjectStore, "find", miss_first)
+    assert IO.load_checkpoint(f"{URL}/c")["step"] == 1
+    assert len(calls) > 3
+
+
+def test_a_full_temporary_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which disk it is."""
+    save(1)
+
+    def fail(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(ObjectStore, "get_file", fail)
+    with pytest.raises(CheckpointError, match=rf"No space left.* are copied to {tempfile.gettempdir()}: .*by TMPDIR"):
+        IO.load_checkpoint(f"{URL}/c")
 
 
 def test_damage_is_found_and_named(store: ObjectStore) -> None:

@@ -9,12 +9,19 @@ from typing import Any
 import torch
 from python_processes import run_python
 
-from core.checkpoints import AsyncCheckpointIO, CheckpointIO, ShardedCheckpointIO, TorchCheckpointIO
+from core.checkpoints import (
+    AsyncCheckpointIO,
+    CheckpointIO,
+    SafetensorsCheckpointIO,
+    ShardedCheckpointIO,
+    TorchCheckpointIO,
+)
 
 IOS: dict[str, Callable[[], CheckpointIO]] = {
     "torch": TorchCheckpointIO,
     "sharded": ShardedCheckpointIO,
     "async": AsyncCheckpointIO,
+    "safetensors": SafetensorsCheckpointIO,
 }
 
 

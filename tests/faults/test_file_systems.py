@@ -27,7 +27,7 @@ LARGE: dict[str, Any] = {"x": torch.arange(500_000.0), "n": 2}
 OLD: dict[str, Any] = {"x": torch.arange(10.0), "n": 1}
 
 
-@pytest.fixture(params=["torch", "sharded", "async"])
+@pytest.fixture(params=["torch", "sharded", "async", "safetensors"])
 def io(request: pytest.FixtureRequest) -> CheckpointIO:
     return IOS[request.param]()
 
