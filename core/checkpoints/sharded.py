@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -220,7 +221,7 @@ def _write_shards(
     from torch.distributed.checkpoint.state_dict_saver import save
 
     try:
-        save(shards, storage_writer=FileSystemWriter(staged), process_group=group, no_dist=not dist.is_initialized())
+        save(shards, storage_writer=FileSystemWriter(staged), process_group=group)
     except (Exception, CheckpointException) as error:  # in every process
         failures = error.failures.values() if isinstance(error, CheckpointException) else ()
         causes = [failure for failure, _ in failures]
@@ -274,11 +275,20 @@ def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, tor
     return checkpoint
 
 
+def _load_alone(tensors: dict[str, Tensor], **reading: Any) -> None:
+    """Fill ``tensors`` in this process, without the others."""
+    from torch.distributed.checkpoint import state_dict_loader
+
+    if "no_dist" in inspect.signature(state_dict_loader.load).parameters:
+        state_dict_loader.load(tensors, no_dist=True, **reading)
+    else:  # as in torch 2.6
+        state_dict_loader._load_state_dict(tensors, no_dist=True, **reading)
+
+
 def _read_shards(
     directory: Path, manifest: Manifest, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]
 ) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.state_dict_loader import load
 
     from core.checkpoints.shard_reader import ShardPlanner, ShardReader, read_facts
 
@@ -295,7 +305,7 @@ def _read_shards(
             warnings.filterwarnings(
                 "ignore", "torch.distributed is disabled", UserWarning
             )  # each process reads by itself
-            load(tensors, storage_reader=ShardReader(directory, content), planner=ShardPlanner(), no_dist=True)
+            _load_alone(tensors, storage_reader=ShardReader(directory, content), planner=ShardPlanner())
     except (Exception, CheckpointException) as error:
         failures = error.failures.values() if isinstance(error, CheckpointException) else ()
         cause = next((failure for failure, _ in failures), error)  # torch adds a traceback to the message
