@@ -203,6 +203,17 @@ def test_sessions_that_pages_name_exist() -> None:
             assert {*arguments.split()} <= sessions, page.name
 
 
+def test_the_release_workflow_runs_what_exists() -> None:
+    """Its sessions are sessions of nox, its Pythons are those of the classifiers, and each job gets what is built."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")
+    sessions = set(re.findall(r"^def (\w+)\(session: nox\.Session\) -> None:", (ROOT / "noxfile.py").read_text(), re.M))
+    assert {"dists", "local_index"} <= {*re.findall(r"nox -s (\w+)", workflow)} <= sessions
+    (versions,) = re.findall(r"python: \[(.*)\]", workflow)
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert re.findall(r'"([\d.]+)"', versions) == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
+    assert workflow.count("name: dist\n") == workflow.count("path: dist/\n") == 4  # uploaded once, downloaded by three
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
     """A relative link leads to a file of the project."""
