@@ -462,6 +462,23 @@ def hivemind(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def colossalai(session: nox.Session) -> None:
+    """Run the plugin's tests on Colossal-AI itself, which requires an older torch than it runs with."""
+    python = engine_python(session, "colossalai")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    groups = nox.project.load_toml(HERE / "plugins" / "colossalai" / "pyproject.toml")["dependency-groups"]
+    session.run(*pip, *CONSTRAINTS, *groups["engine-requirements"])
+    session.run(*pip, "--no-deps", "--no-build-isolation", *groups["engine"])
+    on_engine(session, "colossalai")
+
+
+@nox.session(venv_backend="none")
+def torchft(session: nox.Session) -> None:
+    """Run the plugin's tests on torchft itself, with replicas on this machine."""
+    on_engine(session, "torchft")
+
+
+@nox.session(venv_backend="none")
 def torchao(session: nox.Session) -> None:
     """Run the plugin's tests on torchao itself, and the conformance kit on its precisions."""
     on_engine(session, "torchao")
