@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch_hal_torchao import Float8Precision, QATPrecision
 
 from core import Runtime
 from core.errors import BackendError, ConfigurationError, WrongTypeError
 
-pytest.importorskip("torchao", reason="torchao is not installed; run nox -s torchao")
-from torch_hal_torchao import Float8Precision, QATPrecision
+needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed; run nox -s torchao")
 
 
 def prepared(precision: Any, module: nn.Module) -> nn.Module:
@@ -39,12 +40,14 @@ def test_wrong_arguments(make: Any, error: type[Exception], match: str) -> None:
         make()
 
 
+@needs_torchao
 def test_group_size_that_does_not_divide() -> None:
     """A group size that was given and does not divide a layer's inputs is refused, with the layer's name."""
     with pytest.raises(ConfigurationError, match="group_size=16 does not divide the inputs of '0'"):
         prepared(QATPrecision("int4", group_size=16), nn.Sequential(nn.Linear(24, 4)))
 
 
+@needs_torchao
 def test_group_size_by_default(caplog: pytest.LogCaptureFixture) -> None:
     """By default such a layer has one scale a row, and the log names it."""
     with caplog.at_level(logging.WARNING):
@@ -52,6 +55,7 @@ def test_group_size_by_default(caplog: pytest.LogCaptureFixture) -> None:
     assert "one scale a row in '0', whose inputs 32 does not divide" in caplog.text
 
 
+@needs_torchao
 @pytest.mark.parametrize("kind", [Float8Precision, QATPrecision])
 def test_parts_that_are_kept(kind: Any) -> None:
     """Layers in keep_float32 stay torch's during the run."""
@@ -64,6 +68,7 @@ def test_parts_that_are_kept(kind: Any) -> None:
         prepared(kind(keep_float32="head"), net)
 
 
+@needs_torchao
 def test_module_without_layers(caplog: pytest.LogCaptureFixture) -> None:
     """A module in which nothing changes, or a layer that is not changed, is named in the log."""
     with caplog.at_level(logging.WARNING):
@@ -73,6 +78,7 @@ def test_module_without_layers(caplog: pytest.LogCaptureFixture) -> None:
     assert "does not change self_attn.out_proj (NonDynamicallyQuantizableLinear)" in caplog.text
 
 
+@needs_torchao
 def test_layer_by_itself() -> None:
     """A module that is itself a linear layer is changed, and changed back."""
     layer = nn.Linear(8, 4)
@@ -82,6 +88,7 @@ def test_layer_by_itself() -> None:
     assert type(layer) is nn.Linear
 
 
+@needs_torchao
 def test_device_without_float8(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that cannot multiply float8 is refused with the cause; rounding by ``emulate=True`` works there."""
 
@@ -95,6 +102,7 @@ def test_device_without_float8(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared(Float8Precision(emulate=True), net)
 
 
+@needs_torchao
 @pytest.mark.parametrize("name", ["fp8-mixed", "int4-qat"])
 def test_torchao_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torchao, the error says so, and what to install."""
