@@ -77,4 +77,5 @@ def assert_same(one: nn.Module, other: nn.Module) -> None:
     first, second = one.state_dict(), other.state_dict()
     assert first.keys() == second.keys()
     for name in first:
+        assert first[name].isfinite().all(), name
         assert torch.equal(first[name], second[name]), name
