@@ -50,7 +50,9 @@ def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
     limit = board.timeout.total_seconds()
     for seconds in (min(PATIENCE_SECONDS, limit), limit):
         absent = [
-            rank for rank in absent if not board.wait(f"{place}/{rank}", max(begin + seconds - time.monotonic(), 0))
+            rank
+            for rank in absent
+            if not board.wait(f"{place}/{rank}", max(begin + seconds - time.monotonic(), 0), rank)
         ]
         if not absent:
             return

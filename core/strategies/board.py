@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from core.errors import LaunchError
+from core.strategies.peers import Peers
 from core.strategies.run_store import another_connection
 
 __all__ = ["Board", "lost_store", "wait_for_key"]
@@ -23,11 +24,14 @@ class Board:
         store: The store of the run.
         timeout: How long to wait for another process.
         check: Called while waiting; raises an exception if another process has failed.
+        peers: The processes of the run; ``None`` if it is not known whether they run.
     """
 
-    def __init__(self, store: Store, timeout: timedelta, check: Callable[[], None] | None) -> None:
+    def __init__(
+        self, store: Store, timeout: timedelta, check: Callable[[], None] | None, peers: Peers | None = None
+    ) -> None:
         self.timeout = timeout
-        self._store, self._check = store, check
+        self._store, self._check, self._peers = store, check, peers
         self.meetings: dict[str, int] = {}
         """How often this process has met the others at each place in the user's code; see :class:`Meeting`."""
         self.alone: set[str] = set()
@@ -57,21 +61,29 @@ class Board:
         """The same board for another thread: a connection serves one request at a time."""
         with _store_errors():
             store = another_connection(self._store)
-        return Board(store, self.timeout, None)
+        return Board(store, self.timeout, None, self._peers)
 
     def delete(self, key: str) -> None:
         """Remove a note."""
         with _store_errors():
             self._store.delete_key(f"board/{key}")
 
-    def wait(self, key: str, seconds: float) -> bool:
-        """Wait for a note; whether it is there within ``seconds``.
+    def wait(self, key: str, seconds: float, rank: int) -> bool:
+        """Wait for a note of process ``rank``; whether it is there within ``seconds``.
 
         Raises:
-            LaunchError: Another process has failed, or the store was lost.
+            LaunchError: That process has ended, another one has failed, or the store was lost.
         """
+        watch = None if self._peers is None else self._peers.watch(rank, self._store)
+
+        def look() -> None:
+            if self._check is not None:
+                self._check()
+            if watch is not None:
+                watch()
+
         with _store_errors():
-            return wait_for_key(self._store, f"board/{key}", seconds, self._check)
+            return wait_for_key(self._store, f"board/{key}", seconds, look)
 
 
 def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None) -> bool:

@@ -47,6 +47,8 @@ SHORT = timedelta(seconds=2)
 """How long a process that fails waits for the store in which it looks for the cause."""
 SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
+ENDED_SETTLE_SECONDS = 1.0
+"""The same, if the other process is known to have ended."""
 
 ENDED_EARLY = "has ended its script, or torn down, before the others"
 
@@ -232,7 +234,9 @@ class Failures:
     def _show_lost(self, error: BaseException) -> NoReturn:
         """One line, with which process failed; then exit with its exit code, if that is known."""
         self._has_shown = True
-        first = self._find()
+        # A process that is known to have ended says nothing more.
+        has_ended = isinstance(error, LaunchError) and error.rank is not None
+        first = self._find(ENDED_SETTLE_SECONDS if has_ended else SETTLE_SECONDS)
         if isinstance(first, LaunchError):
             code = exit_status(first.exit_code or 1)
             print_error(str(first))
@@ -254,13 +258,13 @@ class Failures:
             )
         raise SystemExit(code)
 
-    def _find(self) -> tuple[int, str, int] | LaunchError | None:
-        """The process that failed first, how, and its exit code; when it has shown that itself, if it can.
+    def _find(self, seconds: float) -> tuple[int, str, int] | LaunchError | None:
+        """The process that failed first, how, and its exit code; when it has shown that itself within some seconds.
 
         A LaunchError if it died without a word, and this process started it.
         """
         found: tuple[int, str, int] | None = None
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             child = self._failed_child()
             with self._notes() as notes:

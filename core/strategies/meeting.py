@@ -82,7 +82,9 @@ class Meeting:
         seconds = SHORT_SECONDS if site in board.alone else self._patience
         deadline = time.monotonic() + (NEEDED_SECONDS if self.needs_all else seconds)
         absent = tuple(
-            rank for rank in others if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0))
+            rank
+            for rank in others
+            if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank)
         )
         board.set(f"{self._place}/absent", pickle.dumps(absent))
         (board.alone.add if len(absent) == len(others) else board.alone.discard)(site)
@@ -90,13 +92,13 @@ class Meeting:
 
     def _come(self, board: Board) -> tuple[int, ...]:
         board.set(f"{self._place}/{self._strategy.global_rank}", b"")
-        if not board.wait(f"{self._place}/absent", NEEDED_SECONDS):
+        if not board.wait(f"{self._place}/absent", NEEDED_SECONDS, 0):
             logger.warning("%s: rank %s waits for rank 0 to call it", self.name, self._strategy.global_rank)
-        absent: tuple[int, ...] = pickle.loads(self._receive(board, f"{self._place}/absent"))
+        absent: tuple[int, ...] = pickle.loads(self._receive(board, f"{self._place}/absent", 0))
         return absent
 
-    def _receive(self, board: Board, key: str) -> bytes:
-        if not board.wait(key, board.timeout.total_seconds()):
+    def _receive(self, board: Board, key: str, rank: int) -> bytes:
+        if not board.wait(key, board.timeout.total_seconds(), rank):
             raise CheckpointError(
                 f"{self.name}: rank {self._strategy.global_rank} has waited {board.timeout} for another process. Call "
                 f"{self.name} in rank 0, or in every process."
@@ -113,12 +115,12 @@ class Meeting:
         place, self._phase = f"{self._place}/{self._phase}", self._phase + 1
         if not self.is_leader:
             board.set(f"{place}/{strategy.global_rank}", pickle.dumps(obj))
-            everything: list[T | None] = pickle.loads(self._receive(board, f"{place}/all"))
+            everything: list[T | None] = pickle.loads(self._receive(board, f"{place}/all", 0))
             return everything
         gathered: list[T | None] = [obj, *[None] * (strategy.world_size - 1)]
         for rank in range(1, strategy.world_size):
             if rank not in self.absent:
-                gathered[rank] = pickle.loads(self._receive(board, f"{place}/{rank}"))
+                gathered[rank] = pickle.loads(self._receive(board, f"{place}/{rank}", rank))
                 board.delete(f"{place}/{rank}")
         if len(self.absent) < strategy.world_size - 1:
             board.set(f"{place}/all", pickle.dumps(gathered))

@@ -31,6 +31,7 @@ from core.strategies.failures import Failures
 from core.strategies.gathering import meet, ranks_missing
 from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience
+from core.strategies.peers import Peers
 from core.strategies.run_store import RunStore
 from core.strategies.store_ports import listen_on_loopback
 from core.strategies.waited_for import IsWaitedFor, LooksForWaiting
@@ -339,7 +340,7 @@ class _Group:
         self._rank: int = facts["rank"]
         self._world_size: int = facts["world_size"]
         self._process = os.getpid()
-        self.board = Board(store, facts["timeout"], check)
+        self.board = Board(store, facts["timeout"], check, Peers(store, self._rank) if self._world_size > 1 else None)
         self.members: list[JoinedGroup] = []
         self.releases: list[Callable[[], None]] = []
         _Group.current = self

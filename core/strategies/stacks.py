@@ -21,6 +21,7 @@ from attrs import frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.strategies.call_sites import is_user_frame
+from core.strategies.peers import BEAT_SECONDS, beat
 from core.strategies.run_store import another_connection
 
 __all__ = ["Stacks", "Whereabouts", "call_in", "is_timeout"]
@@ -107,8 +108,11 @@ class Stacks:
     def _answer(self) -> None:
         with suppress(dist.DistError, RuntimeError):  # the store is gone, with the process that served it
             notes = self._notes()
-            answered = 0
+            answered, shown = 0, 0.0
             while not self._done.wait(POLL_SECONDS):
+                if time.monotonic() >= shown + BEAT_SECONDS:
+                    beat(notes.underlying_store, self._rank)
+                    shown = time.monotonic()
                 asked = notes.add("asked", 0) if notes.check(["asked"]) else 0
                 if asked > answered:
                     place = Whereabouts.of_main_thread(self._rank, self.note()).encode()

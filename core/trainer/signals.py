@@ -23,7 +23,6 @@ from typing import Any, Self
 from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from core.strategies.board import Board
 from core.strategies.launchers.blame import EndedBySignal, is_interactive
-from core.trainer.peers import Peers
 
 __all__ = ["DEFAULT_SIGNALS", "Signals", "read_signals"]
 
@@ -99,7 +98,6 @@ class Signals:
         self._is_active = world_size == 1 or board is not None
         self._shared = board if world_size > 1 else None
         self._board: Board | None = None
-        self._peers: Peers | None = None
         self._place = ""
         self._handlers: dict[int, Any] = {}
         self._last: dict[int, float] = {}
@@ -131,7 +129,6 @@ class Signals:
         if self._shared is not None:
             count = self._shared.meetings["signals"] = self._shared.meetings.get("signals", 0) + 1
             self._board, self._place = self._shared.with_own_connection(), f"signals/{count}"
-            self._peers = Peers(self._board, self._place, self._rank)
         # The system writes to this pipe at once. Python's own handlers wait until a blocked collective returns.
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         for end in self._pipe:
@@ -155,7 +152,9 @@ class Signals:
         os.write(self._pipe[1], b"\0")
         if self._thread is not None:
             self._thread.join(5.0)
-        if self._board is not None and not isinstance(error, EndedBySignal):
+        # If the thread still waits for the store, that is out of reach, and this process would wait too.
+        is_reachable = self._thread is None or not self._thread.is_alive()
+        if self._board is not None and is_reachable and not isinstance(error, EndedBySignal):
             with suppress(LaunchError):
                 self._board.set_once(f"{self._place}/{self._number}/{self._rank}", str(self._batches).encode())
                 if self._rank == 0:
@@ -175,8 +174,8 @@ class Signals:
                 if self._received and self._board is None and not self.is_due:
                     self._signal, self._target, self.is_due = self._received.pop(0), 0, True
                     self._agreed.set()
-                elif self._board is not None and self._peers is not None and not self.is_due:
-                    self._look(self._board, self._peers)
+                elif self._board is not None and not self.is_due:
+                    self._look(self._board)
         except LaunchError as error:  # the main thread fails too, with more to say
             logger.debug("rank %s does not look for signals any more: %s", self._rank, error)
 
@@ -193,7 +192,7 @@ class Signals:
             os._exit(128 + number)
         self._received.append(number)
 
-    def _look(self, board: Board, peers: Peers) -> None:
+    def _look(self, board: Board) -> None:
         """Find out whether any process has received a signal, and agree on the batch after which all act."""
         place = f"{self._place}/{self._number}"
         if self._received:
@@ -208,7 +207,7 @@ class Signals:
         if self._rank == 0:
             deadline = time.monotonic() + AGREE_SECONDS
             ranks = range(self._world_size)
-            if all(peers.wait(f"{place}/{rank}", rank, deadline - time.monotonic()) for rank in ranks):
+            if all(_comes(board, f"{place}/{rank}", deadline - time.monotonic(), rank) for rank in ranks):
                 # A process that was between the addition and the comparison goes on to the next batch.
                 target = 1 + max(int(board.get(f"{place}/{rank}")) for rank in ranks)
             else:
@@ -216,7 +215,7 @@ class Signals:
                 target = NEVER
             board.set_once(f"{place}/target", str(target).encode())
         # Without an answer, training goes on: if process 0 has ended, the next collective fails.
-        if peers.wait(f"{place}/target", 0, 2 * AGREE_SECONDS):
+        if _comes(board, f"{place}/target", 2 * AGREE_SECONDS, 0):
             self._target = int(board.get(f"{place}/target"))
         self._received = [number for number in self._received if number != self._signal]  # it went to several
         self._agreed.set()
@@ -263,3 +262,11 @@ class Signals:
             said = str(error)
         if said:
             logger.error("%s: the job is not started again: %s", " ".join(self._requeue), said)
+
+
+def _comes(board: Board, key: str, seconds: float, rank: int) -> bool:
+    """Wait for a note of process ``rank``; whether it is there, within the time and before that process ends."""
+    try:
+        return board.wait(key, seconds, rank)
+    except LaunchError:
+        return board.has(key)

@@ -41,6 +41,7 @@ def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("where", ["signal", "save"])
 @pytest.mark.parametrize(
     "launcher",
     [
@@ -49,9 +50,9 @@ def test_a_signal_to_a_fit(kind: str, target: str, moment: str, tmp_path: Path) 
     ],
     ids=["torchrun", "torch-hal run"],
 )
-def test_a_signal_while_another_process_is_dead(launcher: list[str], tmp_path: Path) -> None:
-    """The survivor does not wait for its answer: all are gone soon, not when the agent kills it after 30 seconds."""
-    process = start(tmp_path, *launcher, str(SCRIPT.with_name("left_alone.py")))
+def test_a_process_that_another_one_waits_for_is_killed(launcher: list[str], where: str, tmp_path: Path) -> None:
+    """In a save, or for its answer to a signal: all are gone soon, not when the agent kills it after 30 seconds."""
+    process = start(tmp_path, *launcher, str(SCRIPT.with_name("left_alone.py")), where)
     code, are_all_gone = wait_until_gone(process, tmp_path)
     ended = time.monotonic()
     died = re.findall(r"dying at ([\d.]+)", (tmp_path / "output").read_text())

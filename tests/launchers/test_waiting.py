@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from torch._C._distributed_c10d import HashStore
 
-from core.strategies import gathering, patience
+from core.errors import LaunchError
+from core.strategies import gathering, patience, peers
 
 
 class Store:
@@ -59,3 +62,22 @@ def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, cap
     assert [message.split()[1] for message in sorted(before_it_came)] == ["0", "1"]
     assert sum("which ranks 0 and 1 list" in message for message in caplog.messages) >= size - 3
     assert store.listed <= 2 * 8 * size  # by halves, where many are missing; all 99 would ask for more than 20,000
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_process_of_another_machine_that_gives_no_more_signs(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that waits for it raises an error which names it; not while there are signs."""
+    for name, value in {"LOOK_SECONDS": 0.0, "BEAT_SECONDS": 0.01, "SILENT_LOOKS": 5}.items():
+        monkeypatch.setattr(peers, name, value)
+    store = HashStore()
+    monkeypatch.setattr(peers, "_machine", lambda: "another")
+    peers.Peers(store, 1)
+    monkeypatch.setattr(peers, "_machine", lambda: "this")
+    watch = peers.Peers(store, 0).watch(1)
+    peers.beat(store, 1)
+    with nullcontext() if is_alive else pytest.raises(LaunchError, match="rank 1 has shown no sign"):
+        for _ in range(20):
+            if is_alive:
+                peers.beat(store, 1)
+            time.sleep(0.011)
+            watch()
