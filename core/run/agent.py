@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -16,16 +18,21 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousError
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from core.errors import LaunchError
 from core.run import tied
+from core.run.lost_link import LostLink
 from core.run.options import Options
 from core.run.output import Output
 from core.run.second_signal import SecondSignal
 from core.strategies.launchers.lifeline import LIFELINE
 
 __all__ = ["start"]
+
+DEFAULT_PORT = 29400
+"""Of an endpoint without a port, as torchrun's."""
 
 
 def start(options: Options, processes: int, program: str) -> int:
@@ -51,7 +58,7 @@ def start(options: Options, processes: int, program: str) -> int:
         _forward_signals()
         output = Output(folder, prefix=options.prefix, log_dir=options.log_dir)
         try:
-            with SecondSignal(_children, folder, program):
+            with SecondSignal(_children, folder, program), LostLink(_port(options)):
                 elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
         except ChildFailedError as error:
             output.close()
@@ -63,9 +70,9 @@ def start(options: Options, processes: int, program: str) -> int:
         except (RendezvousError, TimeoutError) as error:
             cause = error.__cause__ or error
             raise LaunchError(
-                f"the machines did not meet at {options.rdzv_endpoint or 'a local file'} ({type(cause).__name__}: "
-                f"{cause}). Check --rdzv-endpoint, --nnodes and --rdzv-id on each machine, and whether the port can "
-                "be reached."
+                f"the machines did not meet at {options.rdzv_endpoint or 'a local file'}, or one lost the machine that "
+                f"serves it ({type(cause).__name__}: {cause}). Check --rdzv-endpoint, --nnodes and --rdzv-id on each "
+                "machine, and whether the port can be reached."
             ) from error
         finally:
             output.close()
@@ -112,9 +119,12 @@ def _children() -> list[int]:
 
 def _config(options: Options, processes: int, folder: str, output: Output) -> LaunchConfig:
     low, high = options.nodes
+    settings = dict(options.rdzv_conf)
+    if high > 1 and "is_host" not in settings and _is_unnamed_host(options.rdzv_endpoint):
+        settings["is_host"] = "1"
     meeting: dict[str, Any] = {
         "rdzv_endpoint": options.rdzv_endpoint,
-        "rdzv_configs": dict(options.rdzv_conf),
+        "rdzv_configs": settings,
         "local_addr": options.local_addr,
         "run_id": options.rdzv_id,
     }
@@ -135,6 +145,32 @@ def _config(options: Options, processes: int, folder: str, output: Output) -> La
         logs_specs=output.logs_specs(),
         **meeting,
     )
+
+
+def _port(options: Options) -> int:
+    """Of the rendezvous on several machines; 0 on one."""
+    return parse_rendezvous_endpoint(options.rdzv_endpoint, DEFAULT_PORT)[1] if options.nodes[1] > 1 else 0
+
+
+def _is_unnamed_host(endpoint: str) -> bool:
+    """Whether the endpoint is an address of this machine, but not one of those that its own name stands for.
+
+    torchrun's agent compares with these only, and no machine would serve the rendezvous.
+    """
+    host, port = parse_rendezvous_endpoint(endpoint, default_port=DEFAULT_PORT)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        named: set[Any] = set()
+        with suppress(OSError):
+            named = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)}
+        if address[0] in named or ipaddress.ip_address(address[0]).is_loopback:
+            return False
+        with socket.socket(family, kind) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(address)
+    except OSError:  # another machine's; or another agent of this machine serves it
+        return False
+    return True
 
 
 def _report(error: ChildFailedError, options: Options, program: str) -> int:
