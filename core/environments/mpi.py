@@ -22,6 +22,15 @@ class _MPIEnvironment(LaunchedEnvironment):
     advice = "ranks are consecutive with --map-by slot"
 
     @property
+    def local_rank(self) -> int:
+        """Rank of this process on its machine; on one machine the global rank.
+
+        Open MPI 5 counts processes on one machine in another order if there are more of them than cores.
+        """
+        local_rank = super().local_rank
+        return self.global_rank if local_rank < self.local_world_size == self.world_size else local_rank
+
+    @property
     def main_address(self) -> str:
         """``MASTER_ADDR``; the loopback address on one machine."""
         address = self.environ.get("MASTER_ADDR", "")

@@ -100,6 +100,8 @@ def plan(environ: dict[str, str], **arguments: Any) -> Any:
     [
         (SLURM, "slurm", (3, 4, 1, 2, 1, 2)),
         (OPEN_MPI, "openmpi", (2, 3, 2, 3, 0, 1)),
+        # Open MPI 5 with three processes on two cores
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "openmpi", (2, 3, 2, 3, 0, 1)),
         (MPICH, "mpich", (1, 3, 1, 3, 0, 1)),
         (PMIX, "pmix", (3, 4, 1, 2, 1, 2)),
         (JSRUN, "lsf", (4, 6, 1, 3, 1, 2)),
