@@ -1,17 +1,20 @@
 """Kills, signals and deaths of processes: exit code, seconds until all are gone, what was printed, saved and lost.
 
-    python benchmarks/failures.py kills --minutes 40 --write docs/failures.md
+    python benchmarks/failures.py kills --minutes 40 --outcomes kills.jsonl --write docs/failures.md
     python benchmarks/failures.py signals --write docs/failures.md
     python benchmarks/failures.py deaths --write docs/failures.md
 
-``kills`` ends processes at random moments and resumes: the cases of ``tests/faults/test_kills.py``. ``signals`` sends
-each kind to each target at each moment of a fit on two processes of ``ddp_fork``, whose launcher is a third one.
-``deaths`` lets rank 1 of three die in each way under each launcher that can be started here.
+``kills`` ends processes at random moments and resumes: the cases of ``tests/faults/test_kills.py``. With
+``--outcomes`` it goes on where another run stopped, or next to one with other seeds: it skips the seeds that are in
+that file, and its table has all of them. ``signals`` sends each kind to each target at each moment of a fit on two
+processes of ``ddp_fork``, whose launcher is a third one. ``deaths`` lets rank 1 of three die in each way under each
+launcher that can be started here.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -22,6 +25,7 @@ from datetime import date
 from pathlib import Path
 
 import torch
+from attrs import asdict
 from pages import write_between
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -53,27 +57,39 @@ NOISE = re.compile(
 )
 
 
-def kills(minutes: float, first: int) -> str:
-    """The table of kills: as many of the cases as there is time for, from the one with the seed ``first`` on."""
+def kills(minutes: float, seeds: range, path: Path) -> str:
+    """The table of the kills in the file, to which it adds as many of these seeds as there is time for."""
     end = time.monotonic() + minutes * 60
-    outcomes: dict[str, list[Outcome]] = {setup: [] for setup in SETUPS}
+    done = read_outcomes(path)
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="kills-", dir=shared) as folder, Killer(Path(folder)) as killer:
-        for seed in range(first, MOST_KILLS):
+        for seed in seeds:
+            if seed in done:
+                continue
             if time.monotonic() > end:
                 break
             case = Case.draw(seed)
             try:
                 outcome = killer.run(case)
             except AssertionError as error:
-                raise SystemExit(f"{seed} {case}: {error}\n{kills_table(outcomes)}") from error
-            outcomes[case.setup].append(outcome)
+                raise SystemExit(f"{seed} {case}: {error}\n{kills_table(read_outcomes(path))}") from error
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"seed": seed, **asdict(outcome)}) + "\n")
             print(f"{seed} {'ok ' if outcome.is_well else 'BAD'} {case} {outcome}", flush=True)
-    return kills_table(outcomes)
+    return kills_table(read_outcomes(path))
 
 
-def kills_table(outcomes: dict[str, list[Outcome]]) -> str:
+def read_outcomes(path: Path) -> dict[int, Outcome]:
+    """By seed."""
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    return {row.pop("seed"): Outcome(**row) for row in rows}
+
+
+def kills_table(done: dict[int, Outcome]) -> str:
     """By strategy or launcher, and their sum."""
+    outcomes: dict[str, list[Outcome]] = {setup: [] for setup in SETUPS}
+    for seed, outcome in done.items():
+        outcomes[Case.draw(seed).setup].append(outcome)
     columns = [
         "kills",
         "checkpoints",
@@ -85,8 +101,8 @@ def kills_table(outcomes: dict[str, list[Outcome]]) -> str:
         "all gone after, s",
     ]
     rows = ["| strategy or launcher | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
-    everything = [outcome for group in outcomes.values() for outcome in group]
-    for name, group in (*((f"`{setup}`", group) for setup, group in outcomes.items()), ("all", everything)):
+    groups = [*((f"`{setup}`", group) for setup, group in outcomes.items()), ("all", list(done.values()))]
+    for name, group in groups:
         if group:
             counts = (
                 len(group),
@@ -160,12 +176,17 @@ def main() -> None:
     parser.add_argument("table", choices=("kills", "signals", "deaths"))
     parser.add_argument("--minutes", type=float, default=600.0, help="of kills; then no further one")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of kills")
+    parser.add_argument("--last", type=int, default=MOST_KILLS - 1, metavar="SEED", help="of kills")
+    parser.add_argument("--outcomes", type=Path, metavar="FILE", help="JSON lines, one for each kill")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between its comments in this page")
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, and by its children too, if in the background
     about = f"On {os.cpu_count()} cores, shared with other work, torch {torch.__version__}, {date.today()}."
-    made = {"kills": lambda: kills(given.minutes, given.first), "signals": signals, "deaths": deaths}
-    text = f"{about}\n\n{made[given.table]()}"
+    with tempfile.TemporaryDirectory(prefix="outcomes-") as folder:
+        path = given.outcomes or Path(folder) / "kills.jsonl"
+        seeds = range(given.first, given.last + 1)
+        made = {"kills": lambda: kills(given.minutes, seeds, path), "signals": signals, "deaths": deaths}
+        text = f"{about}\n\n{made[given.table]()}"
     if given.write is None:
         print(text)
     else:
