@@ -125,4 +125,7 @@ def _write(tensors: dict[str, Tensor], same: dict[str, str], path: str | os.Path
     # As safetensors' own save_model does, whose load_model reads them.
     metadata = {"format": "pt", **{name: kept for name, kept in same.items() if kept in tensors}}
     with committed_file(path) as file:
+        file.touch()
+        mode = file.stat().st_mode
         save_file(tensors, file, metadata=metadata)
+        file.chmod(mode)  # the package lets only this user read it

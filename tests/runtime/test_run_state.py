@@ -267,6 +267,8 @@ def test_weights_for_other_programs(safe: bool, tmp_path: Path) -> None:
         assert torch.equal(read[name], state[name])
     one.save_model(prepared, tmp_path, safe_serialization=safe)
     assert sorted(os.listdir(tmp_path)) == sorted(["config.json", f"{stem}.{suffix}"])
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1, "whoever may read other files of this user may read the weights"
     other = Tied()
     if safe:
         assert not any(load_model(other, tmp_path / f"{stem}.{suffix}"))
