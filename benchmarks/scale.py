@@ -26,6 +26,7 @@ from core.plan import Plan
 from core.strategies import process_group
 from core.strategies.board import Board
 from core.strategies.gathering import meet
+from core.strategies.peers import Peers
 
 LIMIT = timedelta(minutes=10)
 PHASES = ("start", "notes", "teardown")
@@ -93,10 +94,10 @@ def one_rank(store: CountingStore, rank: int, size: int, late: float, mark: Call
     run = PrefixStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
     assert meet(run, "joining", size, rank, LIMIT, None)
     mark("start")
-    board = Board(run, LIMIT, None)
+    board = Board(run, LIMIT, None, Peers(run, rank))
     if rank == 0:
         board.set("note", b"1")
-    assert board.wait("note", LIMIT.total_seconds())
+    assert board.wait("note", LIMIT.total_seconds(), 0)
     mark("notes")
     assert meet(run, "leaving", size, rank, LIMIT, None)
     if rank:
