@@ -99,13 +99,13 @@ def _run_stage(
         module.configure_model()
         with compiled_steps(module, trainer.settings, runtime.strategy):
             outcome = stage(trainer, run, found, source)
-        if trainer._fit_loop is not None:
-            trainer._finished = FinishedFit.of(trainer._fit_loop.state)
+        finished = None if trainer._fit_loop is None else FinishedFit.of(trainer._fit_loop.state)
+        trainer._finished = finished or trainer._finished
         source.teardown()
         for hook in run.hooks.bind_callbacks("teardown"):
             hook(source.stage)
         if runtime.plan.runs_function:  # this process ends with the run
-            outcome = Results.of(run, outcome, trainer._finished)
+            outcome = Results.of(run, outcome, finished)
     except BaseException as error:
         trainer._interrupted = True
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"

@@ -37,6 +37,7 @@ from core.trainer.checks import (
 from core.trainer.compilation import check_compile
 from core.trainer.datamodule import DataModule
 from core.trainer.evaluate import EvaluationLoop
+from core.trainer.evaluated import evaluated
 from core.trainer.facts import TrainerFacts
 from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
@@ -330,7 +331,7 @@ class Trainer(TrainerSettings, TrainerFacts):
     @suggest_arguments
     def validate(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -339,6 +340,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         verbose: bool = True,
     ) -> list[dict[str, float]]:
         """Run ``validation_step`` on every batch. Raises the same errors as :meth:`fit`.
+
+        Without ``model``, that of the last ``fit`` is used, with the weights of ``ckpt_path`` or its best checkpoint.
 
         Returns:
             For each loader, the logged values, over all processes; process 0 also prints them unless ``verbose=False``.
@@ -351,7 +354,7 @@ class Trainer(TrainerSettings, TrainerFacts):
     @suggest_arguments
     def test(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         *,
@@ -359,18 +362,14 @@ class Trainer(TrainerSettings, TrainerFacts):
         weights_only: bool | None = None,
         verbose: bool = True,
     ) -> list[dict[str, float]]:
-        """Run ``test_step`` on every batch. Raises the same errors as :meth:`fit`.
-
-        Returns:
-            For each loader, the logged values, over all processes; process 0 also prints them unless ``verbose=False``.
-        """
+        """As :meth:`validate`, for ``test_step``."""
         check_weights_only(weights_only)
         return shown(self, "test", verbose, self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0])
 
     @suggest_arguments
     def predict(
         self,
-        model: nn.Module,
+        model: nn.Module | None = None,
         dataloaders: Any = None,
         datamodule: DataModule | None = None,
         return_predictions: bool = True,
@@ -378,7 +377,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
     ) -> list[Any]:
-        """Run ``predict_step`` on every batch. Raises the same errors as :meth:`fit`.
+        """As :meth:`validate`, for ``predict_step``.
 
         Returns:
             The outputs of all processes, in every process: one item per batch, with tensors on the CPU, in the order
@@ -426,13 +425,13 @@ class Trainer(TrainerSettings, TrainerFacts):
     def _evaluate(
         self,
         stage: str,
-        module: nn.Module,
+        model: nn.Module | None,
         loader: Any,
         datamodule: DataModule | None,
         ckpt_path: str | os.PathLike[str] | None,
         keeps_outputs: bool = False,
     ) -> tuple[list[dict[str, float]], list[list[Any]]]:
-        adapted: Any = as_module(module)
+        adapted, ckpt_path = evaluated(self, stage, model, ckpt_path)
         if stage == "predict":
             check_predicts(adapted)
         else:
