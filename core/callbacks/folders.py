@@ -14,7 +14,7 @@ from typing import Any
 
 from core.callbacks.agreement import decide_in_process_zero
 from core.checking import is_url
-from core.checkpoints import absolute, latest, parent, read_manifest, store_of
+from core.checkpoints import absolute, is_in, latest, parent, read_manifest, store_of
 from core.errors import CheckpointError
 
 __all__ = ["claim_run_folder", "newest_checkpoint", "run_folder", "run_folders"]
@@ -45,7 +45,7 @@ def claim_run_folder(root: str, loggers: Iterable[Any], ckpt_path: str | None) -
     top = os.path.join(root, FOLDER)
     if ckpt_path is not None:
         before = parent(absolute(ckpt_path))
-        if parent(before) == absolute(top) and VERSION.fullmatch(before.rpartition("/")[2]):
+        if is_in(before, top) and VERSION.fullmatch(before.rpartition("/")[2]):
             return before
     try:
         return store_of(top).new_folder(PREFIX)

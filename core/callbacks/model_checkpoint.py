@@ -18,7 +18,7 @@ from core.callbacks.checkpoint_names import DEFAULT, check_filename, fields_of, 
 from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from core.checking import check_count, check_path, is_url
-from core.checkpoints import absolute, committed_file, parent, store_of
+from core.checkpoints import absolute, committed_file, is_in, store_of
 from core.errors import ConfigurationError, CoreError, WrongTypeError, quoted
 
 __all__ = ["ModelCheckpoint"]
@@ -431,7 +431,7 @@ class ModelCheckpoint(Checkpoint):
         kept = getattr(trainer, "_given_ckpt_path", None)
         if kept is not None and absolute(kept) == absolute(path):
             return False
-        return parent(absolute(path)) == absolute(self.dirpath or os.curdir)
+        return is_in(path, self.dirpath or os.curdir)
 
     def _candidates(self, trainer: Any) -> dict[str, Any]:
         """What a checkpoint can be chosen and named by."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -28,8 +27,8 @@ class LocalStore(Store):
     """A path in a file system, committed by one rename; see :mod:`core.checkpoints.commit`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        local_path(path)
-        self.path = path
+        local_path(path)  # refuses what cannot be a path
+        self.path = os.fsdecode(path).removeprefix("file://")
 
     def committed(self, *, directory: bool) -> AbstractContextManager[Path]:
         """As in the base class."""
@@ -85,7 +84,7 @@ class LocalStore(Store):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CheckpointError(f"directory={os.fspath(self.path)!r} cannot be read: {error}.") from error
+            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
         found: list[tuple[int, str, str]] = []
         others: list[NewerFormatError] = []
         for name in sorted(names):
@@ -103,8 +102,7 @@ class LocalStore(Store):
         for other in others:
             if last is None or (other.sequence or last[0]) >= last[0]:
                 raise other
-        top = folder if "://" in os.fspath(self.path) else Path(self.path)
-        return top / last[2] if last is not None else None
+        return Path(self.path) / last[2] if last is not None else None
 
     def newest_whole(self) -> Path | None:
         """As in the base class."""
@@ -128,15 +126,14 @@ class LocalStore(Store):
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
-            raise CheckpointError(f"directory={os.fspath(self.path)!r} cannot be read: {error}.") from error
+            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
 
     def new_folder(self, prefix: str) -> str:
         """As in the base class."""
-        top = Path(local_path(self.path) if "://" in os.fspath(self.path) else self.path)
-        name = re.compile(rf"{re.escape(prefix)}(\d+)")
+        top = Path(self.path)
         try:
             top.mkdir(parents=True, exist_ok=True)
-            number = 1 + max((int(found[1]) for found in map(name.fullmatch, os.listdir(top)) if found), default=-1)
+            number = self.next_number(prefix)
             while True:
                 folder = top / f"{prefix}{number}"
                 try:

@@ -16,6 +16,7 @@ __all__ = [
     "absolute",
     "committed_directory",
     "committed_file",
+    "is_in",
     "local_copy",
     "parent",
     "remove_committed",
@@ -51,6 +52,11 @@ def parent(path: str) -> str:
         return os.path.dirname(path)
     above = path.rstrip("/").rpartition("/")[0]
     return f"{above}/" if above.endswith(":/") else above
+
+
+def is_in(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> bool:
+    """Whether ``folder`` is the folder of ``path``."""
+    return parent(absolute(path)) == absolute(folder)
 
 
 def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:

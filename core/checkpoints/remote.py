@@ -1,7 +1,7 @@
 """Checkpoints under a URL, by fsspec: committed by the manifest, which is written last.
 
-A store of objects has no rename, and each object appears as a whole when its upload has ended. So each save gets a
-folder of its own below the checkpoint's name, with the layout that a checkpoint has on disk::
+Object stores cannot rename, and an object becomes visible only when its upload is complete. Each save therefore uploads
+to a new folder below the checkpoint's name, with the same layout as on disk::
 
     NAME/core-00000007-<random>/shard-00000.pt     uploaded first
     NAME/core-00000007-<random>/manifest.json      uploaded last: from here on, it is the checkpoint
@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import logging
 import platform
-import re
 import secrets
 import tempfile
 import time
@@ -410,11 +409,9 @@ class RemoteStore(Store):
 
     def new_folder(self, prefix: str) -> str:
         """As in the base class. A small file in the folder tells others that it is taken."""
-        name = re.compile(rf"{re.escape(prefix)}(\d+)")
         with self._errors("written"):
             while True:
-                number = 1 + max((int(found[1]) for found in map(name.fullmatch, self.names()) if found), default=-1)
-                folder = f"{prefix}{number}"
+                folder = f"{prefix}{self.next_number(prefix)}"
                 own = f".core-run-{secrets.token_hex(8)}"
                 self._files.pipe_file(f"{self._root}/{folder}/{own}", b"This folder belongs to one run.\n")
                 if set(self._objects(f"{self._root}/{folder}")) == {own}:

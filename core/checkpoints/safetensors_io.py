@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from core.checkpoints.torch_io import SHARD, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, ConfigurationError
 
-__all__ = ["SafetensorsCheckpointIO"]
+__all__ = ["SafetensorsCheckpointIO", "write_safetensors"]
 
 _NAME = "safetensors"
 _FILE = "tensors.safetensors"
@@ -28,6 +28,36 @@ _NUMBER = re.compile(r"\(os error (\d+)\)")
 """How the package tells an error of the operating system."""
 
 Place = tuple[Any, ...]
+
+
+def write_safetensors(
+    tensors: dict[str, Tensor], file: Path, path: str | os.PathLike[str], same: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors to ``file`` in safetensors' format, readable for the users that the umask allows.
+
+    Args:
+        tensors: The tensors by name, which do not share memory.
+        file: A file of this machine, which is moved to ``path`` later.
+        path: Named in errors.
+        same: For names that are not written, the name of the same tensor.
+
+    Raises:
+        OSError: The system cannot write it.
+        CheckpointError: safetensors cannot write it.
+    """
+    from safetensors.torch import save_file
+
+    file.touch()
+    mode = file.stat().st_mode
+    try:
+        save_file(tensors, file, metadata={"format": "pt", **(same or {})})
+    except OSError:
+        raise
+    except Exception as error:  # its own class, also for a full disk
+        if (found := _NUMBER.search(str(error))) is not None:
+            raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+        raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: {error}") from error
+    file.chmod(mode)  # the package lets only this user read it
 
 
 class SafetensorsCheckpointIO(CheckpointIO):
@@ -69,10 +99,9 @@ class SafetensorsCheckpointIO(CheckpointIO):
         taken = _Taken()
         content = taken.take(checkpoint, ())
         with committed_directory(path) as directory:
-            self._write(taken.tensors, directory / _FILE, path)
+            write_safetensors(taken.tensors, directory / _FILE, path)
             rest = {"content": content, "places": taken.places}
             files = {_FILE: FileRecord.of(directory / _FILE), SHARD: write_shard(rest, directory / SHARD, path)}
-            shutil.copymode(directory / SHARD, directory / _FILE)  # the package lets only this user read it
             Manifest.describe(checkpoint.get("core"), files, _NAME).write(directory)
 
     def check_checkpoint(
@@ -87,16 +116,6 @@ class SafetensorsCheckpointIO(CheckpointIO):
         """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
             return store_of(path).read(lambda directory: self._read(directory, map_location))
-
-    def _write(self, tensors: dict[str, Tensor], file: Path, path: str | os.PathLike[str]) -> None:
-        try:
-            self._format.save_file(tensors, file, metadata={"format": "pt"})
-        except OSError:
-            raise
-        except Exception as error:  # its own class, also for a full disk
-            if (found := _NUMBER.search(str(error))) is not None:
-                raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
-            raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: {error}") from error
 
     def _read(self, directory: Path, map_location: Any) -> dict[str, Any]:
         manifest = Manifest.read(directory)

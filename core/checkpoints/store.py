@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -34,9 +35,9 @@ class Store(ABC):
 
     @abstractmethod
     def committed_together(self, gather: GatherObject) -> AbstractContextManager[Path]:
-        """As :meth:`committed`, for a directory into which every process writes files of its own; all call it.
+        """As :meth:`committed`, for a directory that all processes write to. Every process must call this method.
 
-        Rank 0 writes the manifest. The directory may be another one in each process.
+        Rank 0 writes the manifest. The directory may differ between processes.
         """
 
     @abstractmethod
@@ -105,6 +106,11 @@ class Store(ABC):
         Raises:
             CheckpointError: It cannot be read.
         """
+
+    def next_number(self, prefix: str) -> int:
+        """One more than the largest number that follows ``prefix`` in the names in this folder."""
+        name = re.compile(rf"{re.escape(prefix)}(\d+)")
+        return 1 + max((int(found[1]) for found in map(name.fullmatch, self.names()) if found), default=-1)
 
     @abstractmethod
     def new_folder(self, prefix: str) -> str:

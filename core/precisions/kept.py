@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.nested import map_tensors
 from core.precisions.dtypes import to_floating
 
-__all__ = ["KeptParts", "Parts", "read_parts"]
+__all__ = ["KeptParts", "Parts", "find_parts", "read_parts"]
 
 Parts = str | type[nn.Module] | Sequence[str | type[nn.Module]]
 """Classes of modules, and names as in ``named_modules``, of which the end is enough."""
@@ -33,6 +33,33 @@ def read_parts(parts: Parts) -> tuple[str | type[nn.Module], ...]:
                 f"keep_float32={parts!r}: {part!r} is neither a class of torch.nn.Module nor the name of a module."
             )
     return chosen
+
+
+def find_parts(module: nn.Module, parts: tuple[str | type[nn.Module], ...]) -> list[nn.Module]:
+    """The outermost of ``parts`` in ``module``.
+
+    Raises:
+        ConfigurationError: ``module`` lacks a part.
+    """
+    classes = tuple(part for part in parts if isinstance(part, type))
+    names = [part for part in parts if isinstance(part, str)]
+    found: list[nn.Module] = []
+    missing: set[Any] = {*names, *classes}
+    inside: set[int] = set()
+    for name, one in module.named_modules():
+        hits: set[Any] = {given for given in names if name == given or name.endswith(f".{given}")}
+        hits |= {kind for kind in classes if isinstance(one, kind)}
+        missing -= hits
+        if hits and id(one) not in inside:
+            found.append(one)
+            inside |= {id(inner) for inner in one.modules()}
+    if missing:
+        shown = [part if isinstance(part, str) else part.__name__ for part in parts if part in missing]
+        raise ConfigurationError(
+            f"keep_float32: the module has no part {quoted(shown)}. Give names as in named_modules(), or classes. "
+            f"Names here: {quoted([name for name, _ in module.named_modules() if name][:20])}."
+        )
+    return found
 
 
 class KeptParts:
@@ -59,7 +86,7 @@ class KeptParts:
         Raises:
             ConfigurationError: ``module`` lacks a part, or a part shares a parameter with the rest.
         """
-        kept = list(self.find(module))
+        kept = find_parts(module, self._parts)
         inside = {id(one) for part in kept for one in part.modules()}
         rest = [one for one in module.modules() if id(one) not in inside]
         _check_shared(kept, rest)
@@ -78,32 +105,6 @@ class KeptParts:
         handles, self._handles = self._handles, []
         for handle in handles:
             handle.remove()
-
-    def find(self, module: nn.Module) -> Iterator[nn.Module]:
-        """The outermost parts of ``module``.
-
-        Raises:
-            ConfigurationError: ``module`` lacks a part.
-        """
-        classes = tuple(part for part in self._parts if isinstance(part, type))
-        names = [part for part in self._parts if isinstance(part, str)]
-        found: list[nn.Module] = []
-        missing: set[Any] = {*names, *classes}
-        inside: set[int] = set()
-        for name, one in module.named_modules():
-            hits: set[Any] = {given for given in names if name == given or name.endswith(f".{given}")}
-            hits |= {kind for kind in classes if isinstance(one, kind)}
-            missing -= hits
-            if hits and id(one) not in inside:
-                found.append(one)
-                inside |= {id(part) for part in one.modules()}
-        if missing:
-            shown = [part if isinstance(part, str) else part.__name__ for part in self._parts if part in missing]
-            raise ConfigurationError(
-                f"keep_float32: the module has no part {quoted(shown)}. Give names as in named_modules(), or classes. "
-                f"Names here: {quoted([name for name, _ in module.named_modules() if name][:20])}."
-            )
-        return iter(found)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_handles": []}

@@ -1,7 +1,7 @@
 """Noticing that the machine which serves the rendezvous cannot be reached any more.
 
-torchrun's agent waits for the answer of that machine without a limit of its own. If the link to it is lost, the system
-gives up after about 15 minutes, unless the connection asks for less.
+torchrun's agent waits for an answer from that machine without a time limit. If the link is lost, the operating system
+closes the connection after about 15 minutes, unless a shorter limit is set for the connection.
 """
 
 from __future__ import annotations

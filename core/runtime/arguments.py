@@ -45,19 +45,21 @@ def suggest_arguments(
     called = owner or method.__qualname__.removesuffix(".__init__")
     instead = remedies or {}
 
+    def suggestion(name: str) -> str:
+        if name in instead:
+            return f" {instead[name]}"
+        listed = f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{called})"
+        return nearest(name, names) or f" {listed}"
+
     @wraps(method)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name in kwargs:
-            if name not in names:
-                remedy = f" {instead[name]}" if name in instead else nearest(name, names)
-                listed = (
-                    f"Arguments: {quoted(names)}."
-                    if len(names) <= LONGEST_LIST
-                    else f"All of them: help(core.{called})"
-                )
-                suggestion = remedy or f" {listed}"
-                raise WrongTypeError(f"{called}: unknown argument {name!r}.{suggestion}")
-        return method(*args, **kwargs)
+        try:  # costs nothing in a loop, where names are checked only after Python has refused the call
+            return method(*args, **kwargs)
+        except TypeError:
+            for name in kwargs:
+                if name not in names:
+                    raise WrongTypeError(f"{called}: unknown argument {name!r}.{suggestion(name)}") from None
+            raise
 
     return checked
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from core.checkpoints import committed_file, remove_committed, store_of
+from core.checkpoints.safetensors_io import write_safetensors
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["parse_size", "save_in_parts", "save_tensors"]
@@ -120,12 +121,6 @@ def _write(tensors: dict[str, Tensor], same: dict[str, str], path: str | os.Path
         return
     if importlib.util.find_spec("safetensors") is None:
         raise ConfigurationError("safe_serialization: safetensors is not installed. Run: pip install safetensors")
-    from safetensors.torch import save_file
-
-    # As safetensors' own save_model does, whose load_model reads them.
-    metadata = {"format": "pt", **{name: kept for name, kept in same.items() if kept in tensors}}
     with committed_file(path) as file:
-        file.touch()
-        mode = file.stat().st_mode
-        save_file(tensors, file, metadata=metadata)
-        file.chmod(mode)  # the package lets only this user read it
+        # Ties as safetensors' own save_model writes them, whose load_model reads them.
+        write_safetensors(tensors, file, path, {name: kept for name, kept in same.items() if kept in tensors})

@@ -19,6 +19,7 @@ from core.checkpoints import (
     Manifest,
     absolute,
     committed_directory,
+    is_in,
     latest,
     parent,
     read_manifest,
@@ -203,7 +204,7 @@ class StateSaving(Checkpointing):
                 meeting.save(lambda: self._content(weights, states), staged / STATE)
             meeting.run(strategy.checkpoint_io.wait)
             meeting.run(lambda: self._commit(staged, stack) if is_writer else None)
-        if _is_in(path, project.checkpoints):
+        if project.checkpoints is not None and is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)
             if project.total_limit is not None and is_writer and output_dir is None:
                 remove_old_checkpoints(parent(path), project.total_limit)
@@ -322,8 +323,9 @@ class StateSaving(Checkpointing):
             gate.load_state_dict(state)
         if states.is_accumulating:
             read_gradients(self._models(), directory, strategy)
-        if _is_in(path, self.project_configuration.checkpoints):
-            self.project_configuration.iteration = max(self.project_configuration.iteration, _number(path) + 1)
+        project = self.project_configuration
+        if project.checkpoints is not None and is_in(path, project.checkpoints):
+            project.iteration = max(project.iteration, _number(path) + 1)
         states.restore_loaders(objects["loader"], path)
         states.restore_generators()
 
@@ -456,7 +458,3 @@ def _check_counts(saved: Mapping[str, int], present: Mapping[str, int], path: st
 def _number(path: str) -> int:
     number = path.rpartition("_")[2]
     return int(number) if number.isdecimal() else -1
-
-
-def _is_in(path: str, folder: str | None) -> bool:
-    return folder is not None and parent(absolute(path)) == absolute(folder)

@@ -56,5 +56,5 @@ def test_what_the_engine_cannot_do_is_refused(tmp_path: Path) -> None:
     """A second optimizer, and a checkpoint between a backward pass and its step."""
     run(tmp_path, "manual.py", "refused", 1, "2")
     refused = said(tmp_path / "refused-1-0.json")
-    assert "DeepSpeed's engine has one. Valid: one with several groups" in refused["two"]
+    assert "DeepSpeed's engine supports one. Pass one optimizer with several parameter groups" in refused["two"]
     assert "Save after an optimizer step" in refused["halfway"]

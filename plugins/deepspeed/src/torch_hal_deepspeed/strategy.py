@@ -277,8 +277,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
             )
         if self._engine is not None:
             raise ConfigurationError(
-                f"optimizer {name}: the second in this run, and DeepSpeed's engine has one. Valid: one with several "
-                "groups."
+                f"optimizer {name} is the second in this run, and DeepSpeed's engine supports one. Pass one optimizer "
+                "with several parameter groups."
             )
         if optimizer.state:
             raise ConfigurationError(

@@ -375,8 +375,9 @@ class HorovodStrategy(ParallelStrategy):
     def _refuse_elastic(self) -> None:
         if self.is_elastic:
             raise ConfigurationError(
-                f"strategy={self.name!r}: the elastic driver started this process, and takes back what is done in a "
-                "loop of your own. Valid: core.Runtime with horovod.torch.elastic, or horovodrun without --min-np."
+                f"strategy={self.name!r}: Horovod's elastic driver started this process. It restores earlier states of "
+                "training, which the Trainer does not support. Use core.Runtime with horovod.torch.elastic in your own "
+                "training loop, or call horovodrun without --min-np."
             )
 
     # -- collectives ---------------------------------------------------------------------------------------------

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from core.precisions import MixedPrecision
-from core.precisions.kept import KeptParts, Parts
+from core.precisions.kept import Parts
 from torch_hal_torchao.engine import load
-from torch_hal_torchao.layers import Layers
+from torch_hal_torchao.layers import Layers, LayersPrecision
 
 __all__ = ["RECIPES", "Float8Precision"]
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 
 
-class Float8Precision(MixedPrecision):
+class Float8Precision(LayersPrecision, MixedPrecision):
     """``bf16-mixed`` whose linear layers multiply in float8, forward and backward, as torchao's ``Float8Linear`` does.
 
     Parameters, gradients and the optimizer's state are float32, and so are checkpoints: they load in any precision.
@@ -49,7 +49,6 @@ class Float8Precision(MixedPrecision):
         self.name = "fp8-mixed"
         self.rounding = 2.0**-4  # e4m3 has 3 bits behind the point
         self.recipe, self.emulate = recipe, emulate
-        self._layers: Layers | None = None
 
     def connect(self, device_type: str) -> None:
         """As in the base class.
@@ -82,20 +81,6 @@ class Float8Precision(MixedPrecision):
                 "precision=torch_hal_torchao.Float8Precision(emulate=True), which only rounds to float8, or set "
                 "'bf16-mixed'."
             ) from error
-
-    def convert_module(self, module: nn.Module) -> nn.Module:
-        """``module`` in float32, its linear layers torchao's, in place."""
-        assert self._layers is not None
-        converted = super().convert_module(module)
-        kept = list(KeptParts(self.keep_float32, self._without_autocast, None).find(converted))
-        self._layers.change(self.name, converted, kept)
-        return converted
-
-    def teardown(self) -> None:
-        """As in the base class; the layers are torch's again."""
-        super().teardown()
-        if self._layers is not None:
-            self._layers.release()
 
 
 def _float8_layer(convert: Any, config: Any, device_type: str, layer: nn.Linear) -> nn.Module:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-__all__ = ["Layers", "linear_layers"]
+from core.precisions import Precision
+from core.precisions.kept import find_parts
+
+__all__ = ["Layers", "LayersPrecision", "linear_layers"]
 
 logger = logging.getLogger(__name__)
 
@@ -70,3 +73,30 @@ class Layers:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_changed": []}
+
+
+class LayersPrecision(Precision):
+    """The part of a precision that makes the linear layers of a module torchao's for a run, in place."""
+
+    keep_float32: Any = ()
+    """Parts of the module that are left out."""
+    _layers: Layers | None = None
+    """Set by :meth:`connect`."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        """``module`` in float32, its linear layers torchao's, in place."""
+        assert self._layers is not None
+        converted = super().convert_module(module)
+        kept = find_parts(converted, self.keep_float32)
+        self.check_layers(linear_layers(converted, kept))
+        self._layers.change(self.name, converted, kept)
+        return converted
+
+    def check_layers(self, layers: Mapping[str, nn.Linear]) -> None:
+        """Refuse layers that torchao cannot change."""
+
+    def teardown(self) -> None:
+        """As in the base class; the layers are torch's again."""
+        super().teardown()
+        if self._layers is not None:
+            self._layers.release()

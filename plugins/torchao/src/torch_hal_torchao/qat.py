@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,10 +13,9 @@ from torch import nn
 from core.checking import check_count
 from core.errors import ConfigurationError, quoted
 from core.precisions import FullPrecision
-from core.precisions.dtypes import DefaultDtype
-from core.precisions.kept import KeptParts, Parts, read_parts
+from core.precisions.kept import Parts, find_parts, read_parts
 from torch_hal_torchao.engine import load
-from torch_hal_torchao.layers import Layers, linear_layers
+from torch_hal_torchao.layers import Layers, LayersPrecision, linear_layers
 
 __all__ = ["QATPrecision"]
 
@@ -26,7 +25,7 @@ _WEIGHTS = {"int8": None, "int4": 32}
 logger = logging.getLogger(__name__)
 
 
-class QATPrecision(FullPrecision):
+class QATPrecision(LayersPrecision, FullPrecision):
     """Float32 training in which linear layers compute with weights and inputs rounded as the quantized model has them.
 
     The gradient passes the rounding unchanged. Parameters, gradients and the optimizer's state are float32, and so are
@@ -67,7 +66,6 @@ class QATPrecision(FullPrecision):
         self.group_size = _WEIGHTS[weights] if group_size is None else group_size
         self._any_size = group_size is None
         self.keep_float32 = read_parts(keep_float32)
-        self._layers: Layers | None = None
 
     def connect(self, device_type: str) -> None:
         """As in the base class.
@@ -96,21 +94,6 @@ class QATPrecision(FullPrecision):
     def _divides(self, layer: nn.Linear) -> bool:
         return self.group_size is None or layer.in_features % self.group_size == 0
 
-    def convert_module(self, module: nn.Module) -> nn.Module:
-        """``module`` in float32, its linear layers torchao's, in place."""
-        assert self._layers is not None
-        converted = super().convert_module(module)
-        kept = self._kept(converted)
-        self._check_groups(linear_layers(converted, kept))
-        self._layers.change(self.name, converted, kept)
-        return converted
-
-    def teardown(self) -> None:
-        """As in the base class; the layers are torch's again."""
-        super().teardown()
-        if self._layers is not None:
-            self._layers.release()
-
     def quantize(self, module: nn.Module) -> nn.Module:
         """A copy of the trained ``module`` on the same device, in evaluation mode, with quantized weights.
 
@@ -124,17 +107,15 @@ class QATPrecision(FullPrecision):
         holder = nn.Sequential(copy.deepcopy(module).eval())  # a layer can be replaced only in another module
         # In a run, its layers are torchao's; with this configuration they become torch's.
         quantization.quantize_(holder, quantization.qat.QATConfig(step="convert"))
-        layers = linear_layers(holder[0], self._kept(holder[0]))
-        self._check_groups(layers)
+        layers = linear_layers(holder[0], find_parts(holder[0], self.keep_float32))
+        self.check_layers(layers)
         for layer in layers.values():
             quantization.quantize_(holder, self._config(layer), filter_fn=lambda one, _, layer=layer: one is layer)
         quantized: nn.Module = holder[0]
         return quantized
 
-    def _kept(self, module: nn.Module) -> list[nn.Module]:
-        return list(KeptParts(self.keep_float32, partial(DefaultDtype, torch.float32), None).find(module))
-
-    def _check_groups(self, layers: dict[str, nn.Linear]) -> None:
+    def check_layers(self, layers: Mapping[str, nn.Linear]) -> None:
+        """Refuse layers whose inputs ``group_size`` does not divide, or say that they have one scale a row."""
         odd = [name for name, layer in layers.items() if not self._divides(layer)]
         if odd and self._any_size:
             logger.warning(
