@@ -39,7 +39,11 @@ def children() -> dict[str, str]:
     """The command lines of this process's living children, by number; nothing where the system does not tell."""
     found = {}
     for task in Path("/proc/self/task").glob("*/children"):
-        for number in task.read_text().split():
+        try:
+            numbers = task.read_text().split()
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            continue
+        for number in numbers:
             try:
                 command = Path("/proc", number, "cmdline").read_bytes()
             except (FileNotFoundError, ProcessLookupError):

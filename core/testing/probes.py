@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,11 @@ def _process_state() -> dict[str, Any]:
 
 def _children() -> list[str]:
     """This process's living children, where the system shows them."""
-    found = [file.read_text().split() for file in Path("/proc/self/task").glob("*/children")]
-    return sorted(number for numbers in found for number in numbers)
+    found: list[str] = []
+    for file in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            found += file.read_text().split()
+    return sorted(found)
 
 
 def _matmul_precision() -> str:

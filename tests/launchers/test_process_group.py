@@ -34,7 +34,11 @@ LOOPBACK = "127.0.0.1"
 
 
 def gloo_threads() -> int:
-    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            count += "gloo" in (task / "comm").read_text()
+    return count
 
 
 def launch(function: Any, **options: Any) -> Any:

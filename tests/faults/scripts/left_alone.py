@@ -25,6 +25,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_running(process: int) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 class Die(Callback):
     def on_train_start(self, trainer: Any, module: Any) -> None:
         (OUT / f"pid.{trainer.global_rank}").write_text(str(os.getpid()))
@@ -37,7 +44,7 @@ class Die(Callback):
         if trainer.global_rank == 0:
             die()
         first = int((OUT / "pid.0").read_text())
-        while Path(f"/proc/{first}").exists() and ") Z" not in Path(f"/proc/{first}/stat").read_text():
+        while is_running(first):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1.5)  # until the signal is known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,11 @@ def resident() -> int:
 
 def communicating_threads() -> int:
     """The threads of this process that gloo has started."""
-    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since it was listed
+            count += "gloo" in (task / "comm").read_text()
+    return count
 
 
 def step(runtime: Runtime, model: nn.Module, optimizer: torch.optim.Optimizer, width: int) -> None:
