@@ -47,8 +47,11 @@ COLUMNS = {
 
 
 def main() -> int:
-    """Write the page; return 1 if a test failed."""
+    """Write the page; return 1 if a test failed or an accelerator has no report."""
     suites = [suite for report in reports(Path(sys.argv[1])) for suite in accelerators(report)]
+    if missing := sorted(RUNS_ON.keys() - {suite["backend"]["name"] for suite in suites}):
+        print(f"no complete report on {', '.join(missing)} in {sys.argv[1]}; the page stays as it is", file=sys.stderr)
+        return 1
     suites.sort(key=lambda suite: (suite["backend"]["name"], suite["devices"] or 0))
     _, begin, others = PAGE.read_text("utf-8").partition(OTHERS)  # by benchmarks/devices_of_others.py
     PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites) + f"\n{begin}{others}", "utf-8")
