@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
 import logging
 import os
-import platform
 import shutil
 import signal
 import time
@@ -18,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from python_processes import run_python
+from steps_of_saves import NEW, OLD, Steps, dying, dying_in_a_child, fail, found, number_of_steps
 
 from core.checkpoints import (
     CheckpointIO,
@@ -66,75 +64,6 @@ def versions_are_known(tmp_path_factory: pytest.TempPathFactory) -> None:
     IO.save_checkpoint({}, tmp_path_factory.mktemp("first") / "c")
 
 
-# -- failing at every step -----------------------------------------------------------------------------------------
-
-
-class Steps:
-    """Counts the operations on the file system, and does something at one of them: just before it."""
-
-    def __init__(
-        self,
-        patch: pytest.MonkeyPatch,
-        at: int = -1,
-        then: Callable[[], None] = lambda: None,
-        *,
-        ever_after: bool = False,
-    ) -> None:
-        self.names: list[str] = []
-        self.at = at
-        self.then = then
-        self.ever_after = ever_after
-        for name in ("mkdir", "open", "rename", "replace", "fsync", "rmdir", "unlink", "listdir"):
-            patch.setattr(os, name, self.counted(name, getattr(os, name)))
-        opened = io.open
-
-        def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            self.step("open file")
-            result = opened(file, mode, *args, **kwargs)
-            return CountedFile(result, self) if mode == "wb" else result
-
-        patch.setattr(io, "open", open_file)
-
-    def counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self.step(name)
-            return function(*args, **kwargs)
-
-        return call
-
-    def step(self, name: str) -> None:
-        self.names.append(name)
-        now = len(self.names) - 1
-        if now == self.at or (self.ever_after and now > self.at):
-            self.then()
-
-
-class CountedFile:
-    def __init__(self, file: Any, steps: Steps) -> None:
-        self.file = file
-        self.steps = steps
-
-    def __enter__(self) -> CountedFile:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        try:
-            self.steps.step("close")
-        finally:
-            self.file.close()
-
-    def write(self, data: Any) -> int:
-        self.steps.step("write")
-        written: int = self.file.write(data)
-        return written
-
-    def flush(self) -> None:
-        self.file.flush()
-
-
-OLD, NEW = {"x": torch.zeros(3)}, {"x": torch.ones(3)}
-
-
 def set_aside(path: Path) -> None:
     """What a save leaves that dies after it set the old checkpoint aside."""
     IO.save_checkpoint(OLD, path)
@@ -165,52 +94,6 @@ SCENES: dict[str, tuple[Callable[[Path], Any], CheckpointIO, CheckpointIO]] = {
     "a file over a file": (lambda path: FileIO().save_checkpoint(OLD, path), FileIO(), FileIO()),
     "a file over a directory": (lambda path: IO.save_checkpoint(OLD, path), FileIO(), IO),
 }
-
-
-def found(path: Path, *readers: CheckpointIO) -> str:
-    """What a load gives: the old checkpoint, the new one, or an error that says there is none."""
-    for reader in readers:
-        try:
-            value = reader.load_checkpoint(path)["x"]
-        except CheckpointError:
-            continue
-        for name, truth in (("old", OLD), ("new", NEW)):
-            if torch.equal(value, truth["x"]):
-                return name
-        return f"neither: {value}"
-    return "nothing"
-
-
-def number_of_steps(action: Callable[[], None]) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        steps = Steps(patch)
-        action()
-    return len(steps.names)
-
-
-def dying(action: Callable[[], None], at: int) -> None:
-    """Run ``action`` as if the process ended just before its step ``at``: from there on nothing works."""
-    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(CheckpointError, OSError):
-        Steps(patch, at, fail, ever_after=True)
-        action()
-
-
-def dying_in_a_child(action: Callable[[], None], at: int) -> None:
-    """Run ``action`` in a process that really ends there, with nothing tidied up."""
-    child = os.fork()
-    if child == 0:
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                Steps(patch, at, lambda: os._exit(9))
-                action()
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 9
-
-
-def fail() -> None:
-    raise OSError(errno.EIO, "injected")
 
 
 @pytest.mark.parametrize(
@@ -358,15 +241,6 @@ def test_a_save_killed_while_it_writes_leaves_the_old(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["c", "next"]
 
 
-def test_rests_of_other_hosts_are_left_to_them(tmp_path: Path) -> None:
-    """On a shared file system, a lock of another host may not be seen here."""
-    others = sorted([".core-tmp-elsewhere+x1", f".core-tmp-{platform.node()}-2+x1"])
-    for name in (*others, f".core-tmp-{platform.node()}+x1"):
-        (tmp_path / name).mkdir()
-    IO.save_checkpoint(NEW, tmp_path / "c")
-    assert sorted(os.listdir(tmp_path)) == [*others, "c"]
-
-
 def test_a_reader_during_a_save_always_finds_one(tmp_path: Path) -> None:
     """While one process overwrites a checkpoint again and again, another loads it without an error."""
     path = tmp_path / "c"
@@ -388,59 +262,6 @@ def test_a_reader_during_a_save_always_finds_one(tmp_path: Path) -> None:
     assert seen == sorted(seen)
     assert len(set(seen)) > 10
     assert IO.load_checkpoint(path)["x"][0] == 150
-
-
-# -- what is not ours ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("action", [lambda path: IO.save_checkpoint(NEW, path), IO.remove_checkpoint, remove_committed])
-@pytest.mark.parametrize("manifest", [None, "{}", '{"manifest_version": 3}'])
-def test_a_directory_that_is_no_checkpoint_is_never_touched(
-    manifest: str | None, action: Callable[[Path], None], tmp_path: Path
-) -> None:
-    """Neither replaced nor removed, also where it holds some other program's manifest.json."""
-    home = tmp_path / "home"
-    home.mkdir()
-    (home / "thesis.txt").write_text("mine")
-    if manifest is not None:
-        (home / "manifest.json").write_text(manifest)
-    with pytest.raises(CheckpointError, match=f"{home} is a directory, but not a checkpoint"):
-        action(home)
-    assert (home / "thesis.txt").read_text() == "mine"
-    assert os.listdir(tmp_path) == ["home"]
-
-
-def test_links_are_replaced_and_removed_not_followed(tmp_path: Path) -> None:
-    """A link to a checkpoint is loaded through; saving or removing there leaves its target alone."""
-    for name in ("saved", "removed"):
-        IO.save_checkpoint(OLD, tmp_path / "real")
-        (tmp_path / name).symlink_to("real")
-        assert found(tmp_path / name, IO) == "old"
-    IO.save_checkpoint(NEW, tmp_path / "saved")
-    IO.remove_checkpoint(tmp_path / "removed")
-    assert found(tmp_path / "saved", IO) == "new"
-    assert not (tmp_path / "saved").is_symlink()
-    assert found(tmp_path / "real", IO) == "old"
-    assert sorted(os.listdir(tmp_path)) == ["real", "saved"]
-
-
-def test_a_link_inside_a_checkpoint_is_not_followed_by_its_removal(tmp_path: Path) -> None:
-    """What someone linked into a checkpoint's directory stays where it is."""
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "file").write_text("mine")
-    IO.save_checkpoint(OLD, tmp_path / "c")
-    (tmp_path / "c" / "link").symlink_to(tmp_path / "outside")
-    IO.remove_checkpoint(tmp_path / "c")
-    assert (tmp_path / "outside" / "file").read_text() == "mine"
-
-
-def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
-    """Neither in an empty directory nor in one that does not exist, nor when it is an empty directory itself."""
-    (tmp_path / "empty").mkdir()
-    IO.remove_checkpoint(tmp_path / "empty")
-    IO.remove_checkpoint(tmp_path / "c")
-    IO.remove_checkpoint(tmp_path / "none" / "c")
-    assert os.listdir(tmp_path) == []
 
 
 # -- the helpers ---------------------------------------------------------------------------------------------------
@@ -510,57 +331,6 @@ def test_an_old_checkpoint_that_cannot_be_deleted_is_named_in_the_log(
     assert found(tmp_path / "c", IO) == "new"
     assert f"{tmp_path}/.core-old/c" in caplog.text
     assert "injected" in caplog.text
-
-
-# -- names, and the files of others ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["x" * 255, "ä" * 127, "." + "y" * 250, "old", "stale", "rest"])
-def test_any_name_that_a_directory_can_have_is_saved_again(name: str, tmp_path: Path) -> None:
-    """The second and third save set an old checkpoint aside; its name has no room for a suffix."""
-    for value in (OLD, OLD, NEW):
-        IO.save_checkpoint(value, tmp_path / name)
-    assert found(tmp_path / name, IO) == "new"
-    assert os.listdir(tmp_path) == [name]
-
-
-def test_a_save_leaves_checkpoints_with_similar_names_alone(tmp_path: Path) -> None:
-    """Also hidden ones."""
-    names = [".x.core-old", "x.old", ".x", "x.stale", "x.damaged-1"]
-    for name in names:
-        IO.save_checkpoint(OLD, tmp_path / name)
-    for _ in range(2):
-        IO.save_checkpoint(NEW, tmp_path / "x")
-    IO.remove_checkpoint(tmp_path / "x")
-    assert sorted(os.listdir(tmp_path)) == sorted(names)
-    assert {found(tmp_path / name, IO) for name in names} == {"old"}
-
-
-def strangers_in(path: Path) -> None:
-    (path / "notes.txt").write_text("mine")
-    (path / "more" / "deep").mkdir(parents=True)
-    (path / "more" / "deep" / "figures.csv").write_text("1")
-    (path / "link").symlink_to("/etc")
-
-
-def test_a_strangers_file_beside_the_manifest_stays(tmp_path: Path) -> None:
-    """Through saves over it, one that died included, and after the checkpoint is removed."""
-    path = tmp_path / "c"
-    IO.save_checkpoint(OLD, path)
-    strangers_in(path)
-    for at in range(number_of_steps(lambda: IO.save_checkpoint(OLD, path))):
-        dying(lambda: IO.save_checkpoint(OLD, path), at)
-        IO.save_checkpoint(OLD, path)
-        assert (path / "notes.txt").read_text() == "mine", at
-        assert (path / "more" / "deep" / "figures.csv").read_text() == "1", at
-        assert (path / "link").is_symlink(), at
-    assert os.listdir(tmp_path) == ["c"]
-    IO.save_checkpoint(NEW, path)
-    assert found(path, IO) == "new"
-    IO.remove_checkpoint(path)
-    assert sorted(os.listdir(path)) == ["link", "more", "notes.txt"]
-    with pytest.raises(CheckpointError, match="not a checkpoint"):
-        IO.save_checkpoint(NEW, path)
 
 
 def test_sharded_reads_beside_a_writer_are_of_one_checkpoint(tmp_path: Path) -> None:
