@@ -43,7 +43,8 @@ class StochasticWeightAveraging(WeightAveraging):
 
     Raises:
         ConfigurationError: An argument is out of range; or, in ``fit``, there is not one optimizer, a fraction was
-            given without ``max_epochs``, or the strategy shards the module or runs the whole step.
+            given without ``max_epochs``, the strategy shards the module or runs the whole step, or a module with
+            batch norm layers optimizes manually.
     """
 
     idle_hooks = frozenset({"on_train_batch_end", "on_validation_epoch_start", "on_validation_epoch_end"})
@@ -111,12 +112,19 @@ class StochasticWeightAveraging(WeightAveraging):
         """Check that there is one optimizer, and move the average to its device.
 
         Raises:
-            ConfigurationError: There are several or none, or the strategy shards the module.
+            ConfigurationError: There are several or none, the strategy shards the module, or it has batch norm layers
+                and optimizes manually.
         """
         if len(trainer.optimizers) != 1:
             raise ConfigurationError(
                 f"StochasticWeightAveraging: the module has {len(trainer.optimizers)} optimizers, and it works with "
                 "one. Average in a callback of your own, with torch.optim.swa_utils."
+            )
+        if not module.automatic_optimization and batch_norms(module):
+            raise ConfigurationError(
+                f"StochasticWeightAveraging: {type(module).__name__} has batch norm layers, whose statistics are "
+                "computed by one more pass of training_step without gradients, and automatic_optimization=False, so "
+                "training_step calls backward. Use core.callbacks.EMAWeightAveraging, which averages statistics."
             )
         super().on_fit_start(trainer, module)
 
@@ -170,9 +178,14 @@ class StochasticWeightAveraging(WeightAveraging):
         return {**super().__getstate__(), "_scheduler": None}
 
 
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The layers of ``module`` that keep statistics of batches."""
+    return [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
+
+
 def update_batch_norms(trainer: Any, module: nn.Module) -> None:
     """As :func:`torch.optim.swa_utils.update_bn`, with the training step and the batches of all processes."""
-    layers = [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
+    layers = batch_norms(module)
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

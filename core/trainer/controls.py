@@ -81,7 +81,7 @@ class Controls:
         self._stepped_at = [0] * len(optimizers)
         """For each optimizer, the number of backward passes before its last step."""
         self._plain = tuple(optimizers)
-        self._steps = [self.strategy.make_optimizer_step(optimizer) for optimizer in optimizers]
+        self.bind_steps()
         self.automatic_step: Callable[..., Any] | None = None
         """Steps the optimizer of automatic optimization; called as ``automatic_step(closure=None)``."""
         self._required: dict[int, tuple[nn.Parameter, bool]] = {}
@@ -97,6 +97,10 @@ class Controls:
             ControlledOptimizer(optimizer, partial(self._step, index), self)
             for index, optimizer in enumerate(self._plain)
         )
+
+    def bind_steps(self) -> None:
+        """Find the optimizers' steps; a scheduler that was created since has replaced them."""
+        self._steps = [self.strategy.make_optimizer_step(optimizer) for optimizer in self._plain]
 
     def bind_hooks(self) -> None:
         """Find the hooks that are called in a step; the callbacks may have changed."""

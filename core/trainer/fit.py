@@ -91,7 +91,7 @@ class FitLoop:
         self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
         module = run.runtime.strategy_module(self.model)
         self.controls = Controls(run, optimizers, module)
-        self._step = run.timed("run_training_batch", self._make_step(module))
+        self._bind_step()
         self.state = FitState(
             run=run,
             optimization=self.optimization,
@@ -151,7 +151,18 @@ class FitLoop:
         run = self._run
         if count != run.settings.accumulate_grad_batches:
             run.settings = attrs.evolve(run.settings, accumulate_grad_batches=count)
-            self._step = self._make_step(run.runtime.strategy_module(self.model))
+            self._bind_step()
+
+    def _bind_step(self) -> None:
+        run = self._run
+        self._optimizer_steps = [optimizer.step for optimizer in self.optimization.optimizers]
+        self._step = run.timed("run_training_batch", self._make_step(run.runtime.strategy_module(self.model)))
+
+    def _follow_optimizers(self) -> None:
+        """Use the ``step`` that a hook has given an optimizer, as a scheduler does that is created there."""
+        if self._optimizer_steps != [optimizer.step for optimizer in self.optimization.optimizers]:
+            self.controls.bind_steps()
+            self._bind_step()
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model, module = self.model, self._run.module
@@ -272,6 +283,7 @@ class FitLoop:
         if not resumes:
             run.hooks.call("on_train_epoch_start")
             progress.start_batches()
+        self._follow_optimizers()
         run.batch_counts["train"] = [self.batches.num_batches]
         times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
         if progress.phase == "batches" and self._run_batches(times):

@@ -87,6 +87,63 @@ def test_as_torch_s_documentation(epochs: int, strategy: str) -> None:
     assert trainer.callback_metrics.keys() == {"loss", "loss_step", "loss_epoch"}
 
 
+class Unscheduled(Normalized):
+    """Without a scheduler, or with one that leaves the optimizer's step as it is."""
+
+    plateau = False
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        return (
+            {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": "error"}}
+            if self.plateau
+            else optimizer
+        )
+
+
+@pytest.mark.parametrize("plateau", [False, True])
+@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_the_schedule_sees_the_optimizer_s_steps(plateau: bool, manual: bool) -> None:
+    """torch does not warn that the schedule is stepped before the optimizer, also where no other scheduler is."""
+
+    class ByHand(Unscheduled):
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network[2] = nn.Identity()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            optimizer = self.optimizers()
+            optimizer.zero_grad()
+            self.manual_backward(self.loss(batch))
+            optimizer.step()
+
+    module = ByHand() if manual else Unscheduled()
+    module.plateau = plateau and not manual
+    swa = StochasticWeightAveraging(0.01, swa_epoch_start=2)
+    quiet(max_epochs=4, callbacks=swa).fit(module, loader(), loader())
+
+
+def test_a_schedule_without_steps_of_the_optimizer() -> None:
+    """torch's warning comes where it is true."""
+
+    class Never(Unscheduled):
+        automatic_optimization = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network[2] = nn.Identity()
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.loss(batch)
+
+    with pytest.warns(UserWarning, match=r"before `optimizer\.step"):
+        quiet(max_epochs=4, callbacks=StochasticWeightAveraging(0.01, swa_epoch_start=2)).fit(Never(), loader())
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
 def test_resumed(stop: int, tmp_path: Path) -> None:
     """After any epoch, bit for bit the uninterrupted run; checkpoints have the weights that are trained."""
@@ -146,3 +203,9 @@ def test_runs_that_cannot() -> None:
 
     with pytest.raises(ConfigurationError, match="the module has 2 optimizers"):
         quiet(max_epochs=1, callbacks=StochasticWeightAveraging(0.01)).fit(Two(), loader())
+
+    class ByHand(Unscheduled):
+        automatic_optimization = False
+
+    with pytest.raises(ConfigurationError, match=r"ByHand has batch norm layers.*EMAWeightAveraging"):
+        quiet(max_epochs=2, callbacks=StochasticWeightAveraging(0.01)).fit(ByHand(), loader())
