@@ -13,8 +13,8 @@ from core.testing import check_backends
 TARGET = "torch_hal_parallel.strategy:ModelParallelStrategy"
 
 
-def _named(name: str, **options: Any) -> StrategySpec:
-    return StrategySpec(name=name, target=TARGET, description="of these tests", init_args=options)
+def _named(name: str, target: str = TARGET, **options: Any) -> StrategySpec:
+    return StrategySpec(name=name, target=target, description="of these tests", init_args=options)
 
 
 PLAN = {"0": "colwise", "2": "rowwise"}
@@ -25,6 +25,9 @@ SPECS = [
     _named("replicas"),
     _named("planned", tensor="node", tensor_parallel_plan=PLAN),
     _named("piped", pipeline="node"),
+    # One that averages after each step gives the result of one process; another differs even on one process.
+    _named("averaged", "torch_hal_parallel.diloco:DiLoCoStrategy", sync_every=1, outer_lr=1.0, outer_momentum=0.0),
+    _named("seldom", "torch_hal_parallel.diloco:DiLoCoStrategy", sync_every=3),
 ]
 
 
@@ -36,6 +39,8 @@ KNOWN = Path(__file__).with_name("expected-failures-piped.toml")
     ("name", "options", "least"),
     [
         pytest.param("piped", (f"--expected-failures={KNOWN}",), 150, marks=pytest.mark.slow),
+        pytest.param("averaged", (), 150, marks=pytest.mark.slow),
+        pytest.param("seldom", ("--tiers=T3",), 50, marks=pytest.mark.exhaustive),
         pytest.param("replicas", (), 150, marks=pytest.mark.exhaustive),
         pytest.param("planned", ("--tiers=T2,T3", OF_THE_NETWORK), 120, marks=pytest.mark.exhaustive),
     ],
