@@ -494,6 +494,14 @@ def strategies(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def meshes(session: nox.Session) -> None:
+    """Measure the bytes that each process of tensor, pipeline and context parallelism holds, for docs/strategies.md."""
+    python = torch_python(session)
+    env = {"PYTHONPATH": str(installed(session, python, "parallel", "plugins/parallel")), "OMP_NUM_THREADS": "1"}
+    session.run(python, "benchmarks/meshes.py", *(session.posargs or ("--write", "docs/strategies.md")), env=env)
+
+
+@nox.session(venv_backend="none")
 def hardware(session: nox.Session) -> None:
     """Run the conformance kit on every accelerator that is available here, and write docs/hardware.md."""
     folder = HERE / ".nox" / "conformance"

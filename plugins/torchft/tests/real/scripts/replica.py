@@ -10,40 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from problem import Linear, loader_of
 from torch_hal_torchft import TorchFTStrategy
 
-from core import Callback, Module, Trainer
+from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint
 
 OUT, NAME, LIGHTHOUSE, STEPS = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 KILLED_AT = int(sys.argv[5]) if len(sys.argv) > 5 else -1
-WEIGHTS = torch.tensor([[1.0, -2.0, 3.0, 0.5]])
-
-
-def batches() -> DataLoader[Any]:
-    """This replica's own data, all of one linear function."""
-    inputs = torch.randn(8 * 2000, 4, generator=torch.Generator().manual_seed(ord(NAME[0])))
-    return DataLoader(TensorDataset(inputs, inputs @ WEIGHTS.T), batch_size=8)
-
-
-class Linear(Module):
-    """Each replica begins with other weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(ord(NAME[0]))
-        self.net = nn.Linear(4, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.5)
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 class Notes(Callback):
@@ -79,7 +53,7 @@ quiet: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": F
 trainer = Trainer(
     accelerator="cpu", strategy=strategy, max_steps=STEPS, max_epochs=-1, callbacks=[notes, saving], **quiet
 )
-module = Linear()
-trainer.fit(module, batches())
+number = ord(NAME[0])
+trainer.fit(Linear(seed=number), loader_of(number, 8 * 2000))
 said = {"steps": trainer.global_step, "calls": notes.calls, "seen": notes.seen}
 (OUT / f"said-{NAME}").write_text(json.dumps(said))
