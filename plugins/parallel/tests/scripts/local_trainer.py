@@ -34,7 +34,8 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def loss(model: nn.Module, text: Tensor) -> Tensor:
-    return loss_of(model(text[:, :-1]), text[:, 1:])
+    value: Tensor = loss_of(model(text[:, :-1]), text[:, 1:])
+    return value
 
 
 class Lesson(core.Module):
@@ -96,11 +97,11 @@ def by_hand(precision: str) -> tuple[list[Tensor], list[float]]:
     validated = []
     for step in range(STEPS * EPOCHS):
         for rank, (worker, ([optimizer], [scheduler])) in enumerate(zip(workers, settings, strict=True)):
-            own = TRAINED.split(SHARE)[step % STEPS * PROCESSES + rank]
+            own = torch.split(TRAINED, SHARE)[step % STEPS * PROCESSES + rank]
             optimizer.zero_grad()
             with low:
                 value = loss(worker.model, own)
-            value.backward()
+            torch.autograd.backward(value)
             optimizer.step()
             scheduler["scheduler"].step()
         if (step + 1) % EVERY == 0:
@@ -114,7 +115,7 @@ def by_hand(precision: str) -> tuple[list[Tensor], list[float]]:
             with torch.no_grad(), low:
                 parts = [
                     len(part) * loss(workers[number % PROCESSES].model, part)
-                    for number, part in enumerate(UNSEEN.split(SHARE))
+                    for number, part in enumerate(torch.split(UNSEEN, SHARE))
                 ]
             validated.append(float(sum(parts)) / len(UNSEEN))
     return [flat(worker) for worker in workers], validated
