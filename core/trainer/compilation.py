@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from core.errors import ConfigurationError
 from core.logging import show
 from core.plan import Plan
 from core.strategies.base import Strategy
+from core.trainer.compile_comparison import Comparison
 from core.trainer.module import Module
 from core.trainer.settings import Settings
 from core.trainer.steps import StepModule
@@ -60,16 +61,27 @@ class CompiledSteps:
     Args:
         step_module: What is compiled.
         compile_function: Compiles a function.
+        comparison: Compares the training step with an uncompiled one; ``None`` for no comparison.
     """
 
-    def __init__(self, step_module: StepModule, compile_function: Callable[[Any], Any]) -> None:
-        self._step_module = step_module
+    def __init__(
+        self, step_module: StepModule, compile_function: Callable[[Any], Any], comparison: Comparison | None
+    ) -> None:
+        self._step_module, self._comparison = step_module, comparison
+        self._is_told, self._reason = False, ""
         self._call = compile_function(step_module._call_impl)
         self.times: dict[str, tuple[int, float, float]] = {}
         """By step: the number of calls, and the seconds of the first and of the fastest one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step, and measure it."""
+        if self._comparison is not None and self._step_module.name == "training_step":
+            if not self._comparison.is_done:
+                return self._comparison.call(self._measured, args, kwargs)
+            self._reason = self._end_comparison()
+        return self._measured(*args, **kwargs)
+
+    def _measured(self, *args: Any, **kwargs: Any) -> Any:
         start = time.perf_counter()
         output = self._call(*args, **kwargs)
         taken = time.perf_counter() - start
@@ -77,14 +89,44 @@ class CompiledSteps:
         self.times[self._step_module.name] = calls + 1, first, min(taken, fastest)
         return output
 
+    def _end_comparison(self) -> str:
+        """Say what compiling bought, or return why that is not known."""
+        comparison, self._comparison = self._comparison, None
+        if comparison is None or "training_step" not in self.times:
+            return ""
+        text = comparison.text(self.times["training_step"][1])
+        if text:
+            show(_logger, f"compile: {text}")
+            self._is_told = True
+        return "" if text else f"; not compared with uncompiled: {comparison.reason}"
+
     def report(self) -> None:
         """Say how long compiling took and what a call takes since, in a log that shows INFO or on stderr."""
+        self._reason = self._end_comparison() or self._reason
         for name, (calls, first, fastest) in self.times.items():
+            if name == "training_step" and self._is_told:
+                continue
             text = (
                 f"compile: {name} took {first:.1f} s to compile at its first call; the fastest of its {calls} calls "
                 f"took {fastest * 1e3:.3f} ms"
             )
-            show(_logger, text)
+            show(_logger, text + (self._reason if name == "training_step" else ""))
+
+    def outside(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """``method``, which Python runs within a compiled step."""
+
+        @wraps(method)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._comparison is None:
+                return method(*args, **kwargs)
+            start = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                if self._comparison is not None:
+                    self._comparison.logging += time.perf_counter() - start
+
+        return torch.compiler.disable(run)  # type: ignore[no-untyped-call, no-any-return]
 
 
 @contextmanager
@@ -101,11 +143,13 @@ def compiled_steps(module: Module, settings: Settings, strategy: Strategy) -> It
         yield
         return
     step_module = StepModule.of(module)
-    compiled = CompiledSteps(step_module, compiler)
+    # One process compares; the others wait for it in the next reduction.
+    compares = strategy.is_global_zero and not module._trainer.is_trial
+    compiled = CompiledSteps(step_module, compiler, Comparison(module, strategy) if compares else None)
     own_call, step_module._compiled_call_impl = step_module._compiled_call_impl, compiled
     opaque = [name for name in OPAQUE if name not in vars(module)]
     for name in opaque:
-        vars(module)[name] = torch.compiler.disable(getattr(module, name))  # type: ignore[no-untyped-call]
+        vars(module)[name] = compiled.outside(getattr(module, name))
     try:
         yield
     finally:

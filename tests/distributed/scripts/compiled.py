@@ -1,4 +1,4 @@
-"""Two processes, with and without compile, with batch norm over both; each leaves its parameters after each run."""
+"""Two processes, with and without compile, with batch norm over both or not; each leaves its parameters."""
 
 import os
 from pathlib import Path
@@ -28,18 +28,34 @@ class Normalized(Module):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Talking(Normalized):
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total)
+        return loss + 0 * total
+
+
 def main() -> None:
     torch.manual_seed(1)
     data: Any = torch.utils.data.DataLoader(torch.randn(44, 6), batch_size=4)  # type: ignore[arg-type]
-    runs: dict[str, Any] = {"eager": None, "compiled": {"backend": "aot_eager"}}
-    for name, options in runs.items():
-        module = Normalized()
+    compiled = {"backend": "aot_eager"}
+    runs: dict[str, Any] = {
+        "eager": (Normalized, None, True),
+        "compiled": (Normalized, compiled, True),
+        "eager_apart": (Normalized, None, False),
+        "compiled_apart": (Normalized, compiled, False),
+        "compiled_talking": (Talking, {"backend": "eager"}, False),
+    }
+    for name, (kind, options, synchronizes) in runs.items():
+        torch.compiler.reset()
+        module = kind()
         trainer = Trainer(
             strategy="ddp",
             devices=2,
             accelerator="cpu",
             max_epochs=2,
-            sync_batchnorm=True,
+            sync_batchnorm=synchronizes,
             compile=options,
             enable_progress_bar=False,
             enable_checkpointing=False,
