@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ import pytest
 import torch
 from declared import PREFIX
 from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader
 
 from core import Callback, DataModule, Module, Trainer, callbacks, loggers, profilers, seed_everything
 from core.callbacks import ModelCheckpoint
 from core.errors import CoreError
 from core.migrate.tables import HERE, MISSING, read_tables
 
-from .test_arguments_work import CASES, loader, trainer
+from .test_arguments_work import CASES, DATA, loader, trainer
 from .test_members_work import CALLBACKS, MEMBERS
 
 TABLES = read_tables()
@@ -239,13 +242,15 @@ LINES = {
     "model_checkpoint_arguments": {
         "dirpath": "files(ModelCheckpoint(dirpath=folder)) == {'epoch=0-step=4.ckpt'}",
         "filename": "files(ModelCheckpoint(folder, filename='{step}')) == {'step=4.ckpt'}",
-        "monitor": "ModelCheckpoint(folder, monitor='loss').monitor == 'loss'",
+        "monitor": "files(ModelCheckpoint(folder, '{epoch}', monitor='score'), Scored()) == {'epoch=1.ckpt'}",
         "verbose": "files(ModelCheckpoint(folder, verbose=True)) == {'epoch=0-step=4.ckpt'}",
         "save_last": "'last.ckpt' in files(ModelCheckpoint(folder, save_last=True))",
         "save_top_k": "files(ModelCheckpoint(folder, save_top_k=0)) == set()",
-        "save_on_exception": "files(ModelCheckpoint(folder, save_on_exception=True)) == {'epoch=0-step=4.ckpt'}",
+        "save_on_exception": (
+            "files(ModelCheckpoint(folder, save_on_exception=True), Fails()) == {'epoch=0-step=2.ckpt'}"
+        ),
         "save_weights_only": "files(ModelCheckpoint(folder, save_weights_only=True)) == {'epoch=0-step=4.ckpt'}",
-        "mode": "ModelCheckpoint(folder, monitor='loss', mode='max').mode == 'max'",
+        "mode": "files(ModelCheckpoint(folder, '{epoch}', 'score', mode='max'), Scored()) == {'epoch=2.ckpt'}",
         "auto_insert_metric_name": (
             "files(ModelCheckpoint(folder, '{step}', auto_insert_metric_name=False)) == {'4.ckpt'}"
         ),
@@ -284,14 +289,14 @@ LINES = {
         ),
     },
     "callbacks": {
-        "BatchSizeFinder": "callbacks.BatchSizeFinder(max_trials=1).optimal_batch_size is None",
-        "LearningRateFinder": "callbacks.LearningRateFinder(num_training_steps=5).optimal_lr is None",
+        "BatchSizeFinder": "tuned(callbacks.BatchSizeFinder()) == {'optimal': 8, 'set': 8, 'used': 8}",
+        "LearningRateFinder": "tuned_rate(min_lr=1e-3, max_lr=0.1, num_training_steps=21)",
         "StochasticWeightAveraging": (
             "trainer(max_epochs=2, callbacks=callbacks.StochasticWeightAveraging(0.01)).fit(Net(), loader()) is None"
         ),
-        "RichProgressBar": "issubclass(callbacks.RichProgressBar, callbacks.ProgressBar)",
-        "RichModelSummary": "issubclass(callbacks.RichModelSummary, callbacks.ModelSummary)",
-        "ThroughputMonitor": "issubclass(callbacks.ThroughputMonitor, Callback)",
+        "RichProgressBar": "'4/4' in drawn(callbacks.RichProgressBar, 'console_kwargs').rpartition('loss: 1234')[0]",
+        "RichModelSummary": "'layer' in drawn(callbacks.RichModelSummary) and '│' in drawn(callbacks.RichModelSummary)",
+        "ThroughputMonitor": "items(callbacks.ThroughputMonitor(lambda batch: len(batch[0]), window_size=2)) == 8",
     },
 }
 """By section and row, a line that is true."""
@@ -309,11 +314,101 @@ class Data(DataModule):
         return loader()
 
 
-def files(checkpoint: ModelCheckpoint) -> set[str]:
-    """What it writes in a run of one epoch."""
-    trainer(callbacks=checkpoint, enable_checkpointing=None).fit(Asked(), loader())
+class Scored(Asked):
+    """Is best in the second of three epochs, and worst in the third."""
+
+    def on_train_epoch_end(self) -> None:
+        self.log("score", [2.0, 1.0, 3.0][self.current_epoch])
+
+
+class Fails(Asked):
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2:
+            raise ZeroDivisionError
+
+
+def files(checkpoint: ModelCheckpoint, module: Any = None) -> set[str]:
+    """What it writes in a run of one epoch, or three of ``Scored``."""
+    runs = trainer(callbacks=checkpoint, enable_checkpointing=None, max_epochs=3 if isinstance(module, Scored) else 1)
+    with suppress(ZeroDivisionError):
+        runs.fit(module or Asked(), loader())
     path = Path(str(checkpoint.dirpath))
     return {one.name for one in path.iterdir()} if path.is_dir() else set()
+
+
+class Limited(Asked):
+    """Has memory for eight items, and reads its batch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch_size, self.lr = 1, 7.0
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(ConcatDataset([DATA] * 8), batch_size=self.batch_size)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.used = len(batch[0])
+        if self.used > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+def tuned(finder: Any) -> dict[str, Any]:
+    module = Limited()
+    trainer(callbacks=finder).fit(module)
+    return {"optimal": finder.optimal_batch_size, "set": module.batch_size, "used": module.used}
+
+
+class NotesRate(Callback):
+    rate = 0.0
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        self.rate = trainer.optimizers[0].param_groups[0]["lr"]
+
+
+def tuned_rate(**arguments: Any) -> bool:
+    """Whether the rates grow by the same factor, and the one of the steepest descent of the loss is used."""
+    finder, module, notes = callbacks.LearningRateFinder(**arguments), Limited(), NotesRate()
+    trainer(callbacks=[finder, notes]).fit(module)
+    assert finder.optimal_lr is not None
+    results = finder.optimal_lr.results
+    assert results["lr"] == pytest.approx([1e-3 * 10 ** (step / 10) for step in range(21)])
+    return module.lr == notes.rate == finder.optimal_lr.suggestion() != 7.0 and module.lr in results["lr"]
+
+
+class Constant(Asked):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("loss", 1234.5, prog_bar=True)
+        return self.layer(batch[0]).sum()
+
+
+def drawn(kind: Any, argument: str = "") -> str:
+    """What rich writes to a terminal in a fit."""
+    written = io.StringIO()
+    console = {"file": written, "force_terminal": True, "width": 120, "color_system": None, "_environ": {}}
+    enabled: dict[str, Any] = {"enable_progress_bar": None} if argument else {"enable_model_summary": None}
+    trainer(callbacks=kind(**({argument: console} if argument else console)), **enabled).fit(Constant(), loader())
+    return written.getvalue()
+
+
+def items(monitor: Any) -> float:
+    """The items that the last values of a fit of four batches of two count."""
+    logger = Kept()
+    trainer(callbacks=monitor, logger=logger, log_every_n_steps=1).fit(Asked(), loader())
+    return float(logger.values["train/samples"])
+
+
+class Kept:
+    """A logger that keeps the newest values."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self.values.update(metrics)
 
 
 def logged(logger: Any) -> str:
@@ -351,6 +446,8 @@ def test_the_line_is_true(section: str, row: str, namespace: dict[str, Any]) -> 
     """What the row's line says holds."""
     if row == "TensorBoardLogger" and importlib.util.find_spec("tensorboard") is None:
         pytest.skip(f"{PREFIX}tensorboard not installed")
+    if row.startswith("Rich") and importlib.util.find_spec("rich") is None:
+        pytest.skip(f"{PREFIX}rich not installed")
     assert eval(LINES[section][row], namespace) is True, LINES[section][row]
 
 

@@ -220,6 +220,42 @@ def test_accumulation(tmp_path: Path) -> None:
     assert (content["progress"]["batch"], content["processes"][0]["is_accumulating"]) == (6, False)
 
 
+class Alternates(Regression):
+    """Steps in every second batch only."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        self.manual_backward(self.loss(batch))
+        if batch_idx % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class Counting(ModelCheckpoint):
+    """Notes each batch after which it has written."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.wrote: list[int] = []
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
+        self.wrote.append(trainer.progress.batch)
+
+
+def test_a_resumed_run_writes_no_step_again(tmp_path: Path) -> None:
+    """A batch without a step, the first after resuming, is no reason to save the step before once more."""
+    options: dict[str, Any] = {"filename": "{step}", "save_top_k": -1, "every_n_train_steps": 1}
+    whole = Counting(tmp_path, **options)
+    run(whole, Alternates(), max_epochs=1)
+    assert whole.wrote == [1, 3, 5, 7]
+    resumed = Counting(tmp_path, **options)
+    trainer = quiet(max_epochs=1, callbacks=resumed, enable_checkpointing=True)
+    trainer.fit(Alternates(), loader(), ckpt_path=tmp_path / "step=2.ckpt")
+    assert resumed.wrote == [5, 7]
+
+
 def test_some_time(tmp_path: Path) -> None:
     """After the interval, and after it again; never after each step."""
 
