@@ -3,12 +3,13 @@
     python benchmarks/failures.py kills --minutes 40 --outcomes kills.jsonl --write docs/failures.md
     python benchmarks/failures.py signals --write docs/failures.md
     python benchmarks/failures.py deaths --write docs/failures.md
+    python benchmarks/failures.py ways --write docs/failures.md
 
 ``kills`` ends processes at random moments and resumes: the cases of ``tests/faults/test_kills.py``. With
 ``--outcomes`` it goes on where another run stopped, or next to one with other seeds: it skips the seeds that are in
 that file, and its table has all of them. ``signals`` sends each kind to each target at each moment of a fit on two
 processes of ``ddp_fork``, whose launcher is a third one. ``deaths`` lets rank 1 of three die in each way under each
-launcher that can be started here.
+launcher that can be started here; ``ways`` lets it die at other moments, not start, wait or be stopped.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pages import write_between
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
+from faults import dying  # noqa: E402
 from faults.killing import SETUPS, Case, Killer, Outcome  # noqa: E402
 from faults.signalling import KINDS, MOMENTS, TARGETS, send, start, wait_until_gone  # noqa: E402
 
@@ -52,9 +54,6 @@ WAYS = {
     "abort": "`os.abort()`",
     "kill": "SIGKILL",
 }
-NOISE = re.compile(
-    r"share|waits to join|waits for rank|Gloo\] Rank|socket\.cpp|Warning|warn|^\*+$|OMP_NUM_THREADS|^W\d|^$"
-)
 
 
 def kills(minutes: float, seeds: range, path: Path) -> str:
@@ -146,7 +145,7 @@ def die(launcher: str, how: str, out: Path) -> tuple[int, float, bool, str]:
     code, ended = wait_until_gone(process, out)
     end = time.monotonic()
     died = re.findall(r"dying at ([\d.]+)", (out / "output").read_text())
-    lines = [line for line in (out / "error").read_text(errors="replace").splitlines() if not NOISE.search(line)]
+    lines = [line for line in (out / "error").read_text(errors="replace").splitlines() if not dying.NOISE.search(line)]
     return code, end - float(died[0]) if died else float("nan"), ended, lines[0] if lines else ""
 
 
@@ -170,10 +169,25 @@ def deaths() -> str:
     return "\n".join(rows)
 
 
+def ways() -> str:
+    """The table of launchers and further ways to die, not to come or to be stopped."""
+    rows = ["| rank 1 | launcher | exit code | all gone after, s | first line |", "|---|---|---|---|---|"]
+    for way, about in dying.WAYS.items():
+        for launcher in dying.LAUNCHERS:
+            with tempfile.TemporaryDirectory(prefix="ways-") as folder:
+                death = dying.die(launcher, way, Path(folder))
+            shown = f"`{cell(death.first)}`" if death.first else "none: it trains to the end"
+            seconds = f"{death.seconds:.1f}{'' if death.are_all_gone else ' HANGS'}"
+            name = launcher if launcher == "torchrun" else f"`{launcher}`"
+            rows.append(f"| {about.shown} | {name} | {death.code} | {seconds} | {shown} |")
+            print(rows[-1], flush=True)
+    return "\n".join(rows)
+
+
 def main() -> None:
-    """Run one of the three, and print or write its table."""
+    """Run one of the four, and print or write its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("kills", "signals", "deaths"))
+    parser.add_argument("table", choices=("kills", "signals", "deaths", "ways"))
     parser.add_argument("--minutes", type=float, default=600.0, help="of kills; then no further one")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of kills")
     parser.add_argument("--last", type=int, default=MOST_KILLS - 1, metavar="SEED", help="of kills")
@@ -185,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="outcomes-") as folder:
         path = given.outcomes or Path(folder) / "kills.jsonl"
         seeds = range(given.first, given.last + 1)
-        made = {"kills": lambda: kills(given.minutes, seeds, path), "signals": signals, "deaths": deaths}
+        made = {"kills": lambda: kills(given.minutes, seeds, path), "signals": signals, "deaths": deaths, "ways": ways}
         text = f"{about}\n\n{made[given.table]()}"
     if given.write is None:
         print(text)

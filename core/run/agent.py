@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import uuid
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from core.errors import LaunchError
 from core.run import tied
+from core.run.left_over import LeftOver
 from core.run.lost_link import LostLink
 from core.run.options import Options
 from core.run.output import Output
@@ -57,12 +59,13 @@ def start(options: Options, processes: int, program: str) -> int:
     with tempfile.TemporaryDirectory(prefix="torch-hal-run-") as folder:
         _forward_signals()
         output = Output(folder, prefix=options.prefix, log_dir=options.log_dir)
+        left_over = LeftOver()
         try:
-            with SecondSignal(_children, folder, program), LostLink(_port(options)):
+            with SecondSignal(_children, folder, program), LostLink(_port(options)), left_over:
                 elastic_launch(_config(options, processes, folder, output), command[0])(*command[1:])
         except ChildFailedError as error:
             output.close()
-            return _report(error, options, program)
+            return _report(error, left_over.failed, options, program)
         except SignalException as error:
             return 128 + int(error.sigval)
         except KeyboardInterrupt:
@@ -173,9 +176,9 @@ def _is_unnamed_host(endpoint: str) -> bool:
     return True
 
 
-def _report(error: ChildFailedError, options: Options, program: str) -> int:
-    """Say which process failed first, and return its exit code."""
-    rank, failure = min(error.failures.items(), key=_order)
+def _report(error: ChildFailedError, failed: Container[int], options: Options, program: str) -> int:
+    """Say which process failed first, one of the local ranks ``failed`` if any; return its exit code."""
+    rank, failure = min(error.failures.items(), key=lambda item: (item[1].local_rank not in failed, *_order(item)))
     code = failure.exitcode
     how = f"ended with exit code {code}"
     if code < 0:

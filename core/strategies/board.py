@@ -68,6 +68,17 @@ class Board:
         with _store_errors():
             self._store.delete_key(f"board/{key}")
 
+    def watch(self, rank: int) -> Callable[[], None]:
+        """What is called again and again while process ``rank`` matters: raises a LaunchError if it has ended."""
+        watch = None if self._peers is None else self._peers.watch(rank, self._store)
+
+        def look() -> None:
+            if watch is not None:
+                with _store_errors():
+                    watch()
+
+        return look
+
     def wait(self, key: str, seconds: float, rank: int) -> bool:
         """Wait for a note of process ``rank``; whether it is there within ``seconds``.
 

@@ -111,6 +111,18 @@ class Failures:
     def install(self) -> None:
         """Watch how this process ends, in place of the run before."""
         self.stacks.start()
+        self._watch_end()
+
+    def explain_early(self, error: LaunchError) -> None:
+        """Show ``error`` as that of a run, though the processes have not joined yet.
+
+        Each of them fails with the same: one shows it, the others name that one.
+        """
+        if error.exit_code is None and not is_lost_peer(error):
+            explain(error, str(error), "")
+        self._watch_end()
+
+    def _watch_end(self) -> None:
         before, Failures.current = Failures.current, self
         if is_interactive() or multiprocessing.parent_process() is not None:
             return  # an exception does not end it; or it is a worker, whose end the supervising process shows
@@ -149,10 +161,14 @@ class Failures:
             first = notes.compare_set("first", "", str(self._rank)).decode()
             if first != str(self._rank):
                 what = notes.get(f"failed/{first}").decode(errors="replace").partition(" ")[2]
+                deadline = time.monotonic() + SHORT.total_seconds()
+                while not notes.check([f"shown/{first}"]) and time.monotonic() < deadline:
+                    time.sleep(0.05)
                 print_error(f"rank {self._rank} of {self._world_size} ends because rank {first} failed: {what}")
                 return
         self._say(text, 1)
-        print_error(stacks)
+        if stacks:
+            print_error(stacks)
         self._shown()
 
     def _note(self, text: str, code: int) -> None:

@@ -183,12 +183,13 @@ def join(
     _refuse_unknown(backend)
     try:
         run = RunStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
-        met = meet(run, "joining", world_size, rank, timeout, check)
-        missing = [] if met else ranks_missing(run, "joining", world_size)
     except dist.DistError as error:
         raise lost_store(error) from error
-    if not met:
-        raise LaunchError(f"rank(s) {missing} of {world_size} did not join the process group within {timeout}.")
+    try:
+        _meet_to_join(run, rank, world_size, timeout, check)
+    except LaunchError as error:
+        Failures(run, rank, world_size, check).explain_early(error)
+        raise
     hook = sys.excepthook
     try:
         dist.init_process_group(
@@ -205,6 +206,16 @@ def join(
     if world_size > 1:
         failures.install()
     return JoinedGroup(_Group(run, facts, check, failures))
+
+
+def _meet_to_join(run: Store, rank: int, world_size: int, timeout: timedelta, check: Callable[[], None] | None) -> None:
+    try:
+        met = meet(run, "joining", world_size, rank, timeout, check)
+        missing = [] if met else ranks_missing(run, "joining", world_size)
+    except dist.DistError as error:
+        raise lost_store(error) from error
+    if not met:
+        raise LaunchError(f"rank(s) {missing} of {world_size} did not join the process group within {timeout}.")
 
 
 def has_foreign_group() -> bool:

@@ -35,6 +35,8 @@ SAME_SECONDS = 0.5
 """Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
 AGREE_SECONDS = 60.0
 """How long processes wait for each other's answers."""
+ALONE_SECONDS = 5.0
+"""How long a process has to end after a signal, if another has ended and so they cannot agree."""
 NEVER = 10**18
 
 logger = logging.getLogger(__name__)
@@ -106,6 +108,8 @@ class Signals:
         self._received: list[int] = []
         self.is_due = False
         """Whether a signal is known to this process, so that :meth:`after_batch` has something to do."""
+        self._is_acting = False
+        self._watches: list[Callable[[], None]] | None = None
         self._batches = 0
         self._target = NEVER
         self._signal = 0
@@ -176,8 +180,30 @@ class Signals:
                     self._agreed.set()
                 elif self._board is not None and not self.is_due:
                     self._look(self._board)
+                elif self._board is not None and not self._is_acting:
+                    self._look_for_others(self._board)
         except LaunchError as error:  # the main thread fails too, with more to say
-            logger.debug("rank %s does not look for signals any more: %s", self._rank, error)
+            logger.debug("rank %s looks for its own signals only: %s", self._rank, error)
+            self._end_alone()
+
+    def _end_alone(self) -> None:
+        """After another process has ended, end this one if it is told to and its main thread does not fail by itself.
+
+        The main thread may wait where it does not notice, as for input.
+        """
+        while self._is_acting or not any(self._actions[number] != "save" for number in self._last):
+            select.select([self._pipe[0]], [], [], POLL_SECONDS)
+            if self._done.is_set():
+                return
+            with suppress(BlockingIOError):
+                for number in os.read(self._pipe[0], 64):
+                    self._note(number)
+        if not self._done.wait(ALONE_SECONDS):
+            number = next(number for number in self._last if self._actions[number] != "save")
+            name = signal.Signals(number).name
+            sys.stderr.write(f"rank {self._rank} ends by {name}, without a checkpoint: another process has ended\n")
+            sys.stderr.flush()
+            os._exit(128 + number)
 
     def _note(self, number: int) -> None:
         """A signal to this process; the second one ends it."""
@@ -204,21 +230,45 @@ class Signals:
         self._target = NEVER
         self.is_due = True  # from here on, the main thread waits after its batch
         board.set_once(f"{place}/{self._rank}", str(self._batches).encode())
-        if self._rank == 0:
-            deadline = time.monotonic() + AGREE_SECONDS
-            ranks = range(self._world_size)
+        try:
+            self._target = self._agree(board, place)
+        finally:  # without an answer, training goes on: if another process has ended, the next collective fails
+            self._agreed.set()
+        self._received = [number for number in self._received if number != self._signal]  # it went to several
+
+    def _look_for_others(self, board: Board) -> None:
+        """Find out, while this process has a signal to act on, whether two of the others still run.
+
+        Two, as each asking for each would keep the store busy: if one process fails, the others do soon.
+
+        Raises:
+            LaunchError: One has ended.
+        """
+        if self._watches is None:
+            neighbours = {0, (self._rank + 1) % self._world_size} - {self._rank}
+            self._watches = [board.watch(rank) for rank in sorted(neighbours)]
+        for watch in self._watches:
+            watch()
+
+    def _agree(self, board: Board, place: str) -> int:
+        """The batch after which all act; :data:`NEVER` if they do not agree in time.
+
+        Raises:
+            LaunchError: Another process has ended without an answer.
+        """
+        if self._rank != 0:
+            comes = _comes(board, f"{place}/target", 2 * AGREE_SECONDS, 0)
+            return int(board.get(f"{place}/target")) if comes else NEVER
+        target, deadline, ranks = NEVER, time.monotonic() + AGREE_SECONDS, range(self._world_size)
+        try:
             if all(_comes(board, f"{place}/{rank}", deadline - time.monotonic(), rank) for rank in ranks):
                 # A process that was between the addition and the comparison goes on to the next batch.
                 target = 1 + max(int(board.get(f"{place}/{rank}")) for rank in ranks)
             else:
                 logger.warning("the processes did not agree on when to act on %s", signal.Signals(self._signal).name)
-                target = NEVER
+        finally:
             board.set_once(f"{place}/target", str(target).encode())
-        # Without an answer, training goes on: if process 0 has ended, the next collective fails.
-        if _comes(board, f"{place}/target", 2 * AGREE_SECONDS, 0):
-            self._target = int(board.get(f"{place}/target"))
-        self._received = [number for number in self._received if number != self._signal]  # it went to several
-        self._agreed.set()
+        return target
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -239,6 +289,7 @@ class Signals:
             self._number, self.is_due = self._number + 1, False
         if self._batches < self._target:
             return
+        self._is_acting = True
         number = self._signal
         name, action = signal.Signals(number).name, self._actions.get(number, "save")
         path = self._save()
@@ -251,7 +302,7 @@ class Signals:
         if action != "save":
             raise EndedBySignal(128 + number)
         self._agreed.clear()
-        self._number, self.is_due = self._number + 1, False
+        self._number, self.is_due, self._is_acting = self._number + 1, False, False
 
     def _start_again(self) -> None:
         """Ask the scheduler; if it refuses, the run ends all the same, with its checkpoint."""
@@ -265,8 +316,10 @@ class Signals:
 
 
 def _comes(board: Board, key: str, seconds: float, rank: int) -> bool:
-    """Wait for a note of process ``rank``; whether it is there, within the time and before that process ends."""
+    """Wait for a note of process ``rank``; whether it is there within the time."""
     try:
         return board.wait(key, seconds, rank)
     except LaunchError:
-        return board.has(key)
+        if board.has(key):
+            return True
+        raise
