@@ -41,7 +41,7 @@ _GROUPS = {
 
 
 @pytest.mark.exhaustive
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("group", _GROUPS)
 def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
     """For each mutant the one test that is run fails, and its message names what was broken."""
@@ -64,7 +64,7 @@ def _check(mutants: Sequence[Mutant], tmp_path: Path) -> None:
     names = dict.fromkeys(f"{mutant.kind}:{mutant.name}" for mutant in mutants)
     backends = [argument for name in names for argument in ("--backend", name)]
     nodes = [mutant.node for mutant in mutants]
-    run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=580)
+    run = run_kit(tmp_path, *backends, site=[site, SIMULATED], suite=nodes, timeout=1150)
     assert run.code == 1, run.output
     assert run.ids("failed") == {mutant.id for mutant in mutants}, run.output
     reasons = {mutant.id: (mutant.says, run.tests[mutant.id]["reason"]) for mutant in mutants}
