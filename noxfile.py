@@ -313,6 +313,12 @@ def gpu(session: nox.Session) -> None:
     session.run("python", "benchmarks/gpu.py", *session.posargs)
 
 
+@nox.session(venv_backend="none")
+def first_hour(session: nox.Session) -> None:
+    """Follow the documentation in a fresh clone with an empty home directory, from installation to a first plugin."""
+    session.run(sys.executable, "benchmarks/first_hour.py", *session.posargs)
+
+
 @nox.session
 def startup(session: nox.Session) -> None:
     """Measure imports, first steps and whole scripts, in comparison with Lightning and Accelerate."""

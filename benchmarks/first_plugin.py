@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,9 +37,9 @@ def commands(page: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def follow(folder: Path) -> list[tuple[str, float, str]]:
+def follow(folder: Path, inherited: Mapping[str, str] = os.environ) -> list[tuple[str, float, str]]:
     """Run the commands in ``folder``; each with its seconds, and the last line that it prints."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CORE_"))}
+    environ = {name: value for name, value in inherited.items() if not name.startswith(("PYTHON", "CORE_"))}
     environ |= {"PATH": os.pathsep.join([str(folder / "fresh" / "bin"), environ["PATH"]]), "NO_COLOR": "1"}
     environ |= {"PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PIP_QUIET": "1", "COLUMNS": "100"}
     where, steps = folder, []

@@ -7,9 +7,9 @@ import re
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from pages_shown import blocks, is_run, run_blocks
 from python_processes import run_program, run_python
 
 from core.__main__ import VERBS
@@ -19,48 +19,6 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md",
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 
-class Block(NamedTuple):
-    """A code block of a page."""
-
-    language: str
-    title: str
-    text: str
-    output: str | None
-    """What the page shows directly below it as its output."""
-
-    @property
-    def commands(self) -> list[tuple[str, str]]:
-        """The commands of a block for a console, each with the output below it."""
-        return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
-
-
-def blocks(page: Path, *languages: str) -> list[Block]:
-    """The code blocks of a page in one of the languages."""
-    found = re.findall(
-        r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$(?:\n\n```text title="Output"\n(.*?)^```$)?',
-        page.read_text("utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    return [Block(kind, title, text, output or None) for kind, title, text, output in found if kind in languages]
-
-
-MEASURED = {r"\b\d+:\d\d:\d\d\b": "0:00:00", r"\b[\d.]+(e\+\d+)?/s\b": "1/s", r"memory=[\d.]+ GB": "memory=1 GB"}
-"""What each run prints anew."""
-
-
-WAITS = re.compile(r"^rank \d+ of \d+ waits .*\n", re.MULTILINE)
-"""What a process prints if others take longer than 10 s to start, as on a busy machine."""
-
-
-def matches(shown: str, printed: str) -> bool:
-    """Whether a page shows what is printed; ``...`` stands for any text, any time, rate or size of memory is right."""
-    printed = WAITS.sub("", printed)
-    for measured, constant in MEASURED.items():
-        shown, printed = (re.sub(measured, constant, text) for text in (shown, printed))
-    pattern = ".*".join(map(re.escape, shown.rstrip().split("...")))
-    return re.fullmatch(pattern, printed.rstrip(), re.DOTALL) is not None
-
-
 QUICK = ("README.md", "index.md", "five-minutes.md")
 """The pages that a newcomer reads first; the others are marked slow."""
 ELSEWHERE = {"vendors.md"}
@@ -68,7 +26,7 @@ ELSEWHERE = {"vendors.md"}
 RUN = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[] if page.name in QUICK else pytest.mark.slow)
     for page in PAGES
-    if blocks(page, "python") or any(block.commands for block in blocks(page, "console"))
+    if is_run(page)
     if page.name not in ELSEWHERE
 ]
 
@@ -79,24 +37,14 @@ def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
 
     Blocks with a file name are written into that file. The page's other Python runs as one script, then the commands.
     """
-    script: list[str] = [MARKER]
-    expected: list[Block] = []
-    for block in blocks(page, "python", "yaml", "toml"):
-        if block.title:
-            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            script.append(f"_block_begins({len(expected)})\n{block.text}")
-            expected.append(block)
-    if expected:
-        (tmp_path / "page.py").write_text("\n".join(script), encoding="utf-8")
-        printed = run_python("page.py", cwd=tmp_path, warnings="error").stdout
-        for block, output in zip(expected, re.split(r"\x1e\d+\n", printed)[1:], strict=True):
-            assert block.output is None or matches(block.output, output), f"{block.text}\nprinted:\n{output}"
-    for block in blocks(page, "console"):
-        for command, shown in block.commands:
-            ended = run_program("sh", "-c", f"({command}) 2>&1", cwd=tmp_path, expect=None, env=COMMANDS)
-            printed = ended.stdout.replace(f"{tmp_path}/", "")
-            assert matches(shown, printed), f"$ {command}\n{printed}"
+
+    def script(name: str) -> str:
+        return run_python(name, cwd=tmp_path, warnings="error").stdout
+
+    def command(line: str) -> str:
+        return run_program("sh", "-c", f"({line}) 2>&1", cwd=tmp_path, expect=None, env=COMMANDS).stdout
+
+    run_blocks(page, tmp_path, script, command)
 
 
 @pytest.mark.slow
@@ -113,14 +61,6 @@ def test_readme_on_two_processes(tmp_path: Path) -> None:
     assert run_python("loop.py", cwd=tmp_path, env=two, warnings="error").stdout.count("loss ") == 1
 
 
-MARKER = """
-import os as _os
-
-def _block_begins(number):
-    if __name__ == "__main__" and _os.environ.get("RANK", "0") == "0":
-        print(f"\\x1e{number}", flush=True)
-"""
-"""Prints where the output of a block begins, once."""
 COMMANDS = {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
     "PYTHONUNBUFFERED": "1",
@@ -138,6 +78,7 @@ NOT_RUN_HERE = {
     "commands.md": "tests/run starts scripts, tests/doctor examines machines",
     "conformance.md": "tests/testing/test_conformance_command.py runs the kit on a simulated card",
     "debugging-a-hang.md": "it needs py-spy and a GPU",
+    "install.md": "benchmarks/first_hour.py installs as the page says; tests/packages installs the packages",
     "plugins.md": "it needs a package torch_tiny",
     "vendors.md": "tests/new_plugin follows the page",
     **{
