@@ -36,7 +36,12 @@ sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from pages_shown import blocks, is_run, matches, run_blocks  # noqa: E402
 
-NEEDS: dict[str, list[str]] = {}
+NEEDS = {
+    "cli.md": ["torch-hal[cli]"],
+    "checkpoint-authors.md": ["safetensors"],
+    "conformance.md": ["torch-hal[testing]"],
+    "environment-authors.md": ["torch-hal[testing]"],
+}
 """What is installed before a page is read, as the page says."""
 BY_ANOTHER_WAY = {"vendors.md"}
 """Its commands install a package between them: ``first_plugin.py`` follows it."""
@@ -71,14 +76,24 @@ class Newcomer:
         self.environ["PATH"] = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
         self.environ["VIRTUAL_ENV"] = str(environment)
 
-    def shell(self, command: str, folder: Path, expect: int | None = None, timeout: float = 1800) -> str:
-        """Run a command; its standard output and standard error."""
-        arguments = {"cwd": folder, "env": self.environ, "text": True, "timeout": timeout}
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        done = subprocess.run(["bash", "-c", command], check=False, **arguments, **pipes)  # type: ignore[call-overload]
-        printed: str = done.stdout
-        assert expect in (None, done.returncode), f"$ {command}\nexit code {done.returncode}\n{printed[-3000:]}"
-        return printed
+    def shell(self, command: str, folder: Path, expect: int | None = None, only_output: bool = False) -> str:
+        """Run a command; its standard output, and standard error unless ``only_output``."""
+        with tempfile.TemporaryFile("w+") as errors:
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors if only_output else subprocess.STDOUT,
+                text=True,
+                timeout=1800,
+                check=False,
+            )
+            errors.seek(0)
+            printed = f"{done.stdout}\n{errors.read()}"[-3000:]
+        assert expect in (None, done.returncode), f"$ {command}\nexit code {done.returncode}\n{printed}"
+        return done.stdout
 
     def step(self, name: str, work: Callable[[], object]) -> float:
         """Do something, and note its seconds and result."""
@@ -104,13 +119,13 @@ def pages() -> list[Path]:
 def read(newcomer: Newcomer, page: Path, folder: Path) -> None:
     """Install what the page says, then run its blocks."""
     for needed in NEEDS.get(page.name, ()):
-        assert re.search(rf"pip install '?{re.escape(needed)}'?", page.read_text("utf-8")), f"does not say: {needed}"
+        assert re.search(rf"pip install\s['\"]?{re.escape(needed)}", page.read_text("utf-8")), f"does not say: {needed}"
         here = re.sub(r"^torch-hal(?=\[|$)", ".", needed)  # as docs/install.md says, until there is an index
         newcomer.shell(f"pip install -q '{here}'", newcomer.clone, expect=0)
     folder.mkdir()
 
     def script(name: str) -> str:
-        return newcomer.shell(f"python {name} 2>errors || {{ cat errors; exit 1; }}", folder, expect=0)
+        return newcomer.shell(f"python {name}", folder, expect=0, only_output=True)
 
     run_blocks(page, folder, script, partial(newcomer.shell, folder=folder))
 
@@ -129,7 +144,7 @@ def migrate(newcomer: Newcomer, folder: Path) -> None:
     found = newcomer.shell("torch-hal migrate train.py", folder, expect=0)
     assert "\n  missing:" not in found, found
     script.write_text(script.read_text("utf-8").replace(before, after), "utf-8")
-    printed = newcomer.shell("python train.py 2>errors", folder, expect=0)
+    printed = newcomer.shell("python train.py", folder, expect=0, only_output=True)
     assert matches(block.output, printed[printed.rindex("steps ") :]), printed
 
 
@@ -183,7 +198,8 @@ def hour(folder: Path, only: Sequence[str]) -> Found:
 def tables(found: Found) -> str:
     """The results as Markdown."""
     aims = [f"| {name} | {seconds / 60:.1f} |" for name, seconds in found.seconds.items()]
-    rows = [f"| {name} | {seconds:.0f} | {result} |" for name, seconds, result in found.steps]
+    cells = [(name, f"{seconds:.0f}", result.replace("|", "\\|")) for name, seconds, result in found.steps]
+    rows = [f"| {' | '.join(row)} |" for row in cells]
     machine = f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, torch {found.torch}"
     heads = ["| from the clone to | minutes |", "|---|---|", *aims, "", f"Measured on {date.today()}: {machine}.", ""]
     return "\n".join([*heads, "| step or page | seconds | result |", "|---|---|---|", *rows])

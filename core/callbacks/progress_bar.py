@@ -13,7 +13,7 @@ from core.callbacks.progress_display import LINE_SECONDS, Bar, Lines, Memory, Wr
 from core.checking import check_count
 from core.errors import ConfigurationError
 
-__all__ = ["Display", "ProgressBar", "TQDMProgressBar"]
+__all__ = ["Display", "ProgressBar", "ProgressLines", "TQDMProgressBar"]
 
 
 class ProgressBar(Callback):
@@ -171,6 +171,16 @@ class ProgressBar(Callback):
             if display is not None:
                 display.close()
         self._training = self._evaluation = None
+
+
+class ProgressLines(ProgressBar):
+    """A :class:`ProgressBar` that writes lines on a terminal too: what a Trainer has where tqdm is not installed."""
+
+    def _check_available(self) -> None:
+        pass
+
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
+        return Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
 
 
 class TQDMProgressBar(ProgressBar):

@@ -11,7 +11,7 @@ from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.model_summary import ModelSummary
-from core.callbacks.progress_bar import ProgressBar
+from core.callbacks.progress_bar import ProgressBar, ProgressLines
 from core.callbacks.timer import Timer
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
@@ -174,9 +174,9 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
             raise ConfigurationError(
                 f"{name}=False, but there is a {type(there).__name__} among the callbacks. Remove one of the two."
             )
-        by_default = kind is not ProgressBar or ProgressBar.is_available()
-        if there is None and (by_default if wanted is None else wanted):
-            callbacks.append(ModelCheckpoint() if kind is Checkpoint else kind())
+        if there is None and wanted is not False:
+            lines = kind is ProgressBar and wanted is None and not ProgressBar.is_available()
+            callbacks.append(ModelCheckpoint() if kind is Checkpoint else ProgressLines() if lines else kind())
     return sorted(callbacks, key=lambda callback: isinstance(callback, Checkpoint))
 
 

@@ -118,7 +118,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             tensorboard is installed, otherwise a CSV file, in ``core_logs/version_<n>`` in ``default_root_dir``.
         callbacks: A :class:`core.Callback`, or a list, called in this order; each ModelCheckpoint after all others.
         enable_checkpointing: Whether to add a :class:`ModelCheckpoint` if no callback is one; ``None`` adds one.
-        enable_progress_bar: The same for a :class:`ProgressBar`; ``None`` adds one if tqdm is installed.
+        enable_progress_bar: The same for a :class:`ProgressBar`; ``None`` adds one, which writes lines without tqdm.
         enable_model_summary: The same for a :class:`ModelSummary`; ``None`` for ``True``.
         deterministic: Whether torch uses deterministic algorithms during the run; an operation without one raises an
             error, or with ``"warn"`` a warning. ``None`` leaves torch's setting as it is.
