@@ -415,7 +415,8 @@ def bridges(session: nox.Session) -> None:
     python, env = bridges_python(session)
     for name in ("lightning", "accelerate"):
         with session.chdir(HERE / "plugins" / name):
-            arguments = ("-n", "2", "-m", "not exhaustive", *session.posargs)
+            # The tests of a file share its expensive runs.
+            arguments = ("-n", "2", "--dist", "loadfile", "-m", "not exhaustive", *session.posargs)
             session.run(python, "-m", "pytest", *arguments, env=env)
 
 

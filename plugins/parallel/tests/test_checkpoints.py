@@ -53,3 +53,28 @@ def test_a_pipeline_resumes_exactly(tmp_path: Path) -> None:
     said = run_script(tmp_path, "trainers.py", 2, "pipeline+", "pipeline<pipeline+", NOISY="yes")
     assert math.isfinite(said["pipeline+"]["val"])  # computed with the statistics of batch norm
     assert said["pipeline<pipeline+"] == said["pipeline+"]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("saving", "loading"),
+    [
+        pytest.param({2: ["tensor=2"]}, {3: ["pipeline=3"]}, marks=pytest.mark.slow),
+        pytest.param({1: [], 2: [], 3: [], 4: []}, {1: [], 2: [], 3: [], 4: []}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_meshes_read_each_others_checkpoints(
+    saving: dict[int, list[str]], loading: dict[int, list[str]], tmp_path: Path
+) -> None:
+    """Whichever mesh of one to four processes has saved, every other one goes on with the losses of one process."""
+    expected = run_script(tmp_path / "one", "exchange.py", "save", 1)["one"]
+    count = 0
+    for processes, names in saving.items():
+        for mesh, losses in run_script(tmp_path, "exchange.py", "save", processes, *names).items():
+            assert losses == pytest.approx(expected, rel=1e-5), mesh
+            count += 1
+    for processes, names in loading.items():
+        found = run_script(tmp_path, "exchange.py", "load", processes, *names)
+        assert len(found) >= count  # of each
+        for mesh, losses in found.items():
+            assert losses == pytest.approx(expected[2:], rel=1e-5), mesh
