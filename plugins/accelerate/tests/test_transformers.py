@@ -52,6 +52,20 @@ def test_resuming_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("cards", [2, 3])
+@pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=["fp32", "bf16"])
+def test_resuming_on_some_cards(tmp_path: Path, cards: int, precision: tuple[str, ...]) -> None:
+    """So it has on several, each with its own numbers for dropout; three cards do not divide the samples."""
+    command = ("-m", "core.run", "--accelerator", "acme", "--devices", str(cards), *BRIDGE)
+    arguments = ("--dropout", 0.5, *precision)
+    whole = train(tmp_path / "out", *arguments, command=command, ACME_DEVICES=str(cards))
+    resumed = train(tmp_path / "out", *arguments, "--resume", command=command, ACME_DEVICES=str(cards))
+    assert (whole["device"], whole["world"]) == ("acme:0", cards)
+    assert resumed["weights"] == whole["weights"]
+    assert resumed["losses"] == whole["losses"]
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("precision", [(), ("--bf16",)], ids=["fp32", "bf16"])
 def test_it_starts_processes_itself(tmp_path: Path, precision: tuple[str, ...]) -> None:
     """Without a launcher, the script is started again for the second card."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,6 +59,20 @@ def test_core_takes_lightnings_objects(one: dict[str, Any]) -> None:
     """core's Trainer calls a Lightning Callback, and logs to a Lightning Logger."""
     assert one["core"]["steps"] == list(range(1, 17))
     assert one["core"]["logged"].count("\n") == 17
+
+
+@pytest.mark.parametrize("cards", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
+def test_data_that_does_not_divide(tmp_path: Path, cards: int) -> None:
+    """Completed as Lightning does, shuffled under the Trainer; resumed between epochs; in 32 and 16 bits."""
+    said = run_script(tmp_path, "uneven.py", cards, ACME_DEVICES=str(cards))
+    for precision, close in (("32-true", 1e-6), ("bf16-mixed", 5e-3)):
+        whole, resumed = said[f"{precision} whole"], said[f"{precision} resumed"]
+        assert resumed == whole
+        assert whole["device"] == "acme:0"
+        assert whole["validation"] < close
+        for found in (whole, said[f"{precision} fabric"]):
+            assert found["world"] == cards
+            assert found["distance"] < close
 
 
 @pytest.mark.exhaustive
