@@ -22,6 +22,7 @@ from core.runtime.modules import PreparedModule, needs_forward_context
 from core.runtime.optimizers import AccumulatingOptimizer, PreparedOptimizer
 from core.runtime.prepared import PreparedObjects
 from core.runtime.schedulers import PreparedScheduler, warn_of_long_schedule
+from core.runtime.taken import TakenModules
 from core.strategies.base import Strategy
 from core.strategies.batch_norm import desynchronize
 
@@ -35,8 +36,7 @@ class Preparing(LoaderState, DataFacts):
         super()._connect(plan)
         self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
         """The prepared optimizers, in the same order in every process."""
-        self._prepared = PreparedObjects()
-
+        self._prepared, self._taken = PreparedObjects(), TakenModules()
         self._window = Window(self._gradient_state, self._optimizers)
         self._data_settings = DataSettings()
         self._device_placement = self._step_scheduler_with_optimizer = True
@@ -45,11 +45,11 @@ class Preparing(LoaderState, DataFacts):
         """Batch norm layers that normalize over all processes, until the run ends."""
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_optimizers", "_window")
+        left_out = ("_optimizers", "_window", "_taken")
         return {name: value for name, value in super().__getstate__().items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_optimizers": WeakKeyDictionary()})
+        super().__setstate__({**state, "_optimizers": WeakKeyDictionary(), "_taken": TakenModules()})
         self._window = Window(self._gradient_state, self._optimizers)
 
     def _synchronize_batch_norms(self) -> None:
@@ -187,7 +187,9 @@ class Preparing(LoaderState, DataFacts):
             del strategy.moves_modules
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
-        return PreparedModule(wrapped, module, strategy.precision)
+        prepared = PreparedModule(wrapped, module, strategy.precision)
+        self._taken.add(prepared, module)
+        return prepared
 
     def _prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, PreparedOptimizer):

@@ -36,7 +36,8 @@ class StepParts(Synchronization):
 
     def _bind_step(self) -> None:
         native = self._strategy.make_backward() if self._may_step() else self._refuse_backward
-        self._native_backward = self._checked(native)
+        native = self._checked(native)
+        self._native_backward = self._first_backward(native) if self._taken else native
         self._first_gradients: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self._loss_divisor = self._gradient_state.num_steps
 
@@ -62,6 +63,16 @@ class StepParts(Synchronization):
             backward(loss, *args, **kwargs)
 
         return checked
+
+    def _first_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """``backward``, which looks once whether the prepared modules are those that are trained."""
+
+        def first(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+            if self._native_backward is first:
+                self._native_backward = backward
+            self._taken.check(partial(backward, loss, *args, **kwargs), self._prepared.of("models"))
+
+        return first
 
     def _unbind_step(self) -> None:
         self._native_backward = None

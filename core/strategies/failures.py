@@ -135,6 +135,12 @@ class Failures:
             self._hook = before._hook
             sys.excepthook = self._show_uncaught
 
+    @staticmethod
+    def below(hook: Hook) -> Hook:
+        """What an earlier run has replaced by ``hook``; ``hook`` itself if that is not of a run."""
+        owner = getattr(hook, "__self__", None)
+        return owner._hook if isinstance(owner, Failures) else hook
+
     def announce(self, error: BaseException) -> None:
         """Tell the others that this process fails with ``error``, before they notice the lost connection."""
         self._explain(error)

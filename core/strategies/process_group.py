@@ -190,7 +190,7 @@ def join(
     except LaunchError as error:
         Failures(run, rank, world_size, check).explain_early(error)
         raise
-    hook = sys.excepthook
+    hook = Failures.below(sys.excepthook)
     try:
         dist.init_process_group(
             backend, store=run, rank=rank, world_size=world_size, timeout=timeout, **_to_connect(device)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from python_processes import run_python
 from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
@@ -87,6 +88,29 @@ def test_an_error_names_its_rank_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many runs came before: torch puts the rank before each line of a traceback, once for each group."""
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # without those of groups that other tests have made
     assert launch(join_three_times) == "[rank0]: ValueError: planted\n"
+
+
+SEVERAL_RUNS = """
+from core import Runtime
+
+for _ in range(3):
+    runtime = Runtime(accelerator="cpu", devices=2)
+    runtime.barrier()
+    if _ < 2:
+        runtime.teardown()
+if runtime.is_main_process:
+    raise ValueError("planted")
+runtime.barrier()
+"""
+
+
+@pytest.mark.slow
+def test_an_error_of_a_later_run_of_a_script_names_its_rank_once(tmp_path: Path) -> None:
+    """Also where each run watches how its process ends."""
+    (tmp_path / "train.py").write_text(SEVERAL_RUNS, "utf-8")
+    ended = run_python("train.py", cwd=tmp_path, expect=1)
+    assert "[rank0]: ValueError: planted" in ended.stderr.splitlines()
+    assert "[rank0]: [rank0]" not in ended.stderr
 
 
 @pytest.mark.slow

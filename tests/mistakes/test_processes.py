@@ -38,3 +38,15 @@ def test_unused_parameters(tmp_path: Path) -> None:
     ended = run_python("train.py", cwd=tmp_path, expect=1)
     assert "Parameter indices which did not receive grad" in ended.stderr
     assert "set strategy='ddp_find_unused_parameters_true'" in ended.stderr
+
+
+@pytest.mark.slow
+def test_what_prepare_returns_is_dropped(tmp_path: Path) -> None:
+    """Training the model as it was before prepare reduces no gradients: the first backward refuses it."""
+    wrong = SCRIPT.replace("model, optimizer = runtime", "_, optimizer = runtime").replace(
+        "for _ in", "del _\nfor _ in"
+    )
+    (tmp_path / "train.py").write_text(wrong, "utf-8")
+    ended = run_python("train.py", cwd=tmp_path, expect=1)
+    assert "these are gradients of the Net that was passed to prepare" in ended.stderr
+    assert "model, optimizer = runtime.prepare(model, optimizer)" in ended.stderr

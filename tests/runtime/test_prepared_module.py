@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from core import Runtime
+from core.errors import ConfigurationError
 from core.runtime.modules import PreparedModule
+from core.strategies.step import tensor_backward
 
 from .problem import PRECISIONS, batch, network, runtime
 
@@ -194,3 +197,29 @@ def test_a_module_that_the_user_compiled(name: str) -> None:
     model = one.prepare(compiled)
     assert torch.equal(model(inputs), expected)
     assert one.unwrap_model(model) is compiled
+
+
+def loss_of(module: Any) -> Any:
+    return module(torch.ones(2, 6)).float().mean()
+
+
+def test_a_prepared_module_that_is_dropped() -> None:
+    """Training the module that was passed to prepare is refused in the first backward; the prepared one trains."""
+    run, module = runtime(precision="bf16-mixed"), nn.Linear(6, 1)
+    run.prepare(module)
+    with pytest.raises(ConfigurationError, match=r"gradients of the Linear that was passed to prepare.*model, optim"):
+        run.backward(loss_of(module))
+    taken = run.prepare(nn.Linear(6, 1))
+    run.backward(loss_of(taken))
+
+
+def test_a_module_that_was_prepared_for_an_evaluation_before() -> None:
+    """It may be prepared again, and another may be trained."""
+    run, module, other = runtime(precision="bf16-mixed"), nn.Linear(6, 1), nn.Linear(6, 1)
+    loss_of(run.prepare(module))
+    taken = run.prepare(other)
+    loss_of(taken)
+    again = run.prepare(module)
+    for trained in (taken, again):
+        run.backward(loss_of(trained))
+    assert run._native_backward is tensor_backward  # the check has ended

@@ -90,6 +90,35 @@ def test_settings_are_checked_when_they_are_assigned() -> None:
     assert trainer.accumulate_grad_batches == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("max_epoch", r"trainer\.max_epoch = 3: there is no such setting\. Did you mean 'max_epochs'\?"),
+        ("gradient_clip_value", "Did you mean 'gradient_clip_val'"),
+        ("limit_train_batch", "Did you mean 'limit_train_batches'"),
+        ("accumulate_gradient_batches", "Did you mean 'accumulate_grad_batches'"),
+        (
+            "deterministic",
+            r"no effect after the Trainer was made\. Pass it to the constructor: Trainer\(deterministic=3\)",
+        ),
+        ("devices", r"Trainer\(devices=3\)"),
+    ],
+)
+def test_attributes_without_effect(name: str, message: str) -> None:
+    """A misspelt setting, and an argument of the constructor, cannot be assigned."""
+    trainer: Any = quiet()
+    with pytest.raises(ConfigurationError, match=message):
+        setattr(trainer, name, 3)
+    assert name not in vars(trainer)
+
+
+def test_attributes_of_the_user() -> None:
+    """Other attributes are the user's."""
+    trainer: Any = quiet(max_epochs=1)
+    trainer.my_max_epochs, trainer.num_epochs, trainer.best_score, trainer.max_epochs = 1, 2, 3, 4
+    assert (trainer.my_max_epochs, trainer.num_epochs, trainer.best_score, trainer.settings.max_epochs) == (1, 2, 3, 4)
+
+
 def test_settings_that_change_during_a_fit() -> None:
     """They act from the next epoch on, but for those that the step is made from, which are refused."""
     found: list[int] = []
