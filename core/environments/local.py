@@ -12,7 +12,7 @@ from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES
 from core.environments.variables import LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
-__all__ = ["LAUNCHED", "LocalEnvironment"]
+__all__ = ["GLOO_INTERFACE", "LAUNCHED", "LocalEnvironment"]
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 """The variable with the network interface at which gloo listens; without it, that of the machine's name."""

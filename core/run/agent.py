@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Container
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from core.environments.local import GLOO_INTERFACE
 from core.errors import LaunchError
 from core.run import tied
 from core.run.left_over import LeftOver
@@ -29,12 +31,18 @@ from core.run.lost_link import LostLink
 from core.run.options import Options
 from core.run.output import Output
 from core.run.second_signal import SecondSignal
+from core.strategies.interfaces import interface_towards, is_loopback, named_address
 from core.strategies.launchers.lifeline import LIFELINE
+from core.strategies.process_group import connect_store
 
 __all__ = ["start"]
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_PORT = 29400
 """Of an endpoint without a port, as torchrun's."""
+ANSWER = timedelta(seconds=9)
+"""How long what listens at the endpoint has for its answer."""
 
 
 def start(options: Options, processes: int, program: str) -> int:
@@ -46,9 +54,11 @@ def start(options: Options, processes: int, program: str) -> int:
         program: How the user called this command, for messages.
 
     Raises:
-        LaunchError: The machines did not meet.
+        LaunchError: The machines did not meet, or another program listens where they are to.
     """
     _set_variables(options, processes)
+    if options.nodes[1] > 1:
+        _refuse_stranger(options.rdzv_endpoint)
     command = options.command()
     if sys.platform == "linux":
         # A worker ends with the agent, however that ends. It asks the system for that before it runs the command.
@@ -90,8 +100,30 @@ def _set_variables(options: Options, processes: int) -> None:
     # Rank 0 serves the store of its run, not the agent: it listens on the loopback address where there is one machine,
     # and restarts do not share keys.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    if options.nodes[1] > 1 and GLOO_INTERFACE not in os.environ and is_loopback(named_address() or "127.0.0.1"):
+        # Gloo would listen where no other machine reaches it.
+        host = options.local_addr or parse_rendezvous_endpoint(options.rdzv_endpoint, DEFAULT_PORT)[0]
+        if interface := interface_towards(host):
+            logger.info("%s=%s, which leads to %s", GLOO_INTERFACE, interface, host)
+            os.environ[GLOO_INTERFACE] = interface
     if sys.platform != "linux":
         os.environ[LIFELINE] = str(os.getpid())
+
+
+def _refuse_stranger(endpoint: str) -> None:
+    """Check what listens at the endpoint, if anything does yet: torchrun's agent would wait for its answer forever."""
+    host, port = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
+    try:
+        socket.create_connection((host, port), ANSWER.total_seconds()).close()
+    except OSError:
+        return
+    try:
+        connect_store(host, port, timeout=ANSWER)
+    except LaunchError as error:
+        raise LaunchError(
+            f"--rdzv-endpoint {endpoint}: another program listens there. It has not answered as torchrun's rendezvous "
+            f"does, within {ANSWER.total_seconds():g} s. Use another port, or end the process that holds it."
+        ) from error
 
 
 def _forward_signals() -> None:

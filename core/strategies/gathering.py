@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from core.strategies.board import wait_for_key
+from core.errors import LaunchError
+from core.strategies.board import lost_store, wait_for_key
 from core.strategies.patience import Patience, address_of
 
-__all__ = ["meet", "ranks_missing"]
+__all__ = ["meet", "meet_to_join", "ranks_missing"]
 
 LISTING = 32
 """Up to so many ranks, each that waits lists those that are missing; in a larger run only ranks 0 and 1."""
@@ -43,6 +45,21 @@ def meet(
         patience.tell(whom)
 
     return wait_for_key(store, f"{point}/all", limit.total_seconds(), look)
+
+
+def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, check: Callable[[], None] | None) -> None:
+    """Wait until every rank has come to join the process group.
+
+    Raises:
+        LaunchError: Some have not within ``limit``, or the store was lost; or from ``check``.
+    """
+    try:
+        met = meet(store, "joining", world_size, rank, limit, check)
+        missing = [] if met else ranks_missing(store, "joining", world_size)
+    except dist.DistError as error:
+        raise lost_store(error) from error
+    if not met:
+        raise LaunchError(f"rank(s) {missing} of {world_size} did not join the process group within {limit}.")
 
 
 def ranks_missing(store: Store, point: str, world_size: int) -> list[int]:

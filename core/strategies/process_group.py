@@ -28,7 +28,8 @@ from torch.distributed.distributed_c10d import Store
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store
 from core.strategies.failures import Failures
-from core.strategies.gathering import meet, ranks_missing
+from core.strategies.gathering import meet, meet_to_join, ranks_missing
+from core.strategies.interfaces import advice
 from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience
 from core.strategies.peers import Peers
@@ -48,6 +49,7 @@ LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7
 """Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
 LEAVE_TIME = timedelta(seconds=30)
 ABANDON_SECONDS = 5.0
+LATE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -129,6 +131,9 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
         if thread.is_alive():
             patience.tell()
     thread.join(1.0)  # torch's own error at the same limit says more
+    if thread.is_alive():
+        # If torch gives up while the interpreter ends, it aborts the process. It is late by its pause between attempts.
+        atexit.register(thread.join, LATE_SECONDS)
     if made:
         return made[0]
     if not errors:
@@ -186,7 +191,7 @@ def join(
     except dist.DistError as error:
         raise lost_store(error) from error
     try:
-        _meet_to_join(run, rank, world_size, timeout, check)
+        meet_to_join(run, rank, world_size, timeout, check)
     except LaunchError as error:
         Failures(run, rank, world_size, check).explain_early(error)
         raise
@@ -198,7 +203,7 @@ def join(
     except (RuntimeError, ValueError) as error:
         raise BackendError(
             f"process_group_backend={backend!r}: torch.distributed cannot form a group of {world_size} processes "
-            f"with it: {error}"
+            f"with it: {error}{advice(error)}"
         ) from error
     if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
         sys.excepthook = hook  # an earlier group's: another one would put a second "[rank0]: " before each line
@@ -206,16 +211,6 @@ def join(
     if world_size > 1:
         failures.install()
     return JoinedGroup(_Group(run, facts, check, failures))
-
-
-def _meet_to_join(run: Store, rank: int, world_size: int, timeout: timedelta, check: Callable[[], None] | None) -> None:
-    try:
-        met = meet(run, "joining", world_size, rank, timeout, check)
-        missing = [] if met else ranks_missing(run, "joining", world_size)
-    except dist.DistError as error:
-        raise lost_store(error) from error
-    if not met:
-        raise LaunchError(f"rank(s) {missing} of {world_size} did not join the process group within {timeout}.")
 
 
 def has_foreign_group() -> bool:

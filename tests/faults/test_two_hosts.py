@@ -39,9 +39,12 @@ class Host:
     device: str
     address: str
 
-    def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
+    def start(self, command: list[str], output: Path, names_interface: bool = False) -> subprocess.Popen[bytes]:
         """Run a command there."""
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": self.device}
+        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environ.pop("GLOO_SOCKET_IFNAME", None)
+        if names_interface:
+            environ["GLOO_SOCKET_IFNAME"] = self.device
         with output.open("wb") as file:
             return subprocess.Popen(
                 ["ip", "netns", "exec", self.namespace, *command],
@@ -128,12 +131,13 @@ def _weights_by_hand(batches: int) -> list[float]:
     ],
 )
 def test_two_hosts_train(launcher: str, strategy: str, hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    """Weights are those of one process."""
+    """Weights are those of one process; ``torch-hal run`` finds the interface that leads to the other host."""
     if strategy == "fsdp" and importlib.util.find_spec("torch_hal_fsdp") is None:
         pytest.skip("torch-hal-fsdp is not installed")
     outputs = [tmp_path / "one", tmp_path / "two"]
     running = [
-        host.start(_command(launcher, host, 6, strategy), output) for host, output in zip(hosts, outputs, strict=True)
+        host.start(_command(launcher, host, 6, strategy), output, launcher == "torchrun")
+        for host, output in zip(hosts, outputs, strict=True)
     ]
     codes = _end(running, 120)
     texts = [output.read_text() for output in outputs]
@@ -141,6 +145,19 @@ def test_two_hosts_train(launcher: str, strategy: str, hosts: tuple[Host, Host],
     found = [match for text in texts for match in re.findall(r"weights \[(.*)\] of 2", text)]
     assert len(found) == 1, texts
     assert [float(value) for value in found[0].split(",")] == pytest.approx(_weights_by_hand(6), abs=1e-8)
+
+
+@pytest.mark.exhaustive
+def test_the_interface_that_leads_nowhere(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """Under torchrun gloo listens at the address of the machine's name; the error names the variable and interfaces."""
+    outputs = [tmp_path / "one", tmp_path / "two"]
+    running = [host.start(_command("torchrun", host, 6), output) for host, output in zip(hosts, outputs, strict=True)]
+    codes = _end(running, 120)
+    if 0 in codes:
+        pytest.skip("the name of this machine stands for an address that both hosts reach")
+    for host, output in zip(hosts, outputs, strict=True):
+        said = output.read_text()
+        assert f"set GLOO_SOCKET_IFNAME on each machine. Interfaces of this machine: {host.device!r}" in said, said
 
 
 @pytest.mark.slow

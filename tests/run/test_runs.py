@@ -222,3 +222,13 @@ def test_another_program(tmp_path: Path) -> None:
     code = 'echo "rank $RANK of $WORLD_SIZE, $CORE_DEVICES, $0"; exit $((RANK * 5))'
     done = torch_hal_run("--devices", "2", "--no-python", "sh", "-c", code, "name", out=tmp_path, expect=5)
     assert sorted(done.stdout.splitlines()) == ["rank 0 of 2, 2, name", "rank 1 of 2, 2, name"]
+
+
+@pytest.mark.slow
+def test_another_program_listens_at_the_rendezvous(tmp_path: Path, started_not_forked: None) -> None:
+    """It accepts connections and says nothing: an error that names the address, not a hang."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        endpoint = f"127.0.0.1:{stranger.getsockname()[1]}"
+        arguments = ["--devices", "1", "--nnodes", "2", "--rdzv-endpoint", endpoint, SCRIPTS / "ends.py", "sleep"]
+        done = torch_hal_run(*arguments, out=tmp_path, expect=2)
+    assert f"--rdzv-endpoint {endpoint}: another program listens there" in done.stderr
