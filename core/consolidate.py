@@ -33,13 +33,14 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
     """
     import torch
 
-    from core.checkpoints import ShardedCheckpointIO, committed_file, store_of
+    from core.checkpoints import committed_file, store_of
+    from core.checkpoints.whole import load_whole
 
     given = os.fspath(directory)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))
     if store_of(target).exists():
         raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
-    checkpoint = ShardedCheckpointIO().load_checkpoint(directory)
+    checkpoint = load_whole(directory)
     with committed_file(target) as staged:
         torch.save(checkpoint, staged)
     return target

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import logging
 import os
 import socket
@@ -21,12 +20,13 @@ import torch
 import torch.distributed as dist
 
 # Its functions have the default group as a default argument, which is evaluated on import. DistributedDataParallel()
-# would import it while there is a group, and so keep that group alive until the process ends (see _destroy).
+# would import it while there is a group, and so keep that group alive until the process ends (see destroy).
 import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import Store
 
 from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store
+from core.strategies.destroying import ABANDON_SECONDS, abandon, destroy
 from core.strategies.failures import Failures
 from core.strategies.gathering import meet, meet_to_join, ranks_missing
 from core.strategies.interfaces import advice
@@ -48,7 +48,6 @@ DEFAULT_TIMEOUT = timedelta(minutes=30)
 LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 """Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
 LEAVE_TIME = timedelta(seconds=30)
-ABANDON_SECONDS = 5.0
 LATE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -372,9 +371,9 @@ class _Group:
             if self.is_foreign:
                 pass  # whoever made it destroys it
             elif all_left:
-                _destroy()
+                destroy()
             else:
-                _abandon(exiting)
+                abandon(exiting)
         if all_left and self._rank == 0:
             self._see_the_others_off()
 
@@ -475,32 +474,3 @@ def _to_connect(device: torch.device | None) -> dict[str, Any]:
     """The argument of ``init_process_group`` that names the device, if it is an accelerator's."""
     # Left out rather than None: a vendor's replacement of the function may not know the argument.
     return {} if device is None or device.type == "cpu" else {"device_id": device}
-
-
-def _destroy() -> None:
-    """Destroy the process group.
-
-    A gloo thread frees a collective's tensors some time after the collective has returned, and needs the interpreter
-    for it: if the interpreter is exiting by then, the process ends with SIGABRT. Destroying the group before waits for
-    the threads to end, provided that nothing else holds the group.
-    """
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def _abandon(exiting: bool) -> None:
-    """Destroy the process group without waiting for long.
-
-    If a collective is in progress that others do not join, destroying the group takes as long as the collective's
-    time limit, in C++, where no exception can interrupt it.
-    """
-    if exiting:  # no thread can be started any more
-        faulthandler.dump_traceback_later(ABANDON_SECONDS, exit=True, file=2)
-        _destroy()
-        faulthandler.cancel_dump_traceback_later()
-        return
-    thread = threading.Thread(target=_destroy, name="core-abandon", daemon=True)
-    thread.start()
-    thread.join(ABANDON_SECONDS)
-    if thread.is_alive():
-        logger.warning("a collective that other ranks do not join is still in progress; it ends at its time limit")

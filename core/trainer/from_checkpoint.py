@@ -11,7 +11,7 @@ import torch
 
 from core.checking import check_path, is_url
 from core.checkpoints import absolute
-from core.checkpoints.sharded import ShardedCheckpointIO
+from core.checkpoints.whole import load_whole
 from core.errors import CheckpointError, ConfigurationError
 from core.nested import map_tensors
 from core.trainer.hparams import AttributeDict
@@ -53,7 +53,7 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
     place = absolute(path)
     if is_url(place) or not os.path.isfile(place):
         movable = map_location is None or isinstance(map_location, str | torch.device)
-        loaded = ShardedCheckpointIO().load_checkpoint(place, map_location if movable else None)
+        loaded = load_whole(place, map_location if movable else None)
         return loaded if movable else _mapped(loaded, map_location)
     try:
         loaded = torch.load(place, map_location=map_location or "cpu", weights_only=True)
