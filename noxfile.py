@@ -445,6 +445,10 @@ def engine_python(session: nox.Session, name: str) -> str:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     project = nox.project.load_toml(HERE / "plugins" / name / "pyproject.toml")
     session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *nox.project.dependency_groups(project, "test"))
+    if name == "colossalai":  # without what it requires: that names an older torch
+        groups = project["dependency-groups"]
+        session.run(*pip, *CONSTRAINTS, *groups["engine-requirements"])
+        session.run(*pip, "--no-deps", "--no-build-isolation", *groups["engine"])
     session.run(*pip, *CONSTRAINTS, "--editable", f"plugins/{name}")
     return python
 
@@ -471,11 +475,6 @@ def hivemind(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def colossalai(session: nox.Session) -> None:
     """Run the plugin's tests on Colossal-AI itself, which requires an older torch than it runs with."""
-    python = engine_python(session, "colossalai")
-    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    groups = nox.project.load_toml(HERE / "plugins" / "colossalai" / "pyproject.toml")["dependency-groups"]
-    session.run(*pip, *CONSTRAINTS, *groups["engine-requirements"])
-    session.run(*pip, "--no-deps", "--no-build-isolation", *groups["engine"])
     on_engine(session, "colossalai")
 
 
@@ -489,6 +488,17 @@ def torchft(session: nox.Session) -> None:
 def torchao(session: nox.Session) -> None:
     """Run the plugin's tests on torchao itself, and the conformance kit on its precisions."""
     on_engine(session, "torchao")
+
+
+@nox.session(venv_backend="none")
+def engines(session: nox.Session) -> None:
+    """Run the tests of hivemind, colossalai, torchft and torchao on these engines, two at a time."""
+    command = ("-m", "pytest", *session.posargs)
+    names = ("hivemind", "colossalai", "torchft", "torchao")
+    env = {"OMP_NUM_THREADS": "1"}
+    # An environment is made while the tests in the one before run.
+    runs = (Run(name, (engine_python(session, name), *command), HERE / "plugins" / name, env) for name in names)
+    side_by_side(session, runs)
 
 
 @nox.session(venv_backend="none")

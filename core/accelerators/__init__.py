@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from core.accelerators.base import CAPABILITIES, Accelerator
     from core.accelerators.cpu import CPUAccelerator
     from core.accelerators.devices import parse_devices
+    from core.accelerators.memory import memory_stats
     from core.accelerators.torch_device import TorchDeviceAccelerator
 
-__all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "parse_devices"]
+__all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "memory_stats", "parse_devices"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
@@ -24,6 +25,7 @@ __getattr__, __dir__ = lazy_names(
         "Accelerator": "core.accelerators.base",
         "CPUAccelerator": "core.accelerators.cpu",
         "TorchDeviceAccelerator": "core.accelerators.torch_device",
+        "memory_stats": "core.accelerators.memory",
         "parse_devices": "core.accelerators.devices",
     },
 )

@@ -9,19 +9,13 @@ import torch
 from torch._C._autograd import DeviceType
 
 from core.accelerators.base import Accelerator
-from core.accelerators.modules import call_for_device, device_function
+from core.accelerators.memory import memory_stats
+from core.accelerators.modules import device_function
 from core.errors import BackendError, UnknownNameError, quoted
 
 __all__ = ["TorchDeviceAccelerator", "device_types"]
 
 logger = logging.getLogger(__name__)
-
-_MEMORY_STATS = {
-    "memory_allocated_bytes": ("memory_allocated", "current_allocated_memory"),
-    "memory_allocated_peak_bytes": ("max_memory_allocated",),
-    "memory_reserved_bytes": ("memory_reserved", "driver_allocated_memory"),
-}
-"""Statistics, and the names that the function for each has in the modules of different device types."""
 
 
 class TorchDeviceAccelerator(Accelerator):
@@ -70,21 +64,8 @@ class TorchDeviceAccelerator(Accelerator):
         return None
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Return the memory of ``device``, as far as torch reports it for the type.
-
-        ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_reserved_bytes`` (by torch),
-        ``memory_free_bytes`` and ``memory_total_bytes``.
-        """
-        device = torch.device(device)
-        stats: dict[str, Any] = {}
-        for stat, functions in _MEMORY_STATS.items():
-            value = next((v for f in functions if (v := call_for_device(device, f)) is not None), None)
-            if value is not None:
-                stats[stat] = value
-        free_and_total = call_for_device(device, "mem_get_info")
-        if free_and_total is not None:
-            stats["memory_free_bytes"], stats["memory_total_bytes"] = free_and_total
-        return stats
+        """Return the memory of ``device``, as far as torch reports it for the type; see :func:`memory_stats`."""
+        return memory_stats(device)
 
 
 def device_types() -> tuple[str, ...]:

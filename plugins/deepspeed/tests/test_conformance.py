@@ -34,11 +34,11 @@ SPECS = [
     [
         ("deepspeed_stage_2", 140),
         ("stage_3_wholly", 138),
-        pytest.param("stage_0", 140, marks=pytest.mark.slow),
+        pytest.param("stage_0", 140, marks=pytest.mark.exhaustive),
         pytest.param("deepspeed_stage_1", 140, marks=pytest.mark.exhaustive),
         pytest.param("deepspeed_stage_1_offload", 140, marks=pytest.mark.exhaustive),
-        pytest.param("deepspeed_stage_2_offload", 140, marks=pytest.mark.slow),
-        pytest.param("stage_3_offload_wholly", 138, marks=pytest.mark.slow),
+        pytest.param("deepspeed_stage_2_offload", 140, marks=pytest.mark.exhaustive),
+        pytest.param("stage_3_offload_wholly", 138, marks=pytest.mark.exhaustive),
     ],
 )
 def test_it_passes_the_kit(name: str, least: int, tmp_path: Path) -> None:

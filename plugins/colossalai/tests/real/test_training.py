@@ -13,7 +13,7 @@ from core.testing import check_backends
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=[2, *(pytest.param(count, marks=pytest.mark.exhaustive) for count in (1, 3))])
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the script says on so many processes."""
     out = tmp_path_factory.mktemp(f"on-{request.param}")

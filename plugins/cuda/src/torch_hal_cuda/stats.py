@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from core.accelerators import memory_stats
 from core.errors import BackendError
 from torch_hal_cuda.management import Management, is_installed, uuid_of
 
@@ -28,14 +29,7 @@ class DeviceStats:
         Raises:
             BackendError: The management library fails after it worked before.
         """
-        free, total = torch.cuda.mem_get_info(device)
-        stats = {
-            "memory_allocated_bytes": torch.cuda.memory_allocated(device),
-            "memory_allocated_peak_bytes": torch.cuda.max_memory_allocated(device),
-            "memory_reserved_bytes": torch.cuda.memory_reserved(device),
-            "memory_free_bytes": free,
-            "memory_total_bytes": total,
-        }
+        stats = memory_stats(device)
         management = self._opened()
         return stats if management is None else {**stats, **_managed(management, device)}
 

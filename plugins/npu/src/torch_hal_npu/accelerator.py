@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from core.accelerators import Accelerator
+from core.accelerators import Accelerator, memory_stats
 from core.errors import BackendError
 from torch_hal_npu import detect
 
@@ -61,20 +61,8 @@ class NPUAccelerator(Accelerator):
             ) from error
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
-        """Return the memory of ``device``, which must be in use.
-
-        ``memory_allocated_bytes`` (by tensors), ``memory_allocated_peak_bytes``, ``memory_reserved_bytes`` (by torch),
-        ``memory_free_bytes`` and ``memory_total_bytes``.
-        """
-        npu = torch.get_device_module("npu")
-        free, total = npu.mem_get_info(device)
-        return {
-            "memory_allocated_bytes": npu.memory_allocated(device),
-            "memory_allocated_peak_bytes": npu.max_memory_allocated(device),
-            "memory_reserved_bytes": npu.memory_reserved(device),
-            "memory_free_bytes": free,
-            "memory_total_bytes": total,
-        }
+        """Return the memory of ``device``, which must be in use; see :func:`core.accelerators.memory_stats`."""
+        return memory_stats(device)
 
     def fork_unsafe_reason(self) -> str | None:
         """Return that an NPU is in use in this process, if it is: a forked process cannot use it."""
