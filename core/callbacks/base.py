@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from core.checking import suggest_arguments_of
 from core.errors import ConfigurationError
 
 __all__ = ["Callback"]
@@ -22,6 +23,10 @@ class Callback:
 
     idle_hooks: frozenset[str] = frozenset()
     """Names of hooks that this class overrides but this object does not need; they are not called."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        suggest_arguments_of(cls)
 
     @property
     def state_key(self) -> str:

@@ -166,8 +166,12 @@ class StochasticWeightAveraging(WeightAveraging):
 
     def state_dict(self) -> dict[str, Any]:
         """When the average was updated last, and where the schedule of the learning rate is."""
-        scheduler = None if self._scheduler is None else self._scheduler.state_dict()
-        return {**super().state_dict(), "scheduler": scheduler}
+        state = super().state_dict()
+        if self._scheduler is None:
+            return {**state, "scheduler": None}
+        # Torch 2.6 puts a function in it, which a checkpoint cannot have; the constructor makes it again.
+        scheduler = self._scheduler.state_dict()
+        return {**state, "scheduler": {name: value for name, value in scheduler.items() if not callable(value)}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""

@@ -278,8 +278,8 @@ def _content(path: Path) -> Any:
         ) from None
     except NotADirectoryError:
         raise CheckpointError(
-            f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the "
-            f"CheckpointIO that wrote it (checkpoint_io=...)."
+            f"{directory} is a file, not a directory with a {FILE_NAME}. Load it with the CheckpointIO that wrote it "
+            "(checkpoint_io=...), or what torch.save wrote with torch.load: module.load_state_dict(torch.load(path))."
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}.") from error

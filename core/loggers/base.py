@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self, final
 
+from core.checking import suggest_arguments_of
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
 from core.loggers.values import as_mapping, plain
@@ -29,6 +30,10 @@ class Logger(ABC):
     """Whether it writes files, so that :meth:`for_project` needs a folder."""
     package: ClassVar[str] = ""
     """The package that it needs, as ``import`` names it; empty if none."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        suggest_arguments_of(cls)
 
     def __init__(self) -> None:
         self.process_index = launched_ranks()[0]

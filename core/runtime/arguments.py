@@ -1,12 +1,10 @@
-"""Checks of what a front end is given: names of arguments, and data for collectives."""
+"""Checks of what a front end is given: objects to prepare, and data for collectives."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,54 +13,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
+from core.errors import ConfigurationError, WrongTypeError
 from core.nested import leaves
 
-__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "suggest_arguments", "uninitialized"]
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def suggest_arguments(
-    method: Callable[P, T], remedies: Mapping[str, str] | None = None, owner: str | None = None
-) -> Callable[P, T]:
-    """Make ``method`` name the most similar argument if it gets an unknown one.
-
-    Args:
-        method: A constructor or a method without ``**`` arguments.
-        remedies: For arguments that it does not have: what to do instead.
-        owner: What users call it, for the message; its qualified name unless given.
-
-    Raises:
-        WrongTypeError: In the method, for an unknown argument.
-    """
-    names = [
-        name
-        for name, parameter in list(inspect.signature(method).parameters.items())[1:]
-        if parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    called = owner or method.__qualname__.removesuffix(".__init__")
-    instead = remedies or {}
-
-    def suggestion(name: str) -> str:
-        if name in instead:
-            return f" {instead[name]}"
-        listed = f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{called})"
-        return nearest(name, names) or f" {listed}"
-
-    @wraps(method)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:  # costs nothing in a loop, where names are checked only after Python has refused the call
-            return method(*args, **kwargs)
-        except TypeError:
-            for name in kwargs:
-                if name not in names:
-                    raise WrongTypeError(f"{called}: unknown argument {name!r}.{suggestion(name)}") from None
-            raise
-
-    return checked
-
+__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "uninitialized"]
 
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 

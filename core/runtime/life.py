@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from core.errors import LaunchError
+from core.errors import LaunchError, WrongTypeError
 from core.plan import Plan, assemble
 from core.runs import note_run, remove_run
 from core.runtime.facts import FactsView, RunFacts
@@ -39,6 +39,7 @@ class RunLife(RunFacts):
             What ``function`` returned in this process; if this process only supervises the others, in rank 0.
 
         Raises:
+            WrongTypeError: ``function`` cannot be called.
             LaunchError: The strategy runs a function and none was given, or a process failed.
         """
         if function is None and self.plan.runs_function:
@@ -46,6 +47,10 @@ class RunLife(RunFacts):
                 f"strategy={self.plan.strategy.name!r} runs a function in each process, but no function was given. Put "
                 "the loop into a function train(runtime) and call runtime.launch(train), or set strategy='ddp' to run "
                 "the whole script in each process."
+            )
+        if function is not None and not callable(function):
+            raise WrongTypeError(
+                f"launch: function is {function!r}, which cannot be called. Pass a function: runtime.launch(train)."
             )
         if self._is_live:
             return None if function is None else function(self, *args, **kwargs)

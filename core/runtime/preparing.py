@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from core.checking import suggest_arguments
 from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate, Window
-from core.runtime.arguments import check_holds, check_objects, suggest_arguments
+from core.runtime.arguments import check_holds, check_objects
 from core.runtime.data_facts import DataFacts
 from core.runtime.loaders import LoaderState
 from core.runtime.modules import PreparedModule, needs_forward_context

@@ -411,9 +411,12 @@ class StateSaving(Checkpointing):
             safe_serialization: ``False`` writes ``pytorch_model.bin``, as :func:`torch.save` does.
 
         Raises:
+            WrongTypeError: ``model`` is not a module.
             ConfigurationError: safetensors is not installed, or ``max_shard_size`` is not a size.
             CheckpointError: It could not be written, or a process that is needed did not call this.
         """
+        if not isinstance(model, nn.Module):
+            raise WrongTypeError(f"save_model: model is an object of type {type(model).__name__}. Pass a module.")
         size = parse_size(max_shard_size)
         strategy = self._live_strategy()
         meeting = Meeting(strategy, "save_model")

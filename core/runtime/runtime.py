@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from core.accelerators.base import Accelerator
+from core.checking import suggest_arguments
 from core.checkpoints.base import CheckpointIO
 from core.data import DataSettings
 from core.environments.base import ClusterEnvironment
@@ -14,7 +15,6 @@ from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.base import Logger
 from core.plan import Plan, Request, resolve
 from core.precisions.base import Precision
-from core.runtime.arguments import suggest_arguments
 from core.runtime.handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
 from core.runtime.loaders import GradientAccumulationPlugin
 from core.runtime.memory import MemoryRelease

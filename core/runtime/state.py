@@ -55,5 +55,6 @@ def load_errors(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"checkpoint {os.fspath(path)!r}: its part {name!r} could not be loaded: {error}"
+            f"checkpoint {os.fspath(path)!r}: its part {name!r} could not be loaded: {error}\nLoad it into what it was "
+            "saved from, with the same sizes and settings."
         ) from error

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from core.checking import suggest_arguments
 from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.arguments import suggest_arguments
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
 from core.strategies.step import tensor_backward

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from core.checking import suggest_arguments
 from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.base import Logger
-from core.runtime.arguments import suggest_arguments
 
 __all__ = ["LoggingMembers"]
 

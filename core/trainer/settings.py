@@ -182,6 +182,14 @@ class Settings:
                 "all epochs then, so val_check_interval must be an integer. Set it, or check_val_every_n_epoch."
             )
 
+        for unit in ("epochs", "steps"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most not in (None, -1) and least > most:
+                raise ConfigurationError(
+                    f"min_{unit}={least}, max_{unit}={most}: a run cannot have more {unit} than max_{unit}. Lower the "
+                    "first, or raise the second."
+                )
+
     def reduced(self) -> Settings:
         """These settings with the effect of ``fast_dev_run`` and ``overfit_batches`` on the others."""
         changes: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from torch import nn
 
 from core.accelerators.base import Accelerator
 from core.callbacks.base import Callback
-from core.checking import check_path
+from core.checking import check_path, suggest_arguments
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
@@ -22,7 +22,6 @@ from core.plan import Request, resolve
 from core.precisions.base import Precision
 from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
-from core.runtime.arguments import suggest_arguments
 from core.strategies.base import Strategy
 from core.trainer.barebones import without_extras
 from core.trainer.batch_hooks import check_batch_hooks

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from declared import torch_takes_no_backend_in_python
 from python_processes import run_python
 
 _SIMULATED = Path(__file__).parents[1] / "simulated"
@@ -20,6 +21,9 @@ def run_simulated(tmp_path: Path) -> RunSimulated:
 
     A separate process, since torch takes a device type from outside for good: no other test may see it.
     """
+
+    if (reason := torch_takes_no_backend_in_python()) is not None:
+        pytest.skip(reason)
 
     def run(*args: str | Path, devices: int = 2, timeout: float = 120) -> str:
         path = os.pathsep.join([str(_SIMULATED), *filter(None, [os.environ.get("PYTHONPATH")])])

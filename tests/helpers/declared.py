@@ -24,6 +24,15 @@ def torch_refuses_simulated_devices() -> str | None:
     return None
 
 
+def torch_takes_no_backend_in_python() -> str | None:
+    """Why there are no devices simulated in Python; ``None`` where torch takes a backend that is written in it."""
+    import torch.utils.backend_registration as registration
+
+    if not hasattr(registration, "_setup_privateuseone_for_python_backend"):
+        return f"{PREFIX}this torch takes no backend that is written in Python"
+    return None
+
+
 def why_no_simulated_cards(library: str, module: str) -> str | None:
     """Why tests with ``library`` on simulated cards cannot run here; ``None`` if they can."""
     if importlib.util.find_spec(module) is None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from declared import torch_takes_no_backend_in_python
 from python_processes import run_python
 
 from core import Runtime
@@ -56,6 +57,8 @@ if __name__ == "__main__":
 )
 def test_device_type_of_a_package_without_entry_point(strategy: str, by: str, tmp_path: Path) -> None:
     """``auto`` finds the devices of a package that only its import adds to torch, in started processes as well."""
+    if (reason := torch_takes_no_backend_in_python()) is not None:
+        pytest.skip(reason)
     (tmp_path / "script.py").write_text(SCRIPT)
     env = {"PYTHONPATH": str(SIMULATED), "SIMX_DEVICES": "2"} | ({"CORE_IMPORT": "simx"} if by == "variable" else {})
     printed = run_python(tmp_path / "script.py", strategy, by, cwd=tmp_path, env=env).stdout

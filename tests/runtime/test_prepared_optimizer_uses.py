@@ -30,6 +30,7 @@ SCHEDULERS: list[Any] = [
 class TestWhatTakesAnOptimizer:
     """Whatever torch has that takes one; warnings are errors."""
 
+    @pytest.mark.filterwarnings("ignore:The epoch parameter in")  # torch 2.6's own SequentialLR
     @pytest.mark.parametrize("before", [True, False])
     @pytest.mark.parametrize("scheduler", SCHEDULERS)
     def test_schedulers(self, scheduler: Any, before: bool) -> None:

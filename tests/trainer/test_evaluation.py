@@ -156,6 +156,9 @@ class FreezesByEpoch(FrozenBefore):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss((self.frozen(batch[0]), batch[1]))
 
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
+
 
 class SaveIn(Callback):
     def __init__(self, path: Path, hook: str) -> None:

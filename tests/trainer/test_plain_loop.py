@@ -311,6 +311,7 @@ class Sequenced(Regression):
         return [self.optimizer], [SequentialLR(self.optimizer, parts, milestones=[2])]
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter in")  # torch 2.6's own SequentialLR
 def test_a_sequence_of_schedulers() -> None:
     """``[optimizer], [scheduler]`` with a scheduler made of others: stepped at each epoch's end, four times here."""
     module = Sequenced()

@@ -54,7 +54,7 @@ class Plain(nn.Module):
         return self(batch[0])
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.05, momentum=0.9)
+        return torch.optim.SGD(self.parameters(), lr=0.02, momentum=0.9)
 
     def on_train_epoch_end(self) -> None:
         self.calls.append("on_train_epoch_end")
@@ -72,6 +72,9 @@ class Derived(Regression):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         self.steps += 1
         return self.loss(batch)
+
+    def configure_optimizers(self) -> Any:
+        return Plain.configure_optimizers(self)  # type: ignore[arg-type]
 
 
 def test_every_stage_equals_that_of_a_module() -> None:
