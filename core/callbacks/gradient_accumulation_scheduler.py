@@ -36,6 +36,8 @@ class GradientAccumulationScheduler(Callback):
                 "such as {4: 2}."
             )
         self.scheduling = {0: 1, **dict(sorted(scheduling.items()))}
+        self._taken = 1
+        """What the Trainer has from this callback."""
 
     def get_accumulate_grad_batches(self, epoch: int) -> int:
         """The number of batches for each optimizer step of ``epoch``."""
@@ -54,7 +56,7 @@ class GradientAccumulationScheduler(Callback):
         if stage != "fit":
             return
         given = trainer.accumulate_grad_batches
-        if given not in self.scheduling.values():
+        if given not in (1, self._taken):
             raise ConfigurationError(
                 f"accumulate_grad_batches={given}, and there is a GradientAccumulationScheduler. Remove one of the two."
             )
@@ -73,5 +75,6 @@ class GradientAccumulationScheduler(Callback):
         self._set(trainer)
 
     def _set(self, trainer: Any) -> None:
-        trainer._fit_loop.accumulate(self.get_accumulate_grad_batches(trainer.current_epoch))
+        self._taken = self.get_accumulate_grad_batches(trainer.current_epoch)
+        trainer._fit_loop.accumulate(self._taken)
         trainer.settings = trainer._run.settings

@@ -89,6 +89,8 @@ class DDPStrategy(ProcessGroupStrategy):
     ) -> None:
         arguments: dict[str, Any] = {**others}
         self.ddp_kwargs = {name: arguments.pop(name) for name in others if name in _DDP_ARGUMENTS}
+        if not self.ddp_kwargs.get("broadcast_buffers", True):
+            self.keeps_buffers_equal = False
         super().__init__(**arguments)
         check_communication_hook(communication_hook, communication_options)
         self.communication_hook = communication_hook

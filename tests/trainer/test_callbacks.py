@@ -359,8 +359,18 @@ def test_accumulation_from_an_epoch_on(tmp_path: Path) -> None:
     for wrong in ({}, {-1: 2}, {1: 0}, {1: 1.5}, 3):
         with pytest.raises(ConfigurationError, match="scheduling="):
             GradientAccumulationScheduler(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="accumulate_grad_batches=5, and there is a Gradient"):
-        quiet(max_epochs=1, accumulate_grad_batches=5, callbacks=schedule).fit(Regression(), loader())
+    for given, scheduling in ((5, {1: 2, 2: 3}), (2, {1: 2})):
+        other = GradientAccumulationScheduler(scheduling)
+        with pytest.raises(ConfigurationError, match=f"accumulate_grad_batches={given}, and there is a Gradient"):
+            quiet(max_epochs=1, accumulate_grad_batches=given, callbacks=other).fit(Regression(), loader())
+
+
+def test_accumulation_from_the_beginning() -> None:
+    """Also where epoch 0 has a number of its own, and in a second fit of the same Trainer."""
+    trainer = quiet(max_epochs=2, callbacks=GradientAccumulationScheduler({0: 2, 1: 7}))
+    for _ in range(2):
+        trainer.fit(Regression(), loader())
+        assert trainer.global_step == 4 + 1
 
 
 class Keeps(Callback):
