@@ -144,6 +144,8 @@ def test_options_of_commands_exist(tmp_path: Path) -> None:
 def test_ci_runs_the_commands_of_the_readme() -> None:
     """README has two commands that do all the set-up; CI runs the second, which has the tests in it, as it stands."""
     train, check = (block.text.strip() for block in blocks(ROOT / "README.md", "console") if "nox -s" in block.text)
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert [line for line in text.splitlines() if line.startswith("python3 -m venv")] == [train, check]
     assert train.endswith("nox -s digits")
     assert "tests" in check.rpartition("nox -s")[2].split()
     assert f"\n{check}\n" in (ROOT / ".ci" / "run").read_text("utf-8")

@@ -121,7 +121,8 @@ class EvaluationLoop:
             for buffers in by_dtype.values():
                 joined = torch.cat([buffer.reshape(-1).to(strategy.root_device) for buffer in buffers])
                 strategy.broadcast_tensor(joined)
-                for buffer, part in zip(buffers, joined.split([one.numel() for one in buffers]), strict=True):
+                parts = torch.split(joined, [one.numel() for one in buffers])
+                for buffer, part in zip(buffers, parts, strict=True):
                     buffer.copy_(part.view(buffer.shape))
 
     def _run_batches(self, number: int, loader: Any, num_batches: float, keeps_outputs: bool) -> list[Any]:
