@@ -127,7 +127,7 @@ class ProcessStates:
         if own is not None:
             set_rng_state(own["rng"], strategy.accelerator, strategy.root_device)
             return
-        text = self.first["rng"]["torch"].numpy().tobytes() + str(strategy.global_rank).encode()
+        text = bytes(self.first["rng"]["torch"].tolist()) + str(strategy.global_rank).encode()
         seed_everything(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") % MAX_SEED)
         logger.warning(
             "rank %s: the states of its random number generators are not in the checkpoint; they were seeded from "

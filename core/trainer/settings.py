@@ -197,7 +197,9 @@ class Settings:
         if count:
             changes = {
                 **{f"limit_{kind}_batches": count for kind in ("train", "val", "test", "predict")},
+                "min_epochs": None,
                 "max_epochs": 1,
+                "min_steps": None,
                 "max_steps": count,
                 "num_sanity_val_steps": 0,
                 "val_check_interval": 1.0,
