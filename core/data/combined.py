@@ -264,6 +264,7 @@ class PreparedCombined:
             {name: state[name] for name in ("epoch", "taken", "cycles", "ended")} if state["taken"] else None
         )
         self._epoch = state["epoch"]
+        self._set_up()  # what was taken before, as in the sanity check, is no part of the position
 
 
 def is_collection(loader: Any) -> bool:

@@ -191,6 +191,26 @@ def test_evaluating_batches_of_several_loaders_together() -> None:
     assert found == [{"items": 48.0}]
 
 
+@pytest.mark.parametrize("mode", ["max_size_cycle", "max_size"])
+def test_a_resumed_run_validates_every_batch(mode: Any, tmp_path: Path) -> None:
+    """A loader that has ended in the sanity check begins again, after resuming too."""
+
+    class Together(Regression):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("items", float(sum(len(part[0]) for part in batch if part is not None)), reduce_fx="sum")
+
+    class Save(Callback):
+        def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 1 and not (tmp_path / "c").exists():
+                trainer.save_checkpoint(tmp_path / "c")
+
+    for path in (None, tmp_path / "c"):
+        order = DataLoader(dataset(8), batch_size=8, shuffle=True)
+        trainer = quiet(max_epochs=1, callbacks=Save(), num_sanity_val_steps=2)
+        trainer.fit(Together(), loader(), CombinedLoader([loader(), order], mode), ckpt_path=path)
+        assert trainer.callback_metrics["items"] == len(dataset()) + 8 * (1 if mode == "max_size" else len(loader()))
+
+
 def test_predictions_of_several_loaders() -> None:
     """A list for each; nothing is kept if they are not asked for."""
     module, loaders = Several(), [loader(25), DataLoader(dataset(10), batch_size=10)]
