@@ -12,6 +12,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from core.callbacks.base import Callback
 from core.checking import check_count
 from core.errors import ConfigurationError
+from core.strategies.buffers import share_buffers
 
 __all__ = ["EMAWeightAveraging", "WeightAveraging"]
 
@@ -77,8 +78,15 @@ class WeightAveraging(Callback):
             mean.data = mean.data.to(own.device if self._device is None else self._device, own.dtype)
         average.n_averaged.data = average.n_averaged.to(module.device if self._device is None else self._device)
 
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Take the weights of a checkpoint that another callback wrote before this one had taken those of its step."""
+        self._take_step(trainer, module)
+
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take the weights, after an optimizer step."""
+        self._take_step(trainer, module)
+
+    def _take_step(self, trainer: Any, module: Any) -> None:
         step = trainer.global_step
         if step > self._step and self.should_update(step_idx=step - 1):
             assert self._average is not None
@@ -99,6 +107,7 @@ class WeightAveraging(Callback):
             with torch.no_grad():
                 for own, mean in zip(_tensors(module), _tensors(self._average.module), strict=True):
                     own.data.copy_(mean.data)
+            share_buffers(trainer.strategy, module)
         self._average = None
 
     def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:

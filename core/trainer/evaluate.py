@@ -14,7 +14,7 @@ from torch import nn
 from core.errors import ConfigurationError
 from core.nested import map_tensors
 from core.runtime.modules import PreparedModule, needs_forward_context
-from core.strategies.parallel import ParallelStrategy
+from core.strategies.buffers import share_buffers
 from core.trainer.limits import agreed_length, length_of, limited
 from core.trainer.loaders import prepared_loaders
 from core.trainer.metrics import StageMetrics
@@ -92,7 +92,7 @@ class EvaluationLoop:
         with _evaluation_mode(run):
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
-            self._share_buffers()
+            share_buffers(self.strategy, run.module)
             outputs = [
                 self._run_batches(number, loader, num_batches, keeps_outputs)
                 for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True))
@@ -104,26 +104,6 @@ class EvaluationLoop:
                 finished()
             run.hooks.call(f"{hooks}_end")
         return outputs
-
-    def _share_buffers(self) -> None:
-        """Give every process the buffers of process 0, as each training pass does: they are those of checkpoints.
-
-        After a training pass, the running means of batch norm are those of each process's own batches.
-        """
-        strategy = self.strategy
-        if strategy.world_size == 1 or not (isinstance(strategy, ParallelStrategy) and strategy.keeps_buffers_equal):
-            return
-        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
-        for buffer in self._run.module.buffers():
-            if type(buffer) is torch.Tensor and buffer.layout is torch.strided:
-                by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        with torch.no_grad():
-            for buffers in by_dtype.values():
-                joined = torch.cat([buffer.reshape(-1).to(strategy.root_device) for buffer in buffers])
-                strategy.broadcast_tensor(joined)
-                parts = torch.split(joined, [one.numel() for one in buffers])
-                for buffer, part in zip(buffers, parts, strict=True):
-                    buffer.copy_(part.view(buffer.shape))
 
     def _run_batches(self, number: int, loader: Any, num_batches: float, keeps_outputs: bool) -> list[Any]:
         run, metrics, model, strategy, hooks = self._run, self.metrics, self.model, self.strategy, self._run.hooks

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from .conftest import run_script
+from .conftest import assert_same, run_script
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
 def test_three_processes_decide_alike(strategy: str, tmp_path: Path) -> None:
-    """By process 0's metrics and clock: same state, files that exist, and a checkpoint after the end that resumes."""
+    """By process 0's metrics and clock: same state, files that exist, and a checkpoint after the end that resumes.
+
+    All end with the same average, buffers included, and so does a resumed run.
+    """
     run_script(tmp_path, "callbacks.py", strategy)
     states = [torch.load(path, weights_only=True) for path in sorted(tmp_path.glob("state-*.pt"))]
     assert len(states) == (3 if strategy == "ddp" else 1)
@@ -29,3 +32,7 @@ def test_three_processes_decide_alike(strategy: str, tmp_path: Path) -> None:
     assert 1 <= len(os.listdir(tmp_path / "timed")) <= steps
     assert timed["best_model_path"]
     assert default["best_model_path"].startswith(str(tmp_path / "checkpoints" / "version_0"))
+    average, *others = [torch.load(path) for name in ("whole", "resumed") for path in sorted(tmp_path.glob(f"{name}-*"))]
+    assert len(others) == (5 if strategy == "ddp" else 1)
+    for other in others:
+        assert_same(average, other)

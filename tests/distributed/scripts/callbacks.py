@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Module, Trainer, seed_everything
+from core import Callback, Module, Trainer, seed_everything
 from core.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint, Timer
 
 OUT = Path(os.environ["OUT"])
@@ -34,6 +34,34 @@ class Regression(Module):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class Normed(Regression):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))  # type: ignore[assignment]
+
+
+class Save(Callback):
+    """Writes a checkpoint before the average has taken the weights of the step."""
+
+    def on_train_batch_end(self, trainer: Trainer, module: Module, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 3 and not (OUT / "three.ckpt").exists():
+            trainer.save_checkpoint(OUT / "three.ckpt")
+
+
+def averages(strategy: str) -> None:
+    """The average that a fit without validation leaves, and that of the same fit, resumed."""
+    data = DataLoader(TensorDataset(torch.randn(54, 4)), batch_size=4)
+    for name, path in (("whole", None), ("resumed", OUT / "three.ckpt")):
+        seed_everything(1)
+        module = Normed()
+        trainer = Trainer(
+            accelerator="cpu", devices=3, strategy=strategy, max_epochs=2, enable_progress_bar=False, logger=False,
+            callbacks=[Save(), EMAWeightAveraging(decay=0.5)], enable_checkpointing=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, data, ckpt_path=path)
+        torch.save(module.state_dict(), OUT / f"{name}-{trainer.runtime.process_index}.pt")
 
 
 def main() -> None:
@@ -66,6 +94,7 @@ def main() -> None:
     )  # fmt: skip
     resumed.fit(Regression(), data, data, ckpt_path=OUT / "after.ckpt")
     assert resumed.current_epoch == 4
+    averages(strategy)
 
 
 if __name__ == "__main__":
