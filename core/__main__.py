@@ -28,6 +28,35 @@ usage: {program} VERB [ARGUMENT ...]
 """
 
 
+_INSTEAD = {
+    "config": "explain",
+    "convert": "consolidate",
+    "create": "new-plugin",
+    "env": "doctor",
+    "help": "--help",
+    "info": "doctor",
+    "init": "new-plugin",
+    "launch": "run",
+    "merge-weights": "consolidate",
+    "plan": "explain",
+    "plugins": "list",
+    "report": "doctor",
+    "test": "conformance",
+    "version": "--version",
+}
+"""For what other tools call the same: the verb or option here."""
+
+
+def _remedy(verb: str, program: str) -> str:
+    """What to write instead of an unknown verb."""
+    if verb.startswith("-"):
+        return f" The verb comes first, as in {program} run {verb}."
+    if verb.endswith(".py"):
+        return f" To run a script: {program} run {verb}."
+    instead = _INSTEAD.get(verb.replace("_", "-").lower())
+    return f" Did you mean {instead!r}?" if instead else nearest(verb, VERBS)
+
+
 def _versions() -> list[tuple[str, str]]:
     """The versions of torch-hal, of each distribution with a plugin, of torch, and of Python; nothing is imported."""
     import importlib.metadata
@@ -65,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write("".join(f"{name} {version}\n" for name, version in _versions()))
         return 0
     if verb not in VERBS:
-        sys.stderr.write(f"{program}: unknown verb {verb!r}.{nearest(verb, VERBS)} Valid: {quoted(VERBS)}.\n")
+        sys.stderr.write(f"{program}: unknown verb {verb!r}.{_remedy(verb, program)} Valid: {quoted(VERBS)}.\n")
         return 2
     import importlib
 

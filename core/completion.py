@@ -6,7 +6,6 @@ user presses the key, by ``torch-hal list``, so a plugin that is installed later
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
@@ -15,6 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from core.kinds import KINDS
+from core.verb_parser import VerbParser, one_of
 from core.verbs import VERBS
 
 __all__ = ["SHELLS", "main", "options_of"]
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Write the completion of torch-hal's verbs, options and backends for a shell.",
         epilog="""\
 examples:
@@ -75,10 +75,9 @@ examples:
   zsh:  source <(torch-hal completion zsh)     in ~/.zshrc
   fish: torch-hal completion fish > ~/.config/fish/completions/torch-hal.fish
 """,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=list(SHELLS), help="the shell")
-    shell = parser.parse_args(arguments).shell
+    parser.add_argument("shell", metavar="SHELL", type=one_of(SHELLS), help="the shell: bash, zsh or fish")
+    shell = parser.read(arguments).shell
     sys.stdout.write(SHELLS[shell]({verb: options_of(verb) for verb in VERBS}))
     return 0
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from core.verb_parser import VerbParser
+
 __all__ = ["main", "regressions"]
 
 _EPILOG = """\
@@ -34,11 +36,10 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Test backends against what torch-hal guarantees to its users, and write a page to publish.",
         epilog=_EPILOG.format(program=program),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--backend", action="append", required=True, metavar="KIND:NAME", help="a backend to test; repeatable")
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     add("--tiers", default="", metavar="T0,T1,...", help="run only tests of these tiers")
     add("--expected-failures", metavar="FILE", help="TOML file of known failures: test id = reason")
     add("pytest", nargs="*", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     if importlib.util.find_spec("pytest") is None:
         sys.stderr.write(f"{program}: pytest is not installed. Run: pip install 'torch-hal[testing]'\n")
         return 2

@@ -6,13 +6,13 @@ Every tensor in the file is whole. Any number of processes may have written the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 
 from core.checking import is_url
 from core.errors import CheckpointError, CoreError
+from core.verb_parser import VerbParser
 
 __all__ = ["consolidate", "main"]
 
@@ -53,14 +53,14 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Write a checkpoint directory as one file, which torch.load reads.",
         epilog=f"example: {program} core_logs/version_0/checkpoints/last.ckpt last.pt",
     )
     parser.add_argument("directory", metavar="DIR", help="the checkpoint directory")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: DIR.pt)")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         target = consolidate(options.directory, options.file)
     except CoreError as error:

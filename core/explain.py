@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import textwrap
@@ -14,6 +13,7 @@ from core.discovery.unreadable import check_before_torch
 from core.errors import CoreError
 from core.kinds import KINDS
 from core.terminal import Style, is_terminal, width_of
+from core.verb_parser import VerbParser
 
 if TYPE_CHECKING:
     from core.plan import Plan
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Show what would run for these arguments, and why. Nothing is started. Every argument defaults to "
         "'auto', for which the environment variable is read, if there is one, before torch-hal chooses.",
         epilog=f"example: {program} --accelerator cpu --devices 2 --precision bf16-mixed",
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     imports = "modules to import first, separated by commas (CORE_IMPORT)"
     parser.add_argument("--import-modules", metavar="NAMES", help=imports)
     parser.add_argument("--json", action="store_true", help="print the Plan as JSON")
-    options = vars(parser.parse_args(arguments))
+    options = vars(parser.read(arguments))
     as_json = options.pop("json")
     try:
         check_before_torch(os.environ)

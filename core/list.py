@@ -129,7 +129,9 @@ def _parse(arguments: Sequence[str]) -> _Options:
             options.switches.add(option)
         else:
             valid = ("--kind", "--timeout", *_SWITCHES)
-            raise _UsageError(f"unknown option {argument!r}.{nearest(option, valid)} Valid: {', '.join(valid)}.")
+            kind = argument.lstrip("-").replace("-", "_")
+            near = f" Did you mean '--kind {kind}'?" if kind in KINDS else nearest(option, valid)
+            raise _UsageError(f"unknown option {argument!r}.{near} Valid: {', '.join(valid)}.")
     return options
 
 

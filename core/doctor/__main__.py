@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from core.discovery.states import survey
 from core.doctor import installed, machine, processes
 from core.doctor.report import Check, Report, limited
 from core.errors import CoreError
+from core.verb_parser import VerbParser
 
 __all__ = ["examine", "main"]
 
@@ -36,16 +36,15 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="One page for a bug report: what is installed, what is there, what is wrong, and what helps.",
         epilog=_EPILOG.format(program=program),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     limit = "seconds for each question that needs another process (default: 60)"
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help=limit)
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     if not 1.0 <= options.timeout <= 3600.0:
         parser.error(f"--timeout {options.timeout:g} must be from 1 to 3600")
     if hasattr(sys.stdout, "reconfigure"):

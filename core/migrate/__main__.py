@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from core.errors import ConfigurationError
 from core.migrate.report import as_json, as_text, examine
+from core.verb_parser import VerbParser
 
 __all__ = ["main"]
 
@@ -21,15 +21,15 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Read scripts written for Lightning, and list what works when the import is changed, what works "
         "differently, and what is missing. The scripts are not run.",
         epilog=f"The exit code is 1 if something is missing. Example: {program} train.py",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a script, or a directory with scripts")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         findings = examine(_scripts(options.files))
     except ConfigurationError as error:

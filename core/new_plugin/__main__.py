@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from core.errors import CoreError
 from core.kinds import KINDS
 from core.new_plugin.package import write_package
+from core.verb_parser import VerbParser, one_of
 
 __all__ = ["main"]
 
@@ -31,22 +31,22 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         arguments: The command line without the program's name; this process's own by default.
         program: How the user called this command, for messages.
     """
-    parser = argparse.ArgumentParser(
-        prog=program,
+    parser = VerbParser(
+        program,
         description="Write the package of a new backend. It can be installed and passes its tests as it is; the places "
         "to edit are marked with 'FILL IN'.",
         epilog=f"example: {program} acme --kind accelerator",
     )
-    parser.add_argument("name", help="the backend's name as users write it, such as acme")
+    parser.add_argument("name", metavar="NAME", help="the backend's name as users write it, such as acme")
     parser.add_argument(
         "--kind",
-        choices=KINDS,
+        type=one_of(KINDS),
         default="accelerator",
         metavar="KIND",
         help=f"{', '.join(KINDS)} (default: %(default)s)",
     )
     parser.add_argument("--directory", type=Path, metavar="DIR", help="the folder to create (default: torch-hal-NAME)")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         folder = write_package(options.name, options.kind, options.directory)
     except CoreError as error:

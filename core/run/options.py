@@ -13,6 +13,7 @@ from attrs import frozen
 
 from core.errors import ConfigurationError
 from core.kinds import KINDS
+from core.verb_parser import VerbParser
 
 __all__ = ["Options", "parse"]
 
@@ -81,7 +82,7 @@ def parse(arguments: Sequence[str], program: str) -> Options:
         ConfigurationError: An argument is not valid.
         SystemExit: argparse cannot read the arguments, or was asked for help.
     """
-    given = vars(_parser(program).parse_args(arguments))
+    given = vars(_parser(program).read(arguments))
     requested = {name: given.pop(name) for name in (*_kinds(), "devices")}
     nodes = _nodes(given.pop("nnodes"))
     options = Options(
@@ -99,13 +100,12 @@ def _kinds() -> list[str]:
     return [kind.name for kind in KINDS.values() if kind.variable]
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=program,
+def _parser(program: str) -> VerbParser:
+    parser = VerbParser(
+        program,
         description=_DESCRIPTION,
         epilog=_EPILOG.format(program=program),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        starts_script=True,
     )
     run = parser.add_argument_group("what runs")
     for name in _kinds():

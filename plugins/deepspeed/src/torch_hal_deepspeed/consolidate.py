@@ -65,7 +65,9 @@ def _find_part(checkpoint: dict[str, Any], part: str | None, directory: str | os
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file and print its path; returns 0, or 2 after printing an error."""
-    parser = argparse.ArgumentParser(prog="python -m torch_hal_deepspeed.consolidate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_hal_deepspeed.consolidate", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("directory", metavar="DIR", help="the checkpoint's directory")
     parser.add_argument("file", metavar="FILE", nargs="?", help="the file to write (default: DIR.pt)")
     parser.add_argument("--part", help="the module's name in the checkpoint, if it has several")

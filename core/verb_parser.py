@@ -1,0 +1,129 @@
+"""The parser of the verbs' command lines: argparse's, whose errors name the argument, what was given and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from core.errors import nearest, quoted
+
+__all__ = ["VerbParser", "one_of"]
+
+OF_OTHERS = {
+    "--config": "Give the settings as options or as CORE_ variables.",
+    "--cpu": "Use '--accelerator cpu'.",
+    "--gpus": "Use '--accelerator gpu --devices N'.",
+    "--machine-rank": "Remove it: the machines agree on their ranks.",
+    "--main-process-ip": "Use '--rdzv-endpoint HOST:PORT'.",
+    "--main-process-port": "Use '--rdzv-endpoint HOST:PORT'.",
+    "--master-addr": "Use '--rdzv-endpoint HOST:PORT'.",
+    "--master-port": "Use '--rdzv-endpoint HOST:PORT'.",
+    "--mixed-precision": "Use '--precision', as in '--precision bf16-mixed'.",
+    "--multi-gpu": "Use '--accelerator gpu --devices N'.",
+    "--node-rank": "Remove it: the machines agree on their ranks.",
+    "--nproc": "Use '--devices'.",
+    "--nproc-per-node": "Use '--devices'.",
+    "--num-machines": "Use '--nnodes'.",
+    "--num-processes": "Use '--devices'.",
+    "--rdzv-backend": "Remove it: 'c10d' is the only one.",
+    "--redirects": "Use '--log-dir DIR'.",
+    "--standalone": "Remove it: without '--nnodes' the run is on this machine only.",
+    "--tee": "Use '--log-dir DIR --prefix'.",
+    "--use-deepspeed": "Use '--strategy deepspeed'.",
+    "--use-fsdp": "Use '--strategy fsdp'.",
+}
+"""For options of torchrun and ``accelerate launch`` that are called otherwise here: what to do."""
+
+_ARGUMENT = re.compile(r"argument (?P<name>[^:]+): (?P<wrong>.*)", re.DOTALL)
+_TYPE = re.compile(r"invalid (?P<type>\w+) value: (?P<given>.*)", re.DOTALL)
+_WORDS = {"expected one argument": "give it a value"}
+_FLAG = re.compile(r"ignored explicit argument (?P<given>.*)", re.DOTALL)
+_TYPES = {"int": "an integer", "float": "a number", "Path": "a path"}
+
+
+class VerbParser(argparse.ArgumentParser):
+    """A parser for one verb. Options cannot be abbreviated, and an unknown one names the nearest.
+
+    Args:
+        program: How the user called the command.
+        description: What it does.
+        epilog: An example, printed as it is.
+        starts_script: Whether what follows the first positional argument belongs to the script that it names.
+    """
+
+    def __init__(self, program: str, description: str, epilog: str, *, starts_script: bool = False) -> None:
+        super().__init__(
+            prog=program,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter,
+            allow_abbrev=False,
+        )
+        self._starts_script = starts_script
+
+    def read(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """The arguments of a command line.
+
+        Args:
+            arguments: Without the program's name; this process's own by default.
+
+        Raises:
+            SystemExit: They are not valid, or help was asked for.
+        """
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        self._refuse_unknown(given)
+        options, rest = self.parse_known_args(given)
+        if rest:
+            self.error(f"unexpected argument {rest[0]!r}.{self._option_for(rest[0])}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2 and one line, which names this command's help."""
+        if wrong := _ARGUMENT.fullmatch(message):
+            typed = _TYPE.fullmatch(wrong["wrong"])
+            said = f"{typed['given']} is not {_TYPES.get(typed['type'], typed['type'])}" if typed else wrong["wrong"]
+            flag = _FLAG.fullmatch(said)
+            said = f"takes no value, and {flag['given']} was given" if flag else _WORDS.get(said, said)
+            message = f"{wrong['name']}: {said}"
+        message = message.replace("the following arguments are required: ", "missing: ").removesuffix(", …")
+        end = "" if message.endswith((".", "?")) else "."
+        self.exit(2, f"{self.prog}: {message}{end} Arguments: {self.prog} --help\n")
+
+    def _refuse_unknown(self, given: Sequence[str]) -> None:
+        """An unknown option is the error, also if another argument is missing or takes its value for its own."""
+        known = self._option_string_actions  # argparse has no public list of a parser's options
+        rest = iter(given)
+        for argument in rest:
+            name, equals, _ = argument.partition("=")
+            if argument == "--":
+                return
+            if not re.match(r"-[^\d.]", argument):  # negative numbers are values
+                if self._starts_script:
+                    return
+            elif name in known:
+                if known[name].nargs != 0 and not equals:
+                    next(rest, None)
+            elif argument.startswith("--") or argument[:2] not in known:
+                dashed = f"--{name.lstrip('-').replace('_', '-')}"
+                instead = "" if dashed in known else OF_OTHERS.get(dashed, "")
+                self.error(f"unknown option {name!r}." + (f" {instead}" if instead else nearest(name, known)))
+
+    def _option_for(self, value: str) -> str:
+        """What to write for the value of an option without the option."""
+        name = f"--{value.lstrip('-').partition('=')[0]}"
+        return f" Did you mean {name!r}?" if name in self._option_string_actions else ""
+
+
+def one_of(names: Iterable[str]) -> Callable[[str], str]:
+    """The ``type`` of an argument that is one of ``names``; its error has the nearest of them."""
+    valid = list(names)
+
+    def check(value: str) -> str:
+        if value not in valid:
+            raise argparse.ArgumentTypeError(f"{value!r} is not valid.{nearest(value, valid)} Valid: {quoted(valid)}.")
+        return value
+
+    return check
