@@ -29,13 +29,22 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
         filename: A format, whose fields are names of metrics; they may contain ``/`` and dots.
         metrics: Numbers or scalar tensors.
         insert_names: Whether ``{epoch}`` becomes ``epoch=0`` rather than ``0``.
+
+    Raises:
+        ConfigurationError: A value cannot be written in the given format, such as a float as ``d``.
     """
     parts = []
     for text, name, spec, conversion in Formatter().parse(filename):
         parts.append(text)
         if name is not None:
             value = _number(metrics.get(name, 0))
-            shown = f"{value!r}" if conversion == "r" else format(value, spec or "")
+            try:
+                shown = f"{value!r}" if conversion == "r" else format(value, spec or "")
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"filename={filename!r}: cannot write {name!r}, which is {value!r}: {error}. Use a format of such "
+                    f"numbers, such as '{{{name}:.2f}}'."
+                ) from error
             parts.append(f"{name}={shown}" if insert_names else shown)
     return "".join(parts)
 
@@ -71,7 +80,7 @@ def _filled(filename: str, names: list[str], insert_names: bool) -> str:
     counts = {"epoch": 0, "step": 0}
     try:
         return format_name(filename, {**counts, **dict.fromkeys(names, 0.0)}, insert_names)
-    except ValueError:  # a format of integers, which a metric may be
+    except ConfigurationError:  # a format of integers, which a metric may be
         return format_name(filename, {**counts, **dict.fromkeys(names, 0)}, insert_names)
 
 

@@ -19,7 +19,7 @@ from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from core.checking import check_count, check_path, is_url
 from core.checkpoints import absolute, committed_file, is_in, store_of
-from core.errors import ConfigurationError, CoreError, WrongTypeError, quoted
+from core.errors import ConfigurationError, CoreError, WrongTypeError, nearest, quoted
 
 __all__ = ["ModelCheckpoint"]
 
@@ -444,9 +444,10 @@ class ModelCheckpoint(Checkpoint):
         unknown = [name for name in fields_of(self.filename or DEFAULT) if name not in metrics]
         if unknown:
             logger.warning(
-                "filename=%r: %s has not been logged yet and is written as 0. Logged: %s",
+                "filename=%r: %s has not been logged yet and is written as 0.%s Logged: %s",
                 self.filename,
                 quoted(unknown),
+                nearest(unknown[0], metrics),
                 quoted(sorted(metrics)),
             )
 

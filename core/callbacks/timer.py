@@ -156,7 +156,7 @@ def read_duration(name: str, duration: Any) -> float | None:
     if duration is None:
         return None
     if isinstance(duration, timedelta):
-        return duration.total_seconds()
+        return _not_negative(name, duration)
     if isinstance(duration, str):
         found = re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", duration.strip())
         if found:
@@ -164,10 +164,17 @@ def read_duration(name: str, duration: Any) -> float | None:
             return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds).total_seconds()
     elif isinstance(duration, dict):
         try:
-            return timedelta(**duration).total_seconds()
+            return _not_negative(name, timedelta(**duration))
         except TypeError as error:
             raise ConfigurationError(f"{name}={duration!r}: {error}.") from error
     raise ConfigurationError(
         f"{name}={duration!r}: must be a datetime.timedelta, a text DD:HH:MM:SS such as '00:12:00:00', a dict with "
         "arguments of timedelta, or None."
     )
+
+
+def _not_negative(name: str, duration: timedelta) -> float:
+    seconds = duration.total_seconds()
+    if seconds < 0:
+        raise ConfigurationError(f"{name}: {seconds:g} seconds are less than none. Give the time that fit may take.")
+    return seconds

@@ -273,6 +273,10 @@ def _content(path: Path) -> Any:
     try:
         return _parsed(path)
     except FileNotFoundError:
+        if not directory.exists():
+            raise CheckpointError(
+                f"{directory} is not a committed checkpoint: it does not exist. Pass the path that it was saved to."
+            ) from None
         raise CheckpointError(
             f"{directory} is not a committed checkpoint: it has no {FILE_NAME}. Pass the path that it was saved to."
         ) from None

@@ -102,8 +102,8 @@ def check_predicts(module: Any) -> None:
         ConfigurationError: It defines neither, or an unknown hook.
     """
     check_module(module)
-    forward = getattr(module.forward, "__func__", module.forward)
-    if type(module).predict_step is Module.predict_step and forward is Module.forward:
+    step, forward = (getattr(one, "__func__", one) for one in (module.predict_step, module.forward))
+    if step is Module.predict_step and forward is Module.forward:
         raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
 
 
@@ -169,7 +169,13 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
         (Checkpoint, "enable_checkpointing", settings.enable_checkpointing),
     )
     for kind, name, wanted in added:
-        there = next((callback for callback in callbacks if isinstance(callback, kind)), None)
+        found = [callback for callback in callbacks if isinstance(callback, kind)]
+        there = found[0] if found else None
+        if kind is ProgressBar and len(found) > 1:
+            raise ConfigurationError(
+                f"callbacks: {quoted([type(one).__name__ for one in found])} are {len(found)} progress bars, which "
+                "would write over each other. Leave one."
+            )
         if there is not None and wanted is False:
             raise ConfigurationError(
                 f"{name}=False, but there is a {type(there).__name__} among the callbacks. Remove one of the two."

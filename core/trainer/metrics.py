@@ -106,7 +106,7 @@ class StageMetrics:
             value = self.strategy.reduce(torch.as_tensor(value), metric.reduce_fx)
         metric.last = value
         if metric.on_epoch:
-            metric.add(value, first_dimension(self.batch) if batch_size is None else batch_size)
+            metric.add(value, first_dimension(self.batch) if batch_size is None else _weight(name, batch_size))
 
     def _new(
         self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]
@@ -115,6 +115,10 @@ class StageMetrics:
         name, moment = key
         if not isinstance(name, str):
             raise WrongTypeError(f"log({name!r}): the name of a metric must be a str. Call log(name, value).")
+        if not name.strip():
+            raise ConfigurationError(
+                f"log({name!r}): the name of a metric is empty. Call log(name, value) with a name."
+            )
         if moment == END and on_step:
             raise ConfigurationError(
                 f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."
@@ -282,6 +286,10 @@ def _scalar(name: str, value: Any) -> Value:
                 f"log({name!r}): the value is a tensor of shape {tuple(value.shape)}; it must be a scalar, such as "
                 "value.mean()."
             )
+        if value.is_complex():
+            raise ConfigurationError(
+                f"log({name!r}): the value is complex; it must be real, such as value.abs() or value.real."
+            )
         return value.detach().reshape(()).clone()
     if isinstance(value, int | float):
         return value
@@ -292,6 +300,17 @@ def _scalar(name: str, value: Any) -> Value:
             f"log({name!r}): the value {value!r} has type {type(value).__name__}; it must be a number or a scalar "
             "tensor."
         ) from None
+
+
+def _weight(name: str, batch_size: Any) -> Any:
+    """``batch_size`` as a number, if it is one by which a value can be weighted."""
+    if isinstance(batch_size, Tensor) and batch_size.numel() == 1:
+        batch_size = batch_size.item()
+    if isinstance(batch_size, int | float) and not isinstance(batch_size, bool) and batch_size >= 0:
+        return batch_size
+    raise ConfigurationError(
+        f"log({name!r}, batch_size={batch_size!r}): must be the number of items in the batch, ≥ 0."
+    )
 
 
 def first_dimension(batch: Any) -> int:

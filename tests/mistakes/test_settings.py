@@ -329,6 +329,7 @@ SETTINGS: dict[str, Mistake] = {
 
 IN_A_FOLDER: dict[str, tuple[Any, str, str, str]] = {
     "folder for a checkpoint": (resumed(".", None), "ckpt_path", "is not a committed checkpoint", "Pass the path"),
+    "checkpoint that is not there": (resumed("gone.ckpt", None), "ckpt_path", "it does not exist", "Pass the path"),
     "text for a checkpoint": (resumed("x.ckpt", "hello"), "x.ckpt", "is a file", "checkpoint_io=..."),
     "weights of torch.save": (resumed("x.pt", {"a": 1}), "x.pt", "is a file", "module.load_state_dict(torch.load("),
     "checkpoint of other sizes": (other_sizes, "net.ckpt", "layer.weight", "with the same sizes"),

@@ -236,6 +236,13 @@ def test_a_module_that_cannot_predict() -> None:
         quiet().predict(Bare(), loader())
 
 
+def test_a_predict_step_that_the_object_was_given() -> None:
+    """It counts as that of a class does."""
+    module: Any = Bare()
+    module.predict_step = lambda batch, batch_idx: batch_idx
+    assert quiet().predict(module, loader()) == list(range(len(loader())))
+
+
 class Scheduleless:
     pass
 

@@ -279,6 +279,10 @@ def test_what_hooks_log_counts_for_the_epoch_that_they_end() -> None:
         (None, {}, "the value None has type NoneType"),
         (1.0, {"reduce_fx": "median"}, r"reduce_fx='median'.*'mean', 'sum', 'min', 'max'"),
         (1.0, {"on_step": False, "on_epoch": False}, "on_step and on_epoch are both False"),
+        (torch.tensor(1j), {}, r"log\('x'\): the value is complex.*value\.abs\(\)"),
+        (1.0, {"batch_size": -1}, r"log\('x', batch_size=-1\): must be the number of items"),
+        (1.0, {"batch_size": "4"}, r"log\('x', batch_size='4'\): must be the number of items"),
+        (1.0, {"name": " "}, r"log\(' '\): the name of a metric is empty"),
     ],
 )
 def test_values_and_arguments_that_cannot_be_logged(value: Any, options: dict[str, Any], message: str) -> None:
@@ -286,7 +290,7 @@ def test_values_and_arguments_that_cannot_be_logged(value: Any, options: dict[st
 
     class Wrong(Regression):
         def validation_step(self, batch: Any, batch_idx: int) -> Any:
-            self.log("x", value, **options)
+            self.log(**{"name": "x", "value": value, **options})
 
     with pytest.raises(ConfigurationError, match=message):
         quiet().validate(Wrong(), [torch.ones(1)])

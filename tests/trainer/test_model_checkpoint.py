@@ -319,6 +319,16 @@ def test_without_steps_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_a_format_that_does_not_fit_the_metric(tmp_path: Path) -> None:
+    """An error that names both; which kind of number a metric is, only a run knows."""
+    saving = ModelCheckpoint(tmp_path, "{score:d}")
+    with pytest.raises(
+        ConfigurationError, match=r"filename='{score:d}': cannot write 'score', which is .*'{score:.2f}'"
+    ):
+        saving.format_checkpoint_name({"score": torch.tensor(0.5)})
+    assert Path(saving.format_checkpoint_name({"score": torch.tensor(3)})).name == "score=3.ckpt"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -174,6 +174,12 @@ def test_without_tqdm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
             ask()
 
 
+def test_two_bars() -> None:
+    """They would write over each other."""
+    with pytest.raises(ConfigurationError, match=r"'ProgressBar', 'ProgressBar' are 2 progress bars.*Leave one"):
+        quiet(callbacks=[ProgressBar(), ProgressBar()], enable_progress_bar=None)
+
+
 def test_evaluation_has_bars(capsys: pytest.CaptureFixture[str]) -> None:
     """Each stage leaves its own; those of a fit are drawn, and gone at its end."""
     module, trainer = Shown(), with_bar(max_epochs=1, num_sanity_val_steps=2)
