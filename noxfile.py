@@ -298,6 +298,13 @@ def types_outside(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", *arguments)
 
 
+@nox.session
+def s3(session: nox.Session) -> None:
+    """Save to, load from and resume from a server with S3's protocol, which runs on this machine."""
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".[remote]", *group("test", "s3"))
+    session.run("python", "-m", "pytest", "-m", "exhaustive", "tests/checkpoints/test_s3.py", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def notebooks(session: nox.Session) -> None:
     """Execute notebooks that train on two processes."""

@@ -78,6 +78,11 @@ class RemoteStore(Store):
         """The saves of this checkpoint, of which the last one that is committed counts."""
         return grouped(self._objects())
 
+    def _next_to_it(self) -> tuple[str, dict[str, list[Save]]]:
+        """What the names in its folder begin with, and the saves of each; a bucket's folder cannot be listed."""
+        above, slash, own = self._root.rpartition("/")
+        return (above + slash, grouped_by_name(self._objects(above))) if slash else ("", {own: self._saves()})
+
     def _manifest(self, save: Save, into: Path) -> Manifest:
         """Its manifest, copied to a directory; its files have the right sizes."""
         self._files.get_file(f"{self._root}/{save.path(FILE_NAME)}", str(into / FILE_NAME))
@@ -268,8 +273,7 @@ class RemoteStore(Store):
             )
         if not directory:
             return ""
-        above = self._root.rpartition("/")[0]
-        others = [save for saves in grouped_by_name(self._objects(above)).values() for save in saves]
+        others = [save for saves in self._next_to_it()[1].values() for save in saves]
         return f"core-{max((save.number for save in others), default=0) + 1:08}-{secrets.token_hex(8)}"
 
     def _upload(self, staged: Path, folder: str) -> None:
@@ -316,10 +320,10 @@ class RemoteStore(Store):
         *older, _ = [save for save in self._saves() if save.is_committed]
         for save in older:
             self._remove_save(save)
-        above = self._root.rpartition("/")[0]
-        for name, saves in grouped_by_name(self._objects(above)).items():
+        above, others = self._next_to_it()
+        for name, saves in others.items():
             for save in saves:
-                paths = [f"{above}/{name}/{save.path(file)}" for file in save.sizes]
+                paths = [f"{above}{name}/{save.path(file)}" for file in save.sizes]
                 if not save.is_committed and all(map(self._is_abandoned, paths)):
                     for path in paths:
                         self._files.rm_file(path)
@@ -376,7 +380,9 @@ class RemoteStore(Store):
 
     def newest_whole(self) -> str | None:
         """As in the base class, by the sizes of the files: their content is not read."""
-        above, _, own = self._root.rpartition("/")
+        above, slash, own = self._root.rpartition("/")
+        if not slash:  # a bucket
+            return None
         with self._errors("read"):
             return self._newest(above, self.url.removesuffix(own).rstrip("/"), besides=own)
 

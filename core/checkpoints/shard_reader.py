@@ -9,6 +9,7 @@ import io
 import math
 import pathlib
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,7 +90,7 @@ def _check(content: Any, files: Mapping[str, FileRecord]) -> None:
         if sum(math.prod(chunk.sizes) for chunk in fact.chunks) != math.prod(fact.size):
             raise ValueError(f"the chunks of its entry {key!r} do not add up to the size {tuple(fact.size)}")
         promised += math.prod(fact.size) * fact.properties.dtype.itemsize
-    stored = 0
+    stored, places = 0, set()
     for index, place in content.storage_data.items():
         if not isinstance(index, MetadataIndex) or not isinstance(place, _StorageInfo):
             raise ValueError("its list of places has another form")
@@ -101,6 +102,11 @@ def _check(content: Any, files: Mapping[str, FileRecord]) -> None:
         if getattr(place, "transform_descriptors", None):
             raise ValueError(f"{place.relative_path} is encoded as {place.transform_descriptors}")
         stored += place.length
+        places.add((place.relative_path, place.offset, end))
+    if len(places) < len(content.storage_data) or any(
+        one[0] == other[0] and one[2] > other[1] for one, other in pairwise(sorted(places))
+    ):
+        raise ValueError("two of its entries refer to the same bytes")
     if promised > stored:
         raise ValueError(f"its tensors take {promised} bytes, and the shards have {stored}")
 

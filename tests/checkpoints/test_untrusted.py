@@ -19,6 +19,7 @@ from python_processes import run_python
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
+    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
     TensorProperties,
@@ -193,15 +194,31 @@ def half(content: Any) -> None:
     content.state_dict_metadata["rows"].chunks.clear()
 
 
+def repeat(content: Any) -> None:
+    """A thousand chunks that are the same bytes: the tensor takes a thousand times what the shards have."""
+    rows = content.state_dict_metadata["rows"]
+    (place,) = content.storage_data.values()
+    offsets = [torch.Size([40 * number, 0]) for number in range(1000)]
+    rows.size = torch.Size([40 * 1000, 25])
+    rows.chunks = [ChunkStorageMetadata(offset, torch.Size([40, 25])) for offset in offsets]
+    content.storage_data = {MetadataIndex("rows", offset): place for offset in offsets}
+
+
+def overlap(content: Any) -> None:
+    (index,) = content.storage_data
+    place = content.storage_data[index]
+    content.storage_data[MetadataIndex("other")] = _StorageInfo(place.relative_path, place.offset + 1, 5)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         *(elsewhere(path) for path in ("../secret", "/etc/passwd", "/dev/zero", "none")),
-        *(enlarge, encode, beyond, rename, no_tensor, half),
+        *(enlarge, encode, beyond, rename, no_tensor, half, repeat, overlap),
     ],
 )
 def test_facts_that_are_not_true_are_refused(change: Callable[[Any], None], checkpoint: Path) -> None:
-    """Other files, sizes that no shard has, encodings, missing tensors and chunks."""
+    """Other files, sizes that no shard has, encodings, missing tensors and chunks, the same bytes twice."""
     content = metadata(checkpoint)
     change(content)
     forge(checkpoint, ".metadata", pickle.dumps(content))

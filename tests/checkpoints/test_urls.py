@@ -240,6 +240,20 @@ def test_what_is_not_a_checkpoint_stays(store: ObjectStore) -> None:
     assert store.find(URL) == ["bucket/run/c/notes.txt"]
 
 
+def test_a_bucket_may_be_a_checkpoint(store: ObjectStore) -> None:
+    """All buckets together cannot be listed, so there is nothing next to it."""
+    url = "objects://bucket"
+    for number in (1, 2):
+        save(number, url)
+    assert (IO.load_checkpoint(url)["step"], read_manifest(url).sequence, len(store.find(url))) == (2, 2, 2)
+    shard = max(store.find(url))
+    store.pipe_file(shard, store.cat_file(shard)[:-1] + b"x")
+    with pytest.raises(CheckpointError, match=r"objects://bucket/shard-00000.pt is damaged"):
+        IO.load_checkpoint(url)
+    remove_committed(url)
+    assert store.find(url) == []
+
+
 def test_single_files(store: ObjectStore) -> None:
     """``committed_file``, ``local_copy`` and the files of other programs."""
     with committed_file(f"{URL}/x.json") as file:

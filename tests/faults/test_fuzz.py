@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from drawing import TEXTS, drawn, json_values
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +164,60 @@ def test_drawn_shards(tmp_path: Path, name: str, saved: Callable[[str, Path], No
             read(name, tmp_path)
         finally:
             path.write_bytes(files[chosen])
+
+    check()
+
+
+VALUES = st.one_of(
+    json_values(),
+    st.sampled_from([torch.float32, torch.strided, torch.Size([3]), torch.Size([2**40]), torch.Size([]), b"", (), {}]),
+    st.lists(st.integers(-2, 4), max_size=3).map(tuple),
+)
+
+
+@st.composite
+def mutated_facts(draw: st.DrawFn, good: bytes) -> Any:
+    """A file ``.metadata`` in which one object, or a few, have another attribute, item or key."""
+    top = pickle.loads(good)
+    for _ in range(draw(st.integers(1, 3))):
+        place: Any = top
+        for _ in range(draw(st.integers(0, 5))):
+            parts = _inner(place)
+            if not parts:
+                break
+            place = draw(st.sampled_from(parts))
+        if isinstance(place, list):
+            place[:] = draw(st.sampled_from([[], place * 2, [*place, draw(VALUES)]]))
+        elif isinstance(place, dict) and place:
+            key = draw(st.sampled_from([*place]))
+            if draw(st.booleans()):
+                place[key] = draw(VALUES)
+            else:
+                place[draw(TEXTS)] = place.pop(key)
+        elif names := getattr(place, "__dict__", {}).keys() - {"memory_format"}:  # torch pickles no other memory format
+            vars(place)[draw(st.sampled_from(sorted(names)))] = draw(VALUES)
+    return pickle.dumps(top)
+
+
+def _inner(place: Any) -> list[Any]:
+    values = place.values() if isinstance(place, dict) else place if isinstance(place, list) else vars(place).values()
+    return [value for value in values if isinstance(value, dict | list) or hasattr(value, "__dict__")]
+
+
+def test_drawn_facts_of_shards(tmp_path: Path, saved: Callable[[str, Path], None]) -> None:
+    """Which tensors the shards have, and where, changed in any way, with the right size and checksum."""
+    saved("sharded", tmp_path)
+    manifest, path = tmp_path / "c" / "manifest.json", tmp_path / "c" / ".metadata"
+    good, facts = json.loads(manifest.read_text()), path.read_bytes()
+
+    @drawn()
+    @given(mutated_facts(facts))
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        record = FileRecord.of(path)
+        entry = {"size": record.size, "sha256": record.sha256}
+        manifest.write_bytes(with_its_sum({**good, "files": {**good["files"], ".metadata": entry}}))
+        read("sharded", tmp_path)
 
     check()
 

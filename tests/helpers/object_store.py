@@ -49,10 +49,12 @@ class ObjectStore(AbstractFileSystem):  # type: ignore[misc]
 
     def find(self, path: str, maxdepth: Any = None, withdirs: bool = False, detail: bool = False, **_: Any) -> Any:
         top = self._strip_protocol(path)
+        if not top:
+            raise ValueError("Cannot traverse all of S3")
         found = {
             name: {"name": name, "size": size, "type": "file"}
             for name, size in self._keys().items()
-            if name == top or name.startswith(f"{top}/") or not top
+            if name == top or name.startswith(f"{top}/")
         }
         return found if detail else sorted(found)
 
