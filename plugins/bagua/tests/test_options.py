@@ -190,3 +190,12 @@ def test_a_run_that_compresses_nothing_says_so(
     algorithm = kind(hierarchical=hierarchical)
     algorithm.connect(SimpleNamespace(layout=layout))
     assert ("hierarchical=False" in caplog.text) == warns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [({}, True), ({"algorithm": "decentralized"}, False), ({"broadcast_buffers": False}, False)],
+)
+def test_whose_buffers(arguments: dict[str, Any], kept: bool) -> None:
+    """Evaluation takes process 0's, unless processes train with their own."""
+    assert BaguaStrategy(**arguments).keeps_buffers_equal is kept

@@ -52,3 +52,9 @@ def test_engine_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         Runtime(accelerator="cpu", devices=1, strategy="colossalai") as runtime,
     ):
         runtime.prepare(nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_whose_buffers(broadcast: bool) -> None:
+    """Evaluation takes process 0's, unless processes train with their own."""
+    assert ColossalAIStrategy(broadcast_buffers=broadcast).keeps_buffers_equal is broadcast

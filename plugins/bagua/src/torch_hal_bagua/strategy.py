@@ -66,7 +66,8 @@ class BaguaStrategy(DDPStrategy):
         # The others communicate once in each step.
         is_plain = isinstance(self.algorithm, GradientAllReduce) and not self.algorithm.reduces_itself
         self.supports_manual_optimization = is_plain
-        self.keeps_replicas_equal = self.keeps_buffers_equal = not isinstance(self.algorithm, WeightAlgorithm)
+        if isinstance(self.algorithm, WeightAlgorithm):
+            self.keeps_replicas_equal = self.keeps_buffers_equal = False
         self._threads: CommunicationThreads | None = None
         self._replicas: dict[nn.Module, Replica] = {}
         self._replicas_of: dict[Optimizer, list[Replica]] = {}

@@ -87,6 +87,8 @@ class ColossalAIStrategy(DDPStrategy):
             if type(value) is not expected:
                 raise WrongTypeError(f"{name}={value!r}: must be {'an integer' if expected is int else 'a bool'}.")
         super().__init__(**arguments)
+        if not self.options.get("broadcast_buffers", True):
+            self.keeps_buffers_equal = False
 
     def configure_ddp(self) -> None:
         """Boost the module."""
