@@ -40,6 +40,7 @@ def test_two_cards_by_torch_hal_run(tmp_path: Path) -> None:
     assert expected["device"] == "cpu"
     assert said["weights"] == pytest.approx(expected["weights"], rel=5e-4)  # Adam enlarges what rounding leaves
     assert said["losses"] == pytest.approx(expected["losses"], rel=1e-3)  # Transformers rounds them to four digits
+    assert said["validated"] == pytest.approx(expected["validated"], rel=1e-3)
 
 
 def test_resuming_is_exact(tmp_path: Path) -> None:

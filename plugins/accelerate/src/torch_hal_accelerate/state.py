@@ -13,6 +13,7 @@ from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 
 from core.errors import ConfigurationError
+from core.strategies import Strategy
 from torch_hal_accelerate.activation import Active
 
 __all__ = ["plan_states"]
@@ -26,9 +27,12 @@ def plan_states(made: Active) -> None:
     """
     original = PartialState.__init__
     strategy = made.strategy
+    named: str | None = None
+    """The collective backend, as Accelerate is told."""
 
     @wraps(original)
     def planned_init(self: Any, cpu: bool = False, **kwargs: Any) -> None:
+        nonlocal named
         if self.initialized:
             original(self, cpu, **kwargs)
             return
@@ -44,7 +48,10 @@ def plan_states(made: Active) -> None:
         else:
             backend = made.plan.process_group_backend
             original(self, is_cpu, **{**kwargs, "backend": "gloo" if is_cpu else backend})
-            self.backend = backend
+            if named is None:
+                # Accelerate gathers from all backends but gloo in a way that some others do not support either.
+                named = backend if is_cpu or _gathers_flat(strategy) else "gloo"
+            self.backend = named
             if is_cpu:
                 # Accelerate's own names a device, which torch takes for one of the card that may be there too.
                 self.wait_for_everyone = torch.distributed.barrier
@@ -53,6 +60,16 @@ def plan_states(made: Active) -> None:
 
     PartialState.__init__ = planned_init
     made.restore.append(lambda: setattr(PartialState, "__init__", original))
+
+
+def _gathers_flat(strategy: Strategy) -> bool:
+    """Whether the collective backend joins tensors of any shape in one with a single dimension."""
+    part = torch.zeros(1, 2, device=strategy.root_device)
+    try:
+        torch.distributed.all_gather_into_tensor(part.new_empty(2 * strategy.world_size), part)
+    except RuntimeError:
+        return False
+    return True
 
 
 @contextmanager

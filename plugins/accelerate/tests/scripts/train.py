@@ -15,11 +15,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 class Sentences(Dataset[dict[str, Tensor]]):
     """Sequences of tokens."""
 
+    def __init__(self, first: int = 0, items: int = 64) -> None:
+        self.first, self.items = first, items
+
     def __len__(self) -> int:
-        return 64
+        return self.items
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        tokens = torch.randint(0, 64, (12,), generator=torch.Generator().manual_seed(index))
+        tokens = torch.randint(0, 64, (12,), generator=torch.Generator().manual_seed(self.first + index))
         return {"input_ids": tokens, "labels": tokens}
 
 
@@ -52,14 +55,19 @@ if __name__ == "__main__":
         learning_rate=1e-3,
         logging_steps=1,
         save_steps=4,
+        eval_strategy="steps",
+        eval_steps=4,
+        per_device_eval_batch_size=given.batch,
         report_to=[],
         disable_tqdm=True,
         bf16=given.bf16,
     )
-    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Sentences())
+    trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Sentences(), eval_dataset=Sentences(100, 24))
     trainer.train(resume_from_checkpoint=str(given.out / "checkpoint-4") if given.resume else None)
     if trainer.is_world_process_zero():
         weights = [parameter.detach().double().abs().sum().item() for parameter in trainer.model.parameters()]
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-        said = {"weights": weights, "losses": losses, "device": str(arguments.device), "world": arguments.world_size}
+        validated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        said = {"weights": weights, "losses": losses, "validated": validated}
+        said |= {"device": str(arguments.device), "world": arguments.world_size}
         (given.out / "said.json").write_text(json.dumps(said))
