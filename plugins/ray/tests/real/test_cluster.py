@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster of four nodes on this machine. One cluster serves many of them: it takes long to start."""
+"""Runs on a Ray cluster of several nodes on this machine. One cluster serves many of them: it takes long to start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All other parts, and the reference."""
-    parts = ("plain", "driven", "spread", "refusals", "trained", "node")
+    parts = ("plain", "driven", "spread", "refusals", "trained", "node", "trained on nodes")
     return run_script(tmp_path_factory.mktemp("rest"), *parts, timeout=900)
 
 
@@ -88,11 +88,12 @@ def test_a_fault_of_the_users(rest: dict[str, Any]) -> None:
     assert "in _raises" in message
 
 
+@pytest.mark.parametrize("run", ["trained", "trained on nodes"])
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1000)
-def test_trainer_in_ray_train(rest: dict[str, Any]) -> None:
-    """core.Trainer in TorchTrainer, a worker killed at step 9: resumed bit-equal; Ray has its metrics."""
-    found = rest["trained"]
+def test_trainer_in_ray_train(rest: dict[str, Any], run: str) -> None:
+    """core.Trainer in TorchTrainer, a worker or its node killed at step 9: resumed bit-equal; Ray has its metrics."""
+    found = rest[run]
     assert found["environment"] == "ray"
     assert found["failed"]
     assert found["path"].endswith("/checkpoint")

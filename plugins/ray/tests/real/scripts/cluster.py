@@ -108,20 +108,22 @@ def _fit(config: dict[str, Any]) -> None:
         Path(config["out"], "trained.json").write_text(json.dumps(facts))
 
 
-def trained(out: Path) -> dict[str, Any]:
-    """A fit in Ray's TorchTrainer, a worker of which is killed."""
-    config = RunConfig(storage_path=str(out / "ray"), name="run", failure_config=FailureConfig(max_failures=2))
-    own = out / "trained"
+def trained(out: Path, failure: str) -> dict[str, Any]:
+    """A fit in Ray's TorchTrainer, a worker of which is killed, or the node that it is on."""
+    config = RunConfig(storage_path=str(out / "ray"), name=failure, failure_config=FailureConfig(max_failures=2))
+    own = out / f"trained-{failure}"
     own.mkdir()
-    what = {"failure": "worker", "out": str(own)}
-    result = TorchTrainer(_fit, train_loop_config=what, scaling_config=scaling_config(2), run_config=config).fit()
+    what = {"failure": failure, "out": str(own)}
+    # One worker on each node that has "acme": not on the head, where the driver is.
+    scaling = scaling_config(2, "acme")
+    result = TorchTrainer(_fit, train_loop_config=what, scaling_config=scaling, run_config=config).fit()
     facts: dict[str, Any] = json.loads((own / "trained.json").read_text())
     return {
         **facts,
         "metrics": result.metrics,
         "error": str(result.error),
         "checkpoint": result.checkpoint is not None,
-        "failed": (own / "worker").is_file(),
+        "failed": (own / failure).is_file(),
         "path": (own / "path-0").read_text(),
     }
 
@@ -156,18 +158,20 @@ def main() -> None:
         "worker": partial(driven, failure="worker"),
         "spread": spread,
         "refusals": refusals,
-        "trained": trained,
+        "trained": partial(trained, failure="worker"),
         "looped": looped,
         "node": partial(driven, failure="node"),
+        "trained on nodes": partial(trained, failure="node"),
     }
+    wanted = names or list(parts)
     said: dict[str, Any] = {}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        # A node more than a run needs: the one that takes over.
-        for _ in range(3):
+        # Two for a run, and one to take over for each that is killed.
+        for _ in range(2 + sum("node" in name for name in wanted)):
             cluster.add_node(num_cpus=1, resources={"acme": 1})
         ray.init(address=cluster.address, log_to_driver=True)
-        for name in names or parts:
+        for name in wanted:
             begin = time.monotonic()
             said[name] = parts[name](out)
             sys.stderr.write(f"{name}: {time.monotonic() - begin:.1f} s\n")
