@@ -20,7 +20,7 @@ ITEMS, SAVED, STEPS = 12, 2, 4
 MESHES: dict[int, list[dict[str, Any]]] = {
     1: [{}],
     2: [{"data": 2}, {"tensor": 2}, {"pipeline": 2}, {"context": 2}],
-    3: [{"data": 3}, {"pipeline": 3}, {"context": 3}],
+    3: [{"data": 3}, {"tensor": 3}, {"pipeline": 3}, {"context": 3}],
     4: [
         *({name: 4} for name in ("data", "tensor", "pipeline", "context")),
         {"data": 2, "tensor": 2},

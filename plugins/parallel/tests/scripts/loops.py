@@ -32,6 +32,7 @@ MESHES: dict[int, dict[str, dict[str, Any]]] = {
     3: {
         "pipeline": {"pipeline": 3, "pipeline_split": [2, 3, 2], "microbatches": 4},
         "context": {"context": 3},
+        "tensor": {"tensor": 3},
     },
     4: {
         "data pipeline": {"data": 2, "pipeline": 2, "microbatches": 2},

@@ -16,6 +16,8 @@ from core import Runtime
 
 OUT = Path(os.environ["OUT"])
 VOCABULARY, LENGTH, ITEMS = 32, 12, 16
+HEADS = 12
+"""Divided by two, three and four processes."""
 
 
 class Embedding(nn.Module):
@@ -41,7 +43,7 @@ class Block(nn.Module):
         self.query, self.value, self.out = (nn.Linear(width, width) for _ in range(3))
         self.key = nn.Linear(width, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.head = width // 4
+        self.head = width // HEADS
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.before(x)
@@ -62,7 +64,7 @@ class Transformer(nn.Module):
     }
     pipeline_plan: ClassVar[list[str]] = ["embedding", "layers.*", "norm", "scores"]
 
-    def __init__(self, layers: int = 4, width: int = 16, noisy: bool = False) -> None:
+    def __init__(self, layers: int = 4, width: int = 24, noisy: bool = False) -> None:
         super().__init__()
         self.embedding = Embedding(width)
         self.layers = nn.ModuleList(Block(width, noisy) for _ in range(layers))
