@@ -299,7 +299,7 @@ def types_outside(session: nox.Session) -> None:
 
 
 @nox.session
-def s3(session: nox.Session) -> None:
+def object_store(session: nox.Session) -> None:
     """Save to, load from and resume from a server with S3's protocol, which runs on this machine."""
     session.install("--quiet", *CONSTRAINTS, "--editable", ".[remote]", *group("test", "s3"))
     session.run("python", "-m", "pytest", "-m", "exhaustive", "tests/checkpoints/test_s3.py", *session.posargs)

@@ -24,7 +24,7 @@ from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest
 from core.strategies.board import Board
 from core.strategies.launchers.blame import EndedBySignal, is_interactive
 
-__all__ = ["DEFAULT_SIGNALS", "Signals", "read_signals"]
+__all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]
 
 DEFAULT_SIGNALS = {"SIGTERM": "stop", "SIGINT": "stop", "SIGUSR1": "save"}
 ACTIONS = ("stop", "save", "requeue")
@@ -60,6 +60,43 @@ def read_signals(given: Mapping[str, str] | None) -> dict[str, str]:
         if action not in ACTIONS:
             raise ConfigurationError(f"signals: {name!r}: {action!r} is no action. Valid: {quoted(ACTIONS)}.")
     return dict(given)
+
+
+class HeldBack:
+    """A context in which signals that only ask for a checkpoint wait for :class:`Signals`: nothing is there yet.
+
+    The system's default is to end the process. It holds for signals that nothing else handles, in the main thread.
+
+    Args:
+        actions: As for :class:`Signals`.
+    """
+
+    def __init__(self, actions: Mapping[str, str]) -> None:
+        self._numbers = [int(signal.Signals[name]) for name, action in actions.items() if action == "save"]
+        self.received: list[int] = []
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in self._numbers:
+            if signal.getsignal(number) is self:
+                signal.signal(number, signal.SIG_DFL)
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Note a signal."""
+        del frame
+        self.received.append(number)
+
+    def give_up(self) -> None:
+        """As if there were no such context: a signal that waits ends this process."""
+        self.__exit__()
+        for number in self.received:
+            os.kill(os.getpid(), number)
 
 
 class Signals:
@@ -122,13 +159,18 @@ class Signals:
     # -- life ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if not self._is_active or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
             self._is_active = False
+            return self
+        held = [found for found in map(signal.getsignal, self._actions) if isinstance(found, HeldBack)]
+        if not self._is_active:
+            for each in held:
+                each.give_up()
             return self
         for number in self._actions:
             before = signal.getsignal(number)
             is_interrupt = before is signal.default_int_handler and not is_interactive()
-            if before is signal.SIG_DFL or is_interrupt:
+            if before is signal.SIG_DFL or is_interrupt or isinstance(before, HeldBack):
                 self._handlers[number] = before
         if self._shared is not None:
             count = self._shared.meetings["signals"] = self._shared.meetings.get("signals", 0) + 1
@@ -142,6 +184,8 @@ class Signals:
         self._thread.start()
         for number in self._handlers:
             signal.signal(number, lambda *_: None)
+        for number in {number for each in held for number in each.received}:
+            os.write(self._pipe[1], bytes([number]))
         return self
 
     def __exit__(

@@ -27,7 +27,7 @@ from core.trainer.reloading import Reloading
 from core.trainer.results import LOADER
 from core.trainer.run import Run
 from core.trainer.run_loggers import begin_loggers, end_loggers, log_start
-from core.trainer.signals import Signals
+from core.trainer.signals import HeldBack, Signals
 from core.trainer.sources import DataSource
 from core.trainer.stage import STAGES
 from core.trainer.start_line import say_what_runs
@@ -47,7 +47,7 @@ def run_stage(
     source: DataSource,
 ) -> Any:
     """Run in each process: the stage, and the end of the run, also after an error."""
-    with torch_settings(trainer.settings):
+    with torch_settings(trainer.settings), HeldBack(trainer._signals if source.stage == "fit" else {}):
         return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
 
 

@@ -1,6 +1,6 @@
 """Checkpoints by s3fs on a server with S3's protocol: moto's, which runs in a process of its own.
 
-``nox -s s3`` installs both. Everything passes a proxy, which can kill a process in the middle of an upload.
+``nox -s object_store`` installs both. Everything passes a proxy, which can kill a process in the middle of an upload.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from core.errors import CheckpointError
 MISSING = [name for name in ("moto", "s3fs", "flask") if find_spec(name) is None]
 pytestmark = [
     pytest.mark.exhaustive,
-    pytest.mark.skipif(bool(MISSING), reason=f"{PREFIX}{', '.join(MISSING)} not installed, as by nox -s s3"),
+    pytest.mark.skipif(bool(MISSING), reason=f"{PREFIX}{', '.join(MISSING)} not installed, as by nox -s object_store"),
 ]
 
 SCRIPTS = Path(__file__).parent / "scripts"

@@ -68,6 +68,9 @@ class SendSignal(Callback):
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
         self.send(trainer, "in a save")
 
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        self.send(trainer, "in setup")
+
 
 def train(folder: Path, processes: int, sender: Callback | None, resume: bool = False, **options: Any) -> Any:
     module = Small()
@@ -110,6 +113,7 @@ CASES = [
     pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow if case in PAIRS else pytest.mark.exhaustive)
     for case in ALL
 ]
+CASES.append(pytest.param("SIGUSR1", "rank 1", "in setup", marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize(("name", "target", "moment"), CASES)
@@ -134,12 +138,14 @@ def test_three_processes(
     assert all(torch.equal(values[key], expected[key]) for key in expected)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
-def test_one_process(name: str, tmp_path: Path, uninterrupted: dict[int, Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "moment"), [("SIGTERM", "in a step"), ("SIGUSR1", "in a step"), ("SIGUSR1", "in setup")]
+)
+def test_one_process(name: str, moment: str, tmp_path: Path, uninterrupted: dict[int, Any]) -> None:
     """Handlers are as before after the fit."""
     number = signal.Signals[name]
     before = signal.getsignal(number)
-    sender = SendSignal(number, "rank 0", "in a step", tmp_path / "sent")
+    sender = SendSignal(number, "rank 0", moment, tmp_path / "sent")
     expected, steps = uninterrupted[1]
     if name == "SIGUSR1":
         assert train(tmp_path / "run", 1, sender)[1] == steps
