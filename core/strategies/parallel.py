@@ -269,8 +269,10 @@ class ProcessGroupStrategy(ParallelStrategy):
 
         Raises:
             ConfigurationError: This strategy must start the processes, but the cluster environment is not ``local``.
+            BackendError: NumPy is not installed.
         """
         super().connect(**parts)
+        process_group.check_numpy(self.name)
         environment = self.cluster_environment
         if self.plan.launcher in START_METHODS and not isinstance(environment, LocalEnvironment):
             raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import logging
 import os
 import socket
@@ -42,7 +43,16 @@ if TYPE_CHECKING:
 else:
     from torch.distributed import TCPStore
 
-__all__ = ["JoinedGroup", "adopt", "connect_store", "has_foreign_group", "host_store", "join", "while_alive"]
+__all__ = [
+    "JoinedGroup",
+    "adopt",
+    "check_numpy",
+    "connect_store",
+    "has_foreign_group",
+    "host_store",
+    "join",
+    "while_alive",
+]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
@@ -143,6 +153,19 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
     if not isinstance(errors[0], RuntimeError):  # torch 2.6 has no class of its own for an answer of a stranger
         raise errors[0]
     raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
+
+
+def check_numpy(strategy: str) -> None:
+    """Refuse ``strategy`` without NumPy, which torch does not require, but exchanges objects with.
+
+    Raises:
+        BackendError: NumPy is not installed.
+    """
+    if importlib.util.find_spec("numpy") is None:
+        raise BackendError(
+            f"strategy={strategy!r}: NumPy is not installed. torch needs it to exchange objects between processes. "
+            "Run: pip install numpy"
+        )
 
 
 def join(

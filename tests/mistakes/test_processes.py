@@ -50,3 +50,46 @@ def test_what_prepare_returns_is_dropped(tmp_path: Path) -> None:
     ended = run_python("train.py", cwd=tmp_path, expect=1)
     assert "these are gradients of the Net that was passed to prepare" in ended.stderr
     assert "model, optimizer = runtime.prepare(model, optimizer)" in ended.stderr
+
+
+WITHOUT_NUMPY = """
+import sys
+from importlib.machinery import PathFinder
+
+class WithoutNumPy(PathFinder):
+    @classmethod
+    def find_spec(cls, name, *args):
+        return None if name == "numpy" else super().find_spec(name, *args)
+
+sys.meta_path[:] = [WithoutNumPy if finder is PathFinder else finder for finder in sys.meta_path]
+import warnings
+warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+import core
+from core import Runtime
+from core.doctor.processes import check_collective
+from core.errors import BackendError
+import torch
+
+core.seed_everything(1)
+with Runtime(accelerator="cpu", devices=1) as runtime:
+    model = torch.nn.Linear(3, 1)
+    model, optimizer = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    runtime.backward(model(torch.ones(2, 3)).mean())
+    optimizer.step()
+    runtime.load_state(runtime.save_state("state"))
+for strategy in ("ddp", "ddp_spawn", "ddp_sharded"):
+    try:
+        Runtime(accelerator="cpu", devices=2, strategy=strategy).prepare(torch.nn.Linear(3, 1))
+    except BackendError as error:
+        print(error)
+print(check_collective({}, 60.0))
+"""
+
+
+def test_several_processes_without_numpy(tmp_path: Path) -> None:
+    """One process works. Several are refused before one starts, with the line that installs NumPy; so says doctor."""
+    (tmp_path / "train.py").write_text(WITHOUT_NUMPY, "utf-8")
+    printed = run_python("train.py", cwd=tmp_path).stdout
+    for strategy in ("ddp", "ddp_spawn", "ddp_sharded"):
+        assert f"strategy='{strategy}': NumPy is not installed." in printed
+    assert printed.count("pip install numpy") == 4
