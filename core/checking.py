@@ -28,14 +28,14 @@ def check_count(name: str, value: Any, low: int, optional: bool = False) -> None
         raise ConfigurationError(f"{name}={value!r}: must be an integer ≥ {low}{' or None' if optional else ''}.")
 
 
-def check_path(name: str, value: Any) -> None:
-    """Check that ``value`` is a path or ``None``.
+def check_path(name: str, value: Any, optional: bool = True) -> None:
+    """Check that ``value`` is a path, or ``None`` if ``optional``.
 
     Raises:
         WrongTypeError: It is neither.
     """
-    if value is not None and not isinstance(value, str | os.PathLike):
-        raise WrongTypeError(f"{name}={value!r}: must be a path (str or os.PathLike) or None.")
+    if not isinstance(value, str | os.PathLike) and not (optional and value is None):
+        raise WrongTypeError(f"{name}={value!r}: must be a path (str or os.PathLike){' or None' if optional else ''}.")
 
 
 def is_url(path: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -16,18 +16,32 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from core.errors import ConfigurationError, WrongTypeError
 from core.nested import leaves
 
-__all__ = ["check_holds", "check_leaves", "check_objects", "check_process", "uninitialized"]
+__all__ = ["check_holds", "check_kind", "check_leaves", "check_objects", "check_process", "uninitialized"]
 
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 
 
 def check_objects(call: str, objects: Sequence[Any]) -> None:
-    """Refuse what would be returned as it is: classes, lists and dicts of what is prepared, and data sets.
+    """Refuse what would be returned as it is although it cannot be meant so, and an object that is there twice.
+
+    These are classes, lists and dicts of what is prepared, data sets, iterators, texts and numbers.
 
     Raises:
         WrongTypeError: There is one.
     """
-    for given in objects:
+    for position, given in enumerate(objects):
+        if isinstance(given, str | bytes | Real):
+            raise WrongTypeError(
+                f"{call}: got {_shown(given)} of type {type(given).__name__}. Pass modules, optimizers, schedulers and "
+                "data loaders."
+            )
+        if isinstance(given, Iterator) and not isinstance(given, PREPARED):
+            raise WrongTypeError(
+                f"{call}: got an iterator of type {type(given).__name__}, which can be read once only. Pass the "
+                "DataLoader, not iter(loader), and the module, not module.parameters()."
+            )
+        if isinstance(given, PREPARED) and any(given is other for other in objects[:position]):
+            raise ConfigurationError(f"{call}: got the same {type(given).__name__} twice. Pass it once.")
         if isinstance(given, type) and issubclass(given, PREPARED):
             raise WrongTypeError(
                 f"{call}: got the class {given.__name__}, not an object of it. Create one: {given.__name__}(...)."
@@ -50,6 +64,24 @@ def check_objects(call: str, objects: Sequence[Any]) -> None:
             )
         if isinstance(given, nn.Module) and not hasattr(given, "_parameters"):
             raise uninitialized(call, given)
+
+
+def check_kind(call: str, given: Any, kind: type, remedy: str) -> None:
+    """Check that ``given`` is an object of ``kind``.
+
+    Args:
+        call: The method and its argument, for the message.
+        given: What the user passed.
+        kind: Its class.
+        remedy: What to do.
+
+    Raises:
+        WrongTypeError: It is not.
+    """
+    if not isinstance(given, kind):
+        raise WrongTypeError(
+            f"{call} is {_shown(given)} of type {type(given).__name__}: must be a {kind.__name__}. {remedy}"
+        )
 
 
 def uninitialized(subject: str, module: nn.Module) -> ConfigurationError:

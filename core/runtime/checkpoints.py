@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from core.checking import check_path
 from core.checkpoints import committed_file
 from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.model_files import save_tensors
@@ -51,6 +52,7 @@ class Checkpointing(Preparing):
                 safetensors is not installed.
             CheckpointError: It could not be written; or processes that are needed did not call this.
         """
+        check_path("save: f", f, optional=False)
         if isinstance(obj, nn.Module):
             raise WrongTypeError(
                 f"save: a module of type {type(obj).__name__} cannot be saved by itself. Give the parts names: "

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader
 
 from core.checking import suggest_arguments
 from core.data import DataSettings, PreparedLoader, prepare_loader
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate, Window
-from core.runtime.arguments import check_holds, check_objects
+from core.runtime.arguments import check_holds, check_kind, check_objects
 from core.runtime.data_facts import DataFacts
 from core.runtime.loaders import LoaderState
 from core.runtime.modules import PreparedModule, needs_forward_context
@@ -80,10 +80,16 @@ class Preparing(LoaderState, DataFacts):
             The prepared objects in the order given; one object if one was given.
 
         Raises:
-            ConfigurationError: ``device_placement`` does not have one value for each object.
+            ConfigurationError: ``device_placement`` does not have one value for each object, or an object is there
+                twice.
             WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
-                ``DistributedDataParallel``, or a data set without a loader.
+                ``DistributedDataParallel``, a data set without a loader, an iterator, a text or a number.
         """
+        if isinstance(device_placement, bool):
+            raise WrongTypeError(
+                f"device_placement={device_placement!r}: must have one value for each object, as in "
+                f"[{', '.join(map(repr, [device_placement] * max(len(objects), 1)))}]."
+            )
         places = [None] * len(objects) if device_placement is None else list(device_placement)
         if len(places) != len(objects):
             raise ConfigurationError(
@@ -124,6 +130,7 @@ class Preparing(LoaderState, DataFacts):
             evaluation_mode: Whether it is only evaluated: it is converted and moved, and not wrapped for training,
                 unless the strategy divides modules among the processes.
         """
+        check_kind("prepare_model: model", model, nn.Module, "Pass a module.")
         prepared = self._prepare_module(model, device_placement, evaluation_mode)
         self._prepared.add([prepared])
         self._bind_step()
@@ -133,6 +140,7 @@ class Preparing(LoaderState, DataFacts):
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
         """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
         del device_placement
+        check_kind("prepare_optimizer: optimizer", optimizer, Optimizer, "Pass an optimizer of torch.")
         self._live_strategy()
         prepared = self._prepare_optimizer(optimizer)
         self._prepared.add([prepared])
@@ -142,6 +150,7 @@ class Preparing(LoaderState, DataFacts):
     @suggest_arguments
     def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
         """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
+        check_kind("prepare_scheduler: scheduler", scheduler, LRScheduler, "Pass a scheduler of torch.")
         self._live_strategy()
         prepared = self._prepare_scheduler(scheduler)
         self._prepared.add([prepared])
@@ -220,6 +229,7 @@ class Preparing(LoaderState, DataFacts):
 
     def unwrap_model(self, model: nn.Module) -> nn.Module:
         """The user's own module in a prepared one."""
+        check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
         return model._core_inner if isinstance(model, PreparedModule) else self._strategy.unwrap_module(model)
 
     def strategy_module(self, model: nn.Module) -> nn.Module:

@@ -282,6 +282,7 @@ class StateSaving(Checkpointing):
         """
         if load_kwargs is not None:
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
+        check_path("load_state: input_dir", input_dir)
         strategy = self._live_strategy()
         path, manifest = self._find(input_dir)
         if manifest.checkpoint_io != FORMAT:

@@ -174,7 +174,7 @@ class StepParts(Synchronization):
         self._clip(parameters, clip_value, "value", 2.0)
 
     def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
-        if isinstance(parameters, nn.Module) or not isinstance(parameters, Tensor | Iterable):
+        if isinstance(parameters, nn.Module | str | dict) or not isinstance(parameters, Tensor | Iterable):
             raise WrongTypeError(
                 f"clip_grad_{algorithm}_: parameters is an object of type {type(parameters).__name__}: must be "
                 "parameters. Pass model.parameters()."

@@ -12,6 +12,7 @@ from torch import nn
 
 from core.errors import ConfigurationError
 from core.runtime.accumulation import MicroBatch, Window
+from core.runtime.arguments import check_kind
 from core.runtime.preparing import Preparing
 
 __all__ = ["Synchronization"]
@@ -76,9 +77,12 @@ class Synchronization(Preparing):
 
         Raises:
             ConfigurationError: It is used within another ``accumulate``.
+            WrongTypeError: ``gradient_accumulation_steps`` is above 1, and a model is no module.
         """
         if self._gradient_state.num_steps == 1:
             return _NOTHING
+        for model in models:
+            check_kind("accumulate: model", model, nn.Module, "Pass the prepared module.")
         strategy = self._live_strategy()
         if strategy.world_size == 1 or self._gradient_state.plugin.sync_each_batch:
             return MicroBatch(self._window, models, None)
@@ -86,6 +90,7 @@ class Synchronization(Preparing):
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves the gradients of ``model`` unreduced, for accumulation."""
+        check_kind("no_sync: model", model, nn.Module, "Pass the prepared module.")
         return self._live_strategy().no_sync(self.strategy_module(model))
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
@@ -99,6 +104,7 @@ class Synchronization(Preparing):
             with runtime.trigger_sync_in_backward(model):
                 runtime.backward(second)
         """
+        check_kind("trigger_sync_in_backward: model", model, nn.Module, "Pass the prepared module.")
         return self._live_strategy().sync_in_backward(self.strategy_module(model))
 
     def join_uneven_inputs(
