@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -72,9 +73,35 @@ def find_plan(root: nn.Module, given: Plan | None) -> tuple[nn.Module, Plan]:
 
 
 def apply_plan(module: nn.Module, plan: Plan, mesh: DeviceMesh) -> None:
-    """Shard the layers of ``module`` that ``plan`` names over the one-dimensional ``mesh``, in place."""
+    """Shard the layers of ``module`` that ``plan`` names over the one-dimensional ``mesh``, in place.
+
+    Raises:
+        ConfigurationError: A style that was given as a string does not divide a layer into equal shards. An object of
+            torch may join shards of different sizes again, as ``output_layouts=Replicate()`` does.
+    """
     styles = {name: STYLES[style]() if isinstance(style, str) else style for name, style in plan.items()}
     parallelize_module(module, mesh, styles)
+    for pattern in (name for name, style in plan.items() if isinstance(style, str)):
+        for layer, part in module.named_modules():
+            if matches(layer, pattern):
+                _check_shards(f"tensor_parallel_plan[{pattern!r}]={plan[pattern]!r}", layer, part)
+
+
+def _check_shards(given: str, layer: str, part: nn.Module) -> None:
+    """Refuse shards of different sizes, from which the layer after this one, or a view of its output, cannot go on."""
+    for name, parameter in part.named_parameters(recurse=False):
+        tensor: object = parameter
+        if not isinstance(tensor, DTensor):
+            continue
+        for place in tensor.placements:
+            if not isinstance(place, Shard) or (isinstance(part, nn.Embedding) and place.dim == 0):
+                continue  # an embedding whose words are sharded has the whole output in each process
+            length, processes = tensor.shape[place.dim], tensor.device_mesh.size()
+            if length % processes:
+                raise ConfigurationError(
+                    f"{given}: dimension {place.dim} of {layer}.{name}, of length {length}, does not divide into "
+                    f"{processes} equal shards. Use another number of processes, or leave this layer out of the plan."
+                )
 
 
 def _owner(root: nn.Module, plan: Plan) -> nn.Module:

@@ -96,6 +96,7 @@ def test_models(tmp_path: Path) -> None:
         "after the run": "its pipeline ended with the run",
         "divided before": "an earlier run has divided it over {'pipeline': 2}",
         "odd length": "context=2: does not divide sequences of length 11",
+        "uneven": "='colwise': dimension 0 of 0.weight, of length 5, does not divide into 2 equal shards",
         "no attention": "Blind did not call torch.nn.functional.scaled_dot_product_attention",
     }
     assert said.keys() == expected.keys()

@@ -70,4 +70,8 @@ with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(contex
     tried("odd length", spread, text[:, :11])
     blind = runtime.prepare(Blind())
     tried("no attention", blind, torch.ones(2, 4, 4))
+uneven = ModelParallelStrategy(tensor=2, tensor_parallel_plan={"0": "colwise", "1": "rowwise"})
+with Runtime(accelerator="cpu", devices=2, strategy=uneven) as runtime:
+    runtime.launch()
+    tried("uneven", runtime.prepare, nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 4)))
     say(runtime, said)
