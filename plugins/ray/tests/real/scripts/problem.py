@@ -36,8 +36,9 @@ class Problem(Module):
             done = Path(self.folder, self.failure)
             if not done.exists():
                 done.touch()
-                process = os.getpid() if self.failure == "worker" else int(os.environ["RAY_RAYLET_PID"])
-                os.kill(process, signal.SIGKILL)
+                if self.failure == "node":  # which takes its workers along; by itself, Ray takes some seconds for that
+                    os.kill(int(os.environ["RAY_RAYLET_PID"]), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, which has state."""
