@@ -427,19 +427,24 @@ def bridges(session: nox.Session) -> None:
             session.run(python, "-m", "pytest", *arguments, env=env)
 
 
+def ray_bridges_python(session: nox.Session) -> tuple[str, dict[str, str]]:
+    """As :func:`bridges_python`, with Ray: half a gigabyte, which the tests of the bridges do not need."""
+    python, env = bridges_python(session)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "--editable", "plugins/ray")
+    return python, env
+
+
 @nox.session(venv_backend="none")
 def overhead_bridges(session: nox.Session) -> None:
-    """Measure microseconds per step that the plugins for Lightning and Accelerate add to these."""
-    python, env = bridges_python(session)
+    """Measure microseconds per step that torch-hal adds to Lightning, Fabric, Accelerate and Ray Train."""
+    python, env = ray_bridges_python(session)
     session.run(python, "benchmarks/overhead_bridges.py", *(session.posargs or ("--check",)), env=env)
 
 
 @nox.session(venv_backend="none")
 def everywhere(session: nox.Session) -> None:
     """Train by every front end on a simulated card, compare with the CPU, and write docs/everywhere.md."""
-    python, env = bridges_python(session)
-    # Ray is half a gigabyte, which the tests of the bridges do not need.
-    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "--editable", "plugins/ray")
+    python, env = ray_bridges_python(session)
     session.run(python, "benchmarks/everywhere.py", *(session.posargs or ("--write",)), env=env)
 
 

@@ -1,4 +1,4 @@
-"""Microseconds per step of Lightning, Fabric and Accelerate, with and without torch-hal's plugins, in one run.
+"""Microseconds per step of Lightning, Fabric, Accelerate and Ray Train, with and without torch-hal's, in one run.
 
 ``--check`` fails if a plugin adds more than 10 µs a step; ``nox -s overhead_bridges``. One process on the CPU.
 """
@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,6 +102,95 @@ def accelerate(kind: Any) -> float:
     return taken
 
 
+def ray_alone() -> float:
+    """A loop in a worker of Ray Train, as its documentation shows it."""
+    from ray.train.torch import prepare_model
+
+    net = prepare_model(network())
+    return loop(net, torch.optim.SGD(net.parameters(), lr=0.1), torch.Tensor.backward)
+
+
+def ray_runtime() -> float:
+    """The same loop with core.Runtime."""
+    from core import Runtime
+
+    with Runtime(accelerator="cpu", num_nodes="auto") as runtime:
+        net = network()
+        model, optimizer = runtime.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        return loop(model, optimizer, runtime.backward)
+
+
+def ray_trainer() -> float:
+    """core.Trainer in a worker of Ray Train."""
+    from core import Module, Trainer
+
+    class Classifier(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.moments = network(), [0.0]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            self.moments.append(time.perf_counter())
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Classifier()
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet: dict[str, Any] = dict.fromkeys(off, False)
+    Trainer(accelerator="cpu", num_nodes="auto", max_epochs=1, **quiet).fit(module, Batches())
+    return median(module.moments[1:])
+
+
+def in_ray_train(config: dict[str, Any]) -> None:
+    """What the worker of Ray Train does: each in turn."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    turns = [(ray_alone(), ray_runtime(), ray_trainer()) for _ in range(ROUNDS)]
+    Path(config["out"]).write_text(json.dumps(turns))
+
+
+def ray_train() -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """The turns of the Runtime and of the Trainer, each next to Ray Train alone in the same worker."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder, "turns.json")
+            TorchTrainer(
+                in_ray_train,
+                train_loop_config={"out": str(out)},
+                scaling_config=ScalingConfig(num_workers=1),
+                run_config=RunConfig(storage_path=folder, name="run"),
+            ).fit()
+            turns = json.loads(out.read_text())
+    finally:
+        ray.shutdown()
+    yield "Ray Train, Runtime", [(alone, runtime) for alone, runtime, _ in turns]
+    yield "Ray Train, Trainer", [(alone, trainer) for alone, _, trainer in turns]
+
+
+def bridges() -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """The turns of each front end: alone, and with its plugin."""
+    import accelerate as hugging
+    import lightning as peer
+    import torch_hal_accelerate
+    import torch_hal_lightning
+
+    pairs: dict[str, tuple[Callable[[Any], float], Any, Any]] = {
+        "Lightning's Trainer": (lightning, peer.Trainer, torch_hal_lightning.Trainer),
+        "Fabric": (fabric, peer.Fabric, torch_hal_lightning.Fabric),
+        "Accelerate": (accelerate, hugging.Accelerator, torch_hal_accelerate.Accelerator),
+    }
+    for name, (train, native, bridged) in pairs.items():
+        yield name, [(train(native), train(bridged)) for _ in range(ROUNDS)]
+    yield from ray_train()
+
+
 def loop(model: Any, optimizer: Any, backward: Callable[[Tensor], Any]) -> float:
     """Forward, backward, step."""
     moments = []
@@ -116,19 +208,8 @@ def main() -> int:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    import accelerate as hugging
-    import lightning as peer
-    import torch_hal_accelerate
-    import torch_hal_lightning
-
-    pairs: dict[str, tuple[Callable[[Any], float], Any, Any]] = {
-        "Lightning's Trainer": (lightning, peer.Trainer, torch_hal_lightning.Trainer),
-        "Fabric": (fabric, peer.Fabric, torch_hal_lightning.Fabric),
-        "Accelerate": (accelerate, hugging.Accelerator, torch_hal_accelerate.Accelerator),
-    }
     failed = False
-    for name, (train, native, bridged) in pairs.items():
-        taken = [(train(native), train(bridged)) for _ in range(ROUNDS)]
+    for name, taken in bridges():
         alone = statistics.median(one for one, _ in taken)
         added = statistics.median(other - one for one, other in taken)
         failed |= added > BAR
