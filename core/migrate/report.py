@@ -59,11 +59,11 @@ def _parsed(file: Path) -> ast.AST:
 
 
 def _findings(found: Iterable[Use], tables: Mapping[str, Section]) -> list[Finding]:
-    lines: dict[tuple[str, str], list[int]] = {}
+    lines: dict[tuple[str, str, str], list[int]] = {}
     for use in found:
-        lines.setdefault((use.section, use.name), []).append(use.line)
+        lines.setdefault((use.section, use.name, use.call), []).append(use.line)
     findings = []
-    for (section, name), numbers in lines.items():
+    for (section, name, call), numbers in lines.items():
         where = tables[section]
         if section == "names":
             where = next((tables[place] for place in IMPORTED if name in tables[place].rows), where)
@@ -71,14 +71,16 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section]) -> list[Findi
         if section == "names" and name not in where.rows:
             row = row._replace(note="The table has no such name; look for it in the docs.")
         findings.append(
-            Finding(tuple(dict.fromkeys(numbers)), _shown(where, name), row.state, _written(where, row), row.note)
+            Finding(tuple(dict.fromkeys(numbers)), _shown(where, name, call), row.state, _written(where, row), row.note)
         )
     return findings
 
 
-def _shown(section: Section, name: str) -> str:
+def _shown(section: Section, name: str, call: str) -> str:
     if section.name in IMPORTED:
         return name
+    if call:
+        return f"{call}({name}=)"
     before, arguments, _ = section.peer.partition("...")
     return f"{before}{name}=)" if arguments else f"{before}{name}"
 

@@ -49,6 +49,9 @@ ARGUMENTS = {
 }
 """The sections with the arguments of what is imported."""
 
+CALLED_ON = {"fit_arguments": "trainer", "log_arguments": "self"}
+"""The sections with the arguments of several methods, and what these are called on."""
+
 STAGES = ("fit", "validate", "test", "predict")
 
 
@@ -59,6 +62,8 @@ class Use(NamedTuple):
     """The section of the table to find it in; ``names`` for what is imported."""
     name: str
     line: int
+    call: str = ""
+    """For an argument of one of several methods, how the script calls that one: ``trainer.test``."""
 
 
 class _Imports:
@@ -208,7 +213,9 @@ class _Reader(ast.NodeVisitor):
         section = self._arguments(node.func)
         if section:
             names = (keyword for keyword in node.keywords if keyword.arg is not None)
-            self.found += [Use(section, str(keyword.arg), keyword.value.lineno) for keyword in names]
+            call = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            call = f"{CALLED_ON[section]}.{call}" if section in CALLED_ON else ""
+            self.found += [Use(section, str(keyword.arg), keyword.value.lineno, call) for keyword in names]
         self.generic_visit(node)
 
     def _arguments(self, function: ast.AST) -> str:

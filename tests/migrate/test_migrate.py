@@ -99,6 +99,15 @@ def test_what_works_is_found(use: str, lines: list[int], tmp_path: Path, capsys:
     assert examined(tmp_path, capsys, SCRIPT)[use] == ("works", lines)
 
 
+def test_arguments_are_those_of_the_method_that_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ``test``, not of ``fit``; and of ``log_dict``."""
+    script = SCRIPT + "runner.test(net, ckpt_path='best')\nnet.log_dict({}, sync_dist=True)\n"
+    found = examined(tmp_path, capsys, script)
+    last = len(script.splitlines())
+    assert found["trainer.test(ckpt_path=)"] == ("differs", [last - 1])
+    assert found["self.log_dict(sync_dist=)"] == ("differs", [last])
+
+
 @pytest.mark.parametrize(
     ("use", "lines"),
     [
