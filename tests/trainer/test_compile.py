@@ -8,6 +8,7 @@ import random
 import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from core import Trainer
+from core import Callback, Trainer
 from core.errors import ConfigurationError, CoreError
 from core.strategies import SingleDeviceStrategy
 from core.trainer import compile_comparison
@@ -75,6 +76,31 @@ def test_compiled_steps_are_the_module_s(caplog: pytest.LogCaptureFixture) -> No
     assert sum(message.startswith("compile: validation_step took") for message in messages) == 1
     assert "log" not in vars(compiled)
     assert compiled._step_modules[0]._compiled_call_impl is None
+
+
+@pytest.mark.parametrize("at", [2, 9])
+def test_a_compiled_run_resumes_exactly(at: int, tmp_path: Path) -> None:
+    """Bit for bit, within the first epoch and the second, with dropout; the checkpoint is the module's own."""
+
+    class Save(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == at and not (tmp_path / "c").exists():
+                trainer.save_checkpoint(tmp_path / "c")
+
+    first, second = Logging(), Logging()
+    whole = quiet(max_epochs=2, compile=EAGER, callbacks=Save())
+    whole.fit(first, loader(shuffle=True), loader())
+    torch.compiler.reset()  # as in another process
+    torch.manual_seed(9)
+    resumed = quiet(max_epochs=2, compile=EAGER)
+    resumed.fit(second, loader(shuffle=True), loader(), ckpt_path=tmp_path / "c")
+    assert first.traced
+    assert second.traced
+    assert_same(first, second)
+    assert resumed.callback_metrics == whole.callback_metrics
+    plain = quiet(max_epochs=2)
+    plain.fit(Logging(), loader(shuffle=True), loader(), ckpt_path=tmp_path / "c")
+    assert plain.global_step == whole.global_step
 
 
 def test_what_it_took_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
