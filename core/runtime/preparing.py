@@ -69,7 +69,7 @@ class Preparing(LoaderState, DataFacts):
         Modules are converted, moved and wrapped as the precision and the strategy need it, or returned unchanged if
         nothing is needed. Data loaders yield this process's part of the data on its device. Optimizers follow their
         modules. Schedulers step when their optimizer does. Modules are prepared before their optimizers in any order
-        of the arguments. Objects of any other type are returned unchanged.
+        of the arguments. Other objects are returned unchanged.
 
         Args:
             *objects: The objects.

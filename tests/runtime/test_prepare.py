@@ -152,9 +152,9 @@ def test_a_replaced_backward_stays() -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("obj", [None, 5, "model", [1, 2], int, {"a": 1}, torch.ones(1), (i for i in range(3))])
+@pytest.mark.parametrize("obj", [None, [1, 2], int, {"a": 1}, torch.ones(1), len])
 def test_other_objects_are_returned_unchanged(obj: Any) -> None:
-    """As Accelerate does."""
+    """As Accelerate does. Texts, numbers and iterators are refused: see tests/mistakes/test_own_loops.py."""
     assert runtime().prepare(network(), obj)[1] is obj
 
 
