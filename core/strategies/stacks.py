@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-from attrs import frozen
+from attrs import evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.strategies.call_sites import is_user_frame
@@ -86,6 +86,8 @@ class Stacks:
         self._store, self._rank, self._world_size = store, rank, world_size
         self.note: Callable[[], str] = str
         """Returns what is put in front of this process's place, such as how far it has come."""
+        self.has_waited = False
+        """Whether this process has waited for others in vain: what it does since then keeps no one waiting."""
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -115,7 +117,8 @@ class Stacks:
                     shown = time.monotonic()
                 asked = notes.add("asked", 0) if notes.check(["asked"]) else 0
                 if asked > answered:
-                    place = Whereabouts.of_main_thread(self._rank, self.note()).encode()
+                    own = Whereabouts.of_main_thread(self._rank, self.note())
+                    place = evolve(own, is_waiting=own.is_waiting or self.has_waited).encode()
                     for question in range(answered + 1, asked + 1):
                         notes.set(f"{question}/{self._rank}", place)
                     answered = asked

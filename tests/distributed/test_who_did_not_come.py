@@ -1,0 +1,25 @@
+"""The processes that are named when a collective ran out of time: those that did not come, and no others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch.distributed as dist
+
+from core.strategies.stacks import Stacks
+
+
+def test_who_has_waited_in_vain_is_not_to_blame() -> None:
+    """Rank 1 is in code of its own; after its own wait has run out of time, it only says so."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    asking, asked = Stacks(store, 0, 2), Stacks(store, 1, 2)
+    asked.start()
+    try:
+        with ThreadPoolExecutor(1) as thread:  # the main thread is where rank 1 is
+            before, _ = thread.submit(asking.report, "timed out").result()
+            asked.has_waited = True
+            after, _ = thread.submit(asking.report, "timed out").result()
+    finally:
+        asked.stop()
+    assert before.startswith("timed out; rank 1 did not come: it is at test_who_did_not_come.py:")
+    assert after.startswith("timed out; rank 1 waits at test_who_did_not_come.py:")
