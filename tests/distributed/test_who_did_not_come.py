@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from core.strategies.stacks import Stacks
 
 
 def test_who_has_waited_in_vain_is_not_to_blame() -> None:
     """Rank 1 is in code of its own; after its own wait has run out of time, it only says so."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     asking, asked = Stacks(store, 0, 2), Stacks(store, 1, 2)
     asked.start()
     try:
