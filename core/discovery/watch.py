@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib.util
+import locale
+import logging
+import multiprocessing
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import warnings
@@ -161,13 +166,11 @@ def _set_variables(_: str, value: Any) -> None:
     os.environ.update(value)
 
 
-def _settings() -> dict[str, Any]:
-    return {
-        "the working directory": _working_directory(),
-        "the recursion limit": sys.getrecursionlimit(),
-        "the garbage collector": gc.isenabled(),
-        "the trace function": sys.gettrace(),
-    }
+class _Setting(NamedTuple):
+    """One setting of the process."""
+
+    read: Callable[[], Any]
+    set: Callable[[Any], object]
 
 
 def _working_directory() -> str:
@@ -177,13 +180,79 @@ def _working_directory() -> str:
         return ""
 
 
+def _umask() -> str:
+    """Reading it means setting it; files that another thread creates meanwhile are closed to others."""
+    value = os.umask(0o077)
+    os.umask(value)
+    return f"{value:03o}"
+
+
+def _set_start_method(value: str | None) -> None:
+    multiprocessing.set_start_method(value, force=True)  # type: ignore[arg-type]  # None is no method
+
+
+_SETTINGS = {
+    "the working directory": _Setting(_working_directory, os.chdir),
+    "the recursion limit": _Setting(sys.getrecursionlimit, sys.setrecursionlimit),
+    "the number of digits in text that Python reads": _Setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits),
+    "the switch interval of threads": _Setting(sys.getswitchinterval, sys.setswitchinterval),
+    "the garbage collector": _Setting(gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    "the trace function": _Setting(sys.gettrace, sys.settrace),
+    "the profile function": _Setting(sys.getprofile, sys.setprofile),
+    "the locale": _Setting(lambda: locale.setlocale(locale.LC_ALL), lambda name: locale.setlocale(locale.LC_ALL, name)),
+    "the default timeout of sockets": _Setting(socket.getdefaulttimeout, socket.setdefaulttimeout),
+    "how multiprocessing starts processes": _Setting(
+        lambda: multiprocessing.get_start_method(allow_none=True), _set_start_method
+    ),
+    "the level below which logging is off": _Setting(lambda: logging.root.manager.disable, logging.disable),
+    "the level of the root logger": _Setting(lambda: logging.root.level, logging.root.setLevel),
+    "the level of the logger 'core'": _Setting(
+        lambda: logging.getLogger("core").level, lambda level: logging.getLogger("core").setLevel(level)
+    ),
+    "the handlers of the root logger": _Setting(
+        lambda: list(logging.root.handlers), lambda handlers: logging.root.handlers.__setitem__(slice(None), handlers)
+    ),
+}
+"""What any system has. What the kernel keeps for the process is in :data:`_OF_POSIX`."""
+_OF_POSIX = {
+    "the umask": _Setting(_umask, lambda value: os.umask(int(value, 8))),
+    "the niceness": _Setting(
+        lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda value: os.setpriority(os.PRIO_PROCESS, 0, value)
+    ),
+    "the processors that the process may use": _Setting(
+        lambda: sorted(os.sched_getaffinity(0)), lambda processors: os.sched_setaffinity(0, processors)
+    ),
+    "the timer of SIGALRM": _Setting(
+        lambda: "on" if any(signal.getitimer(signal.ITIMER_REAL)) else "off",
+        lambda value: signal.setitimer(signal.ITIMER_REAL, 0) if value == "off" else None,
+    ),
+}
+
+
+def _settings() -> dict[str, Any]:
+    found = {name: setting.read() for name, setting in _SETTINGS.items()}
+    for name, setting in _OF_POSIX.items():
+        with suppress(AttributeError):  # a system that lacks it
+            found[name] = setting.read()
+    return found
+
+
 def _set_setting(name: str, value: Any) -> None:
-    {
-        "the working directory": os.chdir,
-        "the recursion limit": sys.setrecursionlimit,
-        "the garbage collector": lambda on: gc.enable() if on else gc.disable(),
-        "the trace function": sys.settrace,
-    }[name](value)
+    (_SETTINGS | _OF_POSIX)[name].set(value)
+
+
+def _limits() -> dict[str, Any]:
+    if importlib.util.find_spec("resource") is None:
+        return {}
+    import resource
+
+    return {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+def _set_limit(name: str, value: Any) -> None:
+    import resource
+
+    resource.setrlimit(getattr(resource, name), value)
 
 
 def _builtins() -> dict[str, Any]:
@@ -199,7 +268,7 @@ def _torch() -> Any:
     return torch if torch is not None and hasattr(torch, "set_default_dtype") and hasattr(torch, "nn") else None
 
 
-_SWITCHES: dict[str, tuple[str, str]] = {
+_SWITCHES: dict[str, tuple[str, str | None]] = {
     "the default dtype": ("get_default_dtype", "set_default_dtype"),
     "the default device": ("get_default_device", "set_default_device"),
     "gradients": ("is_grad_enabled", "set_grad_enabled"),
@@ -208,9 +277,23 @@ _SWITCHES: dict[str, tuple[str, str]] = {
     "anomaly detection": ("is_anomaly_enabled", "autograd.set_detect_anomaly"),
     "deterministic algorithms": ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
     "how tensors are shared": ("multiprocessing.get_sharing_strategy", "multiprocessing.set_sharing_strategy"),
+    "inference mode": ("is_inference_mode_enabled", None),
+    "autocast on the CPU": ("is_autocast_cpu_enabled", None),
+    "the default process group": ("distributed.is_initialized", None),
+    **{
+        f"attention: {kernel}": (f"backends.cuda.{kernel}_sdp_enabled", f"backends.cuda.enable_{kernel}_sdp")
+        for kernel in ("flash", "mem_efficient", "math", "cudnn")
+    },
 }
-"""torch's global switches: the functions of torch that read and set each."""
-_OF_BACKENDS = ("enabled", "benchmark", "deterministic", "allow_tf32", "allow_fp16_reduced_precision_reduction")
+"""torch's global switches: the functions of torch that read and set each; ``None`` where none undoes the change."""
+_OF_BACKENDS = (
+    "enabled",
+    "benchmark",
+    "deterministic",
+    "engine",
+    "allow_tf32",
+    "allow_fp16_reduced_precision_reduction",
+)
 
 
 def _switches() -> dict[str, Any]:
@@ -245,7 +328,8 @@ def _set_switch(name: str, value: Any) -> None:
     if name in _SWITCHES:
         if name == "the default device":
             value = None if value.type == "cpu" else value
-        _attribute(torch, _SWITCHES[name][1])(value)
+        if (path := _SWITCHES[name][1]) is not None:
+            _attribute(torch, path)(value)
     else:
         path, _, attribute = name.rpartition(".")
         setattr(_attribute(torch, path), attribute, value)
@@ -258,20 +342,30 @@ def _attribute(holder: Any, path: str) -> Any:
 
 
 def _functions() -> dict[str, Any]:
-    """The functions of torch that training calls: those of modules, optimizers, tensors and loaders."""
-    torch = _torch()
-    if torch is None:
-        return {}
+    """The functions of torch that training calls, and those of core, which every backend shares."""
     found: dict[str, Any] = {}
-    holders = {"nn.Module": torch.nn.Module, "Tensor": torch.Tensor, "optim.Optimizer": torch.optim.Optimizer}
-    holders |= {f"nn.{name}": cls for name, cls in vars(torch.nn).items() if isinstance(cls, type)}
-    holders |= {f"optim.{name}": cls for name, cls in vars(torch.optim).items() if isinstance(cls, type)}
-    holders |= {"nn.functional": torch.nn.functional, "autograd": torch.autograd, "": torch}
-    holders["utils.data.DataLoader"] = torch.utils.data.DataLoader
-    for path, holder in holders.items():
+    for path, holder in _holders().items():
         for name, value in list(vars(holder).items()):
             if callable(value) and not isinstance(value, type):
-                found[f"torch.{path}.{name}".replace("..", ".")] = _Function(value)
+                found[f"{path}.{name}"] = _Function(value, holder, name)
+    return found
+
+
+def _holders() -> dict[str, Any]:
+    """Modules and classes by name."""
+    core = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "core"]
+    found: dict[str, Any] = {module.__name__: module for module in core}
+    for module in core:
+        classes = [value for value in vars(module).values() if isinstance(value, type)]
+        found |= {f"{cls.__module__}.{cls.__name__}": cls for cls in classes if cls.__module__ == module.__name__}
+    if (torch := _torch()) is None:
+        return found
+    modules = (torch, torch.nn.functional, torch.autograd, torch.distributed, torch.serialization)
+    found |= {module.__name__: module for module in modules}
+    found |= {"torch.Tensor": torch.Tensor, "torch.utils.data.DataLoader": torch.utils.data.DataLoader}
+    for module in (torch.nn, torch.optim):
+        classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
+        found |= {f"{module.__name__}.{name}": cls for name, cls in classes.items()}
     return found
 
 
@@ -281,10 +375,10 @@ class _Function:
     torch replaces some of its functions when its compiler is imported.
     """
 
-    __slots__ = ("value",)
+    __slots__ = ("holder", "name", "value")
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, value: Any, holder: Any, name: str) -> None:
+        self.value, self.holder, self.name = value, holder, name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Function) and (
@@ -299,9 +393,29 @@ class _Function:
         return code is not None and code.co_filename.startswith(os.path.dirname(_torch().__file__) + os.sep)
 
 
-def _set_function(name: str, value: Any) -> None:
-    path, _, attribute = name.removeprefix("torch.").rpartition(".")
-    setattr(_attribute(_torch(), path) if path else _torch(), attribute, value.value)
+def _set_function(_: str, value: Any) -> None:
+    setattr(value.holder, value.name, value.value)
+
+
+_WHOSE_HOOKS = {"of all modules": "torch.nn.modules.module", "of all optimizers": "torch.optim.optimizer"}
+
+
+def _hook_dictionaries(whose: str) -> list[dict[Any, Any]]:
+    """Hooks that every module or every optimizer calls. torch has functions that add them, and none that lists them."""
+    names = vars(sys.modules[_WHOSE_HOOKS[whose]])
+    return [hooks for name, hooks in names.items() if name.startswith("_global_") and name.endswith("_hooks")]
+
+
+def _hooks_of_all() -> dict[str, Any]:
+    if _torch() is None:
+        return {}
+    return {whose: [[*hooks.values()] for hooks in _hook_dictionaries(whose)] for whose in _WHOSE_HOOKS}
+
+
+def _remove_hooks(whose: str, value: Any) -> None:
+    for hooks, before in zip(_hook_dictionaries(whose), value, strict=True):
+        for key in [key for key, hook in hooks.items() if hook not in before]:
+            del hooks[key]
 
 
 def _set_builtin(name: str, value: Any) -> None:
@@ -318,5 +432,7 @@ _ASPECTS = (
     _Aspect("it replaces the builtin", _builtins, _set_builtin),
     _Aspect("it changes", _settings, _set_setting, _values),
     _Aspect("it changes torch's setting of", _switches, _set_switch, _values),
+    _Aspect("it changes the limit", _limits, _set_limit, _values),
     _Aspect("it replaces the function", _functions, _set_function),
+    _Aspect("it registers hooks", _hooks_of_all, _remove_hooks),
 )

@@ -47,6 +47,12 @@ subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
 raise OSError('no daemon')
 """
 PATCH = "import torch\ntorch.nn.Linear.forward = lambda self, x: x\n"
+PATCH_CORE = "from core.accelerators import Accelerator as A\nA.setup_device = lambda self, device: None\n"
+HOOKS = "from torch.nn.modules import module\nmodule.register_module_forward_hook(lambda *_: None)\n"
+GROUP = """\
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
 SEED = "import torch\ntorch.manual_seed(1)\n"
 DTYPE = "import torch\ntorch.set_default_dtype(torch.float64)\n"
 SIGNAL = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -123,6 +129,14 @@ KINDS = {
     "import_starts_a_thread": Kind("starts the thread 'vendor'", before=THREAD.replace("DAEMON", "False")),
     "import_starts_a_daemon": Kind("starts the thread 'vendor'", before=THREAD.replace("DAEMON", "True")),
     "import_leaves_a_child": Kind("OSError: no daemon", before=CHILD),
+    "import_configures_logging": Kind("the root logger", before="import logging\nlogging.basicConfig(level=10)\n"),
+    "import_sets_an_alarm": Kind("the timer of SIGALRM", before="import signal\nsignal.alarm(900)\n"),
+    "import_sets_the_umask": Kind("the umask", before="import os\nos.umask(0)\n"),
+    "import_limits_files": Kind(
+        "the limit RLIMIT_NOFILE",
+        before="import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n",
+    ),
+    "import_hooks_all_modules": Kind("hooks of all modules", before=HOOKS),
     "import_replaces_excepthook": Kind("sys.excepthook", before="import sys\nsys.excepthook = print\n"),
     # its hook
     "hook_raises": Kind("its core_accelerators raises ValueError: odd", hook=HOOK + "    raise ValueError('odd')\n"),
@@ -147,6 +161,8 @@ KINDS = {
     "class_hangs": Kind("timed out after", target=HANG),
     "class_raises_base_exception": Kind("Stop: licence expired", target=BASE),
     "class_patches_torch": Kind("the function torch.nn.Linear.forward", target=PATCH),
+    "class_patches_core": Kind("the function core.accelerators.base.Accelerator.setup_device", target=PATCH_CORE),
+    "class_joins_a_group": Kind("the default process group", target=GROUP),
     "class_seeds_torch": Kind("random number generator of torch", target=SEED),
     "class_sets_dtype": Kind("torch's setting of the default dtype", target=DTYPE),
     "class_starts_a_thread": Kind("starts the thread 'vendor'", target=THREAD.replace("DAEMON", "False")),

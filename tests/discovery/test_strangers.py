@@ -1,4 +1,4 @@
-"""Next to each of 56 kinds of broken plugin, the user's program runs as without it; its name gives the true cause."""
+"""Next to each of 63 kinds of broken plugin, the user's program runs as without it; its name gives the true cause."""
 
 from __future__ import annotations
 

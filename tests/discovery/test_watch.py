@@ -1,0 +1,59 @@
+"""What an import changes in the process is told and undone; torch's own lazy imports are no change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from python_processes import run_python
+
+CHANGES = {
+    "import os; os.umask(0)": "the umask",
+    "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])": "the processors that the process may use",
+    "import logging; logging.disable(50)": "the level below which logging is off",
+    "import logging; logging.basicConfig(level=10)": "the handlers of the root logger",
+    "import logging; logging.getLogger('core').setLevel(50)": "the level of the logger 'core'",
+    "import signal; signal.setitimer(signal.ITIMER_REAL, 900)": "the timer of SIGALRM",
+    "import socket; socket.setdefaulttimeout(0.1)": "the default timeout of sockets",
+    "import locale; locale.setlocale(locale.LC_CTYPE, 'C')": "the locale",
+    "import sys; sys.setprofile(lambda *_: None)": "the profile function",
+    "import sys; sys.setswitchinterval(1)": "the switch interval of threads",
+    "import sys; sys.set_int_max_str_digits(0)": "the number of digits",
+    "import multiprocessing as m; m.set_start_method('spawn')": "how multiprocessing starts processes",
+    "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, r.getrlimit(r.RLIMIT_CORE)[1]))": "the limit RLIMIT_CORE",
+    "import torch; torch.nn.modules.module.register_module_forward_pre_hook(print)": "hooks of all modules",
+    "from torch.optim.optimizer import register_optimizer_step_pre_hook as r; r(print)": "hooks of all optimizers",
+    "import torch; torch.backends.cuda.enable_math_sdp(False)": "attention: math",
+    "import torch; torch.distributed.all_reduce = print": "the function torch.distributed.all_reduce",
+    "import core; core.Trainer.fit = print": "the function core.trainer.trainer.Trainer.fit",
+}
+
+SCRIPT = """\
+import json, resource, sys
+import torch
+import core
+import core.trainer.trainer
+from core.discovery.watch import ProcessState
+
+resource.setrlimit(resource.RLIMIT_CORE, (1, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+found = {}
+for code in json.loads(sys.argv[1]):
+    state = ProcessState()
+    exec(code, {})
+    found[code] = [state.take_changes(), state.take_changes()]
+state = ProcessState()
+import torch._dynamo, torch.distributed.tensor
+found["torch"] = [state.take_changes(), ""]
+print(json.dumps(found))
+"""
+
+
+def test_changes_are_told_and_undone(tmp_path: Path) -> None:
+    """The first comparison names the change; a second one finds none."""
+    found = json.loads(
+        run_python("-c", SCRIPT, json.dumps(list(CHANGES)), cwd=tmp_path, env={"LC_ALL": "C.UTF-8"}).stdout
+    )
+    assert found.pop("torch") == ["", ""]
+    told = {code: changes for code, (changes, _) in found.items()}
+    assert {code: CHANGES[code] for code in told if CHANGES[code] not in told[code]} == {}, told
+    assert {code: left for code, (_, left) in found.items() if left} == {}
