@@ -191,10 +191,11 @@ class StaysOutOfSync(_Forking):
 
 
 class KeepsItsBuffers(DDPStrategy):
-    """Buffers are never sent to the other processes."""
+    """Buffers are never sent to the other processes, although it declares that they are."""
 
     def __init__(self) -> None:
         super().__init__(start_method="fork", broadcast_buffers=False)
+        self.keeps_buffers_equal = True
 
 
 class StartsWithItsOwn(_Forking):
