@@ -188,7 +188,7 @@ def _umask() -> str:
 
 
 def _set_start_method(value: str | None) -> None:
-    multiprocessing.set_start_method(value, force=True)  # type: ignore[arg-type]  # None is no method
+    multiprocessing.set_start_method(value, force=True)
 
 
 _SETTINGS = {
@@ -364,8 +364,7 @@ def _holders() -> dict[str, Any]:
     found |= {module.__name__: module for module in modules}
     found |= {"torch.Tensor": torch.Tensor, "torch.utils.data.DataLoader": torch.utils.data.DataLoader}
     for module in (torch.nn, torch.optim):
-        classes = {name: value for name, value in vars(module).items() if isinstance(value, type)}
-        found |= {f"{module.__name__}.{name}": cls for name, cls in classes.items()}
+        found |= {f"{module.__name__}.{name}": value for name, value in vars(module).items() if isinstance(value, type)}
     return found
 
 
