@@ -280,10 +280,6 @@ _SWITCHES: dict[str, tuple[str, str | None]] = {
     "inference mode": ("is_inference_mode_enabled", None),
     "autocast on the CPU": ("is_autocast_cpu_enabled", None),
     "the default process group": ("distributed.is_initialized", None),
-    **{
-        f"attention: {kernel}": (f"backends.cuda.{kernel}_sdp_enabled", f"backends.cuda.enable_{kernel}_sdp")
-        for kernel in ("flash", "mem_efficient", "math", "cudnn")
-    },
 }
 """torch's global switches: the functions of torch that read and set each; ``None`` where none undoes the change."""
 _OF_BACKENDS = (
@@ -312,6 +308,8 @@ def _switches() -> dict[str, Any]:
                     value = getattr(holder, attribute)
                     if isinstance(value, bool | str):
                         found[f"{path}.{attribute}"] = value
+            for kernel in _attention_kernels(holder):
+                found[f"{path}.{kernel}_sdp"] = getattr(holder, f"{kernel}_sdp_enabled")()
     return found
 
 
@@ -323,6 +321,12 @@ def _backends(torch: Any) -> Iterator[tuple[str, Any]]:
                 yield f"backends.{name}.matmul", module.matmul
 
 
+def _attention_kernels(holder: Any) -> list[str]:
+    """Kernels that a function of the backend turns on and off, and another one reads."""
+    names = [name.removesuffix("_sdp_enabled") for name in vars(holder) if name.endswith("_sdp_enabled")]
+    return [name for name in names if hasattr(holder, f"enable_{name}_sdp")]
+
+
 def _set_switch(name: str, value: Any) -> None:
     torch = _torch()
     if name in _SWITCHES:
@@ -332,7 +336,11 @@ def _set_switch(name: str, value: Any) -> None:
             _attribute(torch, path)(value)
     else:
         path, _, attribute = name.rpartition(".")
-        setattr(_attribute(torch, path), attribute, value)
+        holder = _attribute(torch, path)
+        if attribute.endswith("_sdp"):
+            getattr(holder, f"enable_{attribute}")(value)
+        else:
+            setattr(holder, attribute, value)
 
 
 def _attribute(holder: Any, path: str) -> Any:

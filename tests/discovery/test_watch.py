@@ -23,7 +23,7 @@ CHANGES = {
     "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, r.getrlimit(r.RLIMIT_CORE)[1]))": "the limit RLIMIT_CORE",
     "import torch; torch.nn.modules.module.register_module_forward_pre_hook(print)": "hooks of all modules",
     "from torch.optim.optimizer import register_optimizer_step_pre_hook as r; r(print)": "hooks of all optimizers",
-    "import torch; torch.backends.cuda.enable_math_sdp(False)": "attention: math",
+    "import torch; torch.backends.cuda.enable_math_sdp(False)": "backends.cuda.math_sdp",
     "import torch; torch.distributed.all_reduce = print": "the function torch.distributed.all_reduce",
     "import core; core.Trainer.fit = print": "the function core.trainer.trainer.Trainer.fit",
 }
