@@ -56,7 +56,7 @@ def test_read_whole_with_and_without_a_process_group(said: dict[str, Any], out: 
         ("one cannot write", ["no such disk", "no such disk"]),
         ("unreadable", ["checkpoint['lambda']", "rank 0 could not do its part"]),
         ("in a tuple", ["'model' is a tuple", "'model' is a tuple"]),
-        ("absent", ["manifest.json", "manifest.json"]),
+        ("absent", ["it does not exist", "it does not exist"]),
         ("damaged", ["SHA-256", "SHA-256"]),
     ],
 )

@@ -148,7 +148,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: runtime().reduce(torch.ones(2), "bogus"), "reduction", "'bogus'", "'mean', 'sum'"
     ),
     "state that is not there": Mistake(
-        lambda: runtime().load_state("/nowhere"), "/nowhere", "no manifest.json", "Pass the path that it was saved to"
+        lambda: runtime().load_state("/nowhere"), "/nowhere", "does not exist", "Pass the path that it was saved to"
     ),
     "negative seed": Mistake(lambda: seed_everything(-1), "seed", "-1", "an integer from 0"),
     # -- callbacks, checkpoints and metrics

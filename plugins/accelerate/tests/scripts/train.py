@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,6 +69,6 @@ if __name__ == "__main__":
         weights = [parameter.detach().double().abs().sum().item() for parameter in trainer.model.parameters()]
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         validated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
-        said = {"weights": weights, "losses": losses, "validated": validated}
+        said: dict[str, Any] = {"weights": weights, "losses": losses, "validated": validated}
         said |= {"device": str(arguments.device), "world": arguments.world_size}
         (given.out / "said.json").write_text(json.dumps(said))
