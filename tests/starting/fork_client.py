@@ -137,11 +137,14 @@ def inherited() -> list[int]:
 def stand_for_it(channel: socket.socket, reader: Any, what: dict[str, Any]) -> NoReturn:
     """Send the task; end when it ends, and in the same way."""
     payload = json.dumps(what).encode()
+    # The forked process may be seen at work before its number is known here: a signal waits until it can be passed on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     socket.send_fds(channel, [f"{len(payload):{HEAD}}".encode()], what["files"])
     channel.sendall(payload)
     forked = json.loads(reader.readline())
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: os.kill(forked, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     end = reader.readline()
     if not end:
         sys.stderr.write(f"the fork server has gone, and process {forked} with it\n")
