@@ -57,7 +57,13 @@ def lightning(kind: Any) -> float:
     """A fit."""
     from lightning.pytorch import LightningModule
 
-    class Classifier(LightningModule):  # type: ignore[misc]
+    return fit(kind, LightningModule, devices=1)
+
+
+def fit(trainer: Any, module: Any, **arguments: Any) -> float:
+    """A fit of ``trainer``, a class, with a module derived from the class ``module``."""
+
+    class Classifier(module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net, self.moments = network(), [0.0]
@@ -72,10 +78,10 @@ def lightning(kind: Any) -> float:
         def train_dataloader(self) -> Any:
             return Batches()
 
-    module = Classifier()
+    classifier = Classifier()
     off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    kind(accelerator="cpu", devices=1, max_epochs=1, **dict.fromkeys(off, False)).fit(module)
-    return median(module.moments[1:])
+    trainer(accelerator="cpu", max_epochs=1, **arguments, **dict.fromkeys(off, False)).fit(classifier)
+    return median(classifier.moments[1:])
 
 
 def fabric(kind: Any) -> float:
@@ -124,23 +130,7 @@ def ray_trainer() -> float:
     """core.Trainer in a worker of Ray Train."""
     from core import Module, Trainer
 
-    class Classifier(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.moments = network(), [0.0]
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            self.moments.append(time.perf_counter())
-            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    module = Classifier()
-    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
-    quiet: dict[str, Any] = dict.fromkeys(off, False)
-    Trainer(accelerator="cpu", num_nodes="auto", max_epochs=1, **quiet).fit(module, Batches())
-    return median(module.moments[1:])
+    return fit(Trainer, Module, num_nodes="auto")
 
 
 def in_ray_train(config: dict[str, Any]) -> None:

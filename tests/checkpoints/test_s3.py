@@ -1,4 +1,4 @@
-"""Checkpoints by s3fs on a server with S3's protocol: moto's, which runs in a process of its own.
+"""Checkpoints on an S3 server, through s3fs. The server is moto's and runs in a separate process.
 
 ``nox -s object_store`` installs both. Everything passes a proxy, which can kill a process in the middle of an upload.
 """

@@ -10,7 +10,7 @@ from core.strategies.stacks import Stacks
 
 
 def test_who_has_waited_in_vain_is_not_to_blame() -> None:
-    """Rank 1 is in code of its own; after its own wait has run out of time, it only says so."""
+    """Rank 1 runs the user's code. Once its own wait has timed out, it only reports that it was waiting."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     asking, asked = Stacks(store, 0, 2), Stacks(store, 1, 2)
     asked.start()

@@ -95,7 +95,7 @@ def _check_shards(given: str, layer: str, part: nn.Module) -> None:
             continue
         for place in tensor.placements:
             if not isinstance(place, Shard) or (isinstance(part, nn.Embedding) and place.dim == 0):
-                continue  # an embedding whose words are sharded has the whole output in each process
+                continue  # sharded by rows: each process has whole outputs
             length, processes = tensor.shape[place.dim], tensor.device_mesh.size()
             if length % processes:
                 raise ConfigurationError(
