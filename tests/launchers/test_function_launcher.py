@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +25,8 @@ from core.strategies.launchers import FunctionLauncher
 from core.strategies.process_group import connect_store, host_store, join
 
 pytestmark = pytest.mark.usefixtures("started_not_forked")
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 StartMethod = Literal["spawn", "fork"]
 
@@ -61,7 +64,7 @@ def count_siblings(environ: dict[str, str]) -> int:
     return children_of(os.getppid())
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+@needs_proc
 def test_no_process_begins_before_all_are_forked() -> None:
     """A process that connects to the parent's store makes a thread there hold locks, which a later fork would keep."""
     others = children_of(os.getpid())
@@ -195,6 +198,69 @@ def test_a_worker_that_dies_is_named(how: str, says: str) -> None:
     """Rank 0's error from the collective is not taken for the cause."""
     with pytest.raises(LaunchError, match=rf"rank 1 \(process \d+\) {says}"):
         launch(end_in_rank_1, how)
+
+
+def signal_the_launcher(environ: dict[str, str], name: str, handles: bool) -> None:
+    number = signal.Signals[name]
+    if environ["RANK"] == "0":
+        if handles:
+            signal.signal(number, fail_to_save)
+        while not handled_by(os.getppid()) >> (signal.SIGUSR2 - 1) & 1:
+            time.sleep(0.01)  # the launcher does not supervise its workers yet
+        os.kill(os.getppid(), number)
+    time.sleep(60)
+
+
+def handled_by(process: int) -> int:
+    """The signals that a process has handlers for, as the system's mask."""
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return int(lines["SigCgt"], 16)
+
+
+def fail_to_save(number: int, frame: Any) -> None:
+    raise OSError("No space left on device")
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where this process was started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("name", "start_method"),
+    [
+        ("SIGTERM", "fork"),
+        pytest.param("SIGTERM", "spawn", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "fork", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_that_no_worker_handles_yet(name: str, start_method: StartMethod, capfd: Any) -> None:
+    """As while they import: one line, and the exit code of a process that it ended; no traceback of the launcher."""
+    with pytest.raises(SystemExit) as ended:
+        launch(signal_the_launcher, name, False, start_method=start_method)
+    assert ended.value.code == 128 + signal.Signals[name]
+    assert capfd.readouterr().err == f"The run was ended by {name}, which rank 0 did not handle.\n"
+
+
+@needs_proc
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_that_no_worker_handles() -> None:
+    """It is raised here, as if this process did the work."""
+    with pytest.raises(KeyboardInterrupt):
+        launch(signal_the_launcher, "SIGINT", False)
+
+
+@needs_proc
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_failure_after_a_signal_is_shown(name: str) -> None:
+    """What goes wrong in a worker that acts on a signal is not hidden behind it."""
+    with pytest.raises(LaunchError, match="rank 0 failed: OSError: No space left on device"):
+        launch(signal_the_launcher, name, True)
 
 
 def ignore_the_end(environ: dict[str, str]) -> None:

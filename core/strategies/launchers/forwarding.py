@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from core.errors import LaunchError
+from core.strategies.launchers.blame import exit_status, print_error
 
 __all__ = ["forwarding"]
 
@@ -53,10 +54,23 @@ def forwarding(processes: Callable[[], Iterable[int | None]]) -> Iterator[None]:
             signal.signal(name, forward)
     try:
         yield
-    except LaunchError:
-        if signal.SIGINT in last:  # as if this process did the work itself
-            raise KeyboardInterrupt from None
+    except LaunchError as error:
+        _end_as(error, last)
         raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _end_as(error: LaunchError, received: Iterable[int]) -> None:
+    """End as if this process did the work itself, if ``error`` only says that a process ended by a received signal.
+
+    Another failure, such as of the checkpoint that a signal asked for, is not hidden.
+    """
+    for number in received:
+        if error.exit_code is None or exit_status(error.exit_code) != 128 + number:
+            continue
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        print_error(f"The run was ended by {signal.Signals(number).name}, which rank {error.rank} did not handle.")
+        raise SystemExit(128 + number) from None

@@ -8,6 +8,7 @@ import io
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -351,10 +352,16 @@ def _report_failure(error: BaseException) -> _Report:
         summary=summary(error),
         traceback="".join(traceback.format_exception(error)),
         error=pickled,
-        exit_code=(exit_code_of(error.code) or 1) if isinstance(error, SystemExit) else 1,
+        exit_code=_exit_code(error),
         is_consequence=is_lost_peer(error),
         agreed_exit=isinstance(error, EndedBySignal),
     )
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + int(signal.SIGINT)
+    return (exit_code_of(error.code) or 1) if isinstance(error, SystemExit) else 1
 
 
 def _in_fresh_thread(function: Callable[[], None]) -> None:
