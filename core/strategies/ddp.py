@@ -21,6 +21,7 @@ from core.strategies.communication import CommunicationHook, check_communication
 from core.strategies.manual import AveragedGradients, ManualGradients
 from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.process_group import while_alive
+from core.strategies.sendable import check_sendable
 
 __all__ = ["DDPArguments", "DDPStrategy"]
 
@@ -133,11 +134,26 @@ class DDPStrategy(ProcessGroupStrategy):
 
     def configure_ddp(self) -> None:
         """Replace :attr:`model` by its wrapped form; override it to wrap in another way."""
+        self.check_sendable(self.model)
         # The sum of two numbers does not depend on their order. A hook may do anything.
         fixed = self.world_size > 2 or self.communication_hook is not None
         self.model = wrap(self.model, fixed=fixed, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
         if self.communication_hook is not None:
             register_communication_hook(self.model, self.communication_hook, self.communication_options)
+
+    def check_sendable(self, module: nn.Module) -> None:
+        """Refuse parameters and buffers that ``DistributedDataParallel`` would fail to send from process 0.
+
+        Raises:
+            ConfigurationError: The process group's backend does not send their dtype.
+        """
+        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+        named: dict[str, Any] = {"parameters": module.named_parameters()}
+        if self.ddp_kwargs.get("broadcast_buffers", True):
+            named["buffers"] = module.named_buffers()
+        for kind, tensors in named.items():
+            sent = [(name, tensor) for name, tensor in tensors if name not in ignored]
+            check_sendable(self.name, kind, sent, self.root_device)
 
     def ddp_device_ids(self) -> list[int] | None:
         """The argument ``device_ids`` of ``DistributedDataParallel``: the device's index, if it has one."""

@@ -36,6 +36,7 @@ from core.strategies.launchers.base import SETTLE_SECONDS
 from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
 from core.strategies.reductions import REDUCTIONS, check_reduction, copy_for_reduction
+from core.strategies.sendable import as_reduced, as_sent
 from core.strategies.threads import thread_limit
 
 __all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
@@ -446,13 +447,14 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
         """In place, by the process group."""
-        dist.all_reduce(tensor, op=REDUCTIONS[reduction].operation)
-        return tensor
+        reduced = as_reduced(tensor)
+        dist.all_reduce(reduced, op=REDUCTIONS[reduction].operation)
+        return reduced.to(tensor.dtype)
 
     def all_gather_list(self, tensor: Tensor) -> list[Tensor]:
         """By the process group."""
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
-        dist.all_gather(parts, tensor)
+        dist.all_gather([as_sent(part) for part in parts], as_sent(tensor))
         return parts
 
     def broadcast(self, obj: T, src: int = 0) -> T:
@@ -464,7 +466,7 @@ class ProcessGroupStrategy(ParallelStrategy):
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""
         dense = tensor.contiguous()
-        dist.broadcast(dense, src)
+        dist.broadcast(as_sent(dense), src)
         if dense is not tensor:
             tensor.copy_(dense)
 

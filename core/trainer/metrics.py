@@ -91,7 +91,9 @@ class StageMetrics:
         options = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, rank_zero_only)
         metric = self._metrics.get(key)
         if metric is None:
-            metric = self._metrics[key] = self._new(key, value, metric_attribute, owner, options)
+            metric = self._new(key, value, metric_attribute, owner, options)
+            self._check_distinct(name, metric)
+            self._metrics[key] = metric
         elif metric.given != options:
             self._check_same(name, metric, options)
         if rank_zero_only and not self.strategy.is_global_zero:
@@ -100,13 +102,14 @@ class StageMetrics:
             metric.take(name, value)
             return
         value = _scalar(name, value)
-        # The value of an epoch is combined over processes at its end. Where processes may take different numbers of
-        # steps, as in evaluation, reducing a step's value would wait for processes that have no such step.
+        # The value of an epoch is combined over processes at its end, from each process's own values.
+        if metric.on_epoch:
+            metric.add(value, first_dimension(self.batch) if batch_size is None else _weight(name, batch_size))
+        # Where processes may take different numbers of steps, as in evaluation, reducing a step's value would wait for
+        # processes that have no such step.
         if metric.sync_dist and metric.on_step and self._by_step:
             value = self.strategy.reduce(torch.as_tensor(value), metric.reduce_fx)
         metric.last = value
-        if metric.on_epoch:
-            metric.add(value, first_dimension(self.batch) if batch_size is None else _weight(name, batch_size))
 
     def _new(
         self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]
@@ -151,6 +154,19 @@ class StageMetrics:
                 "Leave out metric_attribute."
             )
         return kind(on_step, on_epoch, prog_bar, logger is not False, _reduction(name, reduce_fx), sync_dist, options)
+
+    def _check_distinct(self, name: str, metric: Metric) -> None:
+        """Refuse two names of which one is published under the other's: ``a`` by step and by epoch, and ``a_step``."""
+        own = metric.published_names(name)
+        for (other, _), before in self._metrics.items():
+            if other != name and (shared := own & before.published_names(other)):
+                longer, shorter = sorted((name, other), key=len, reverse=True)
+                raise ConfigurationError(
+                    f"log({name!r}): {quoted(sorted(shared))} would have the values of both {shorter!r} and "
+                    f"{longer!r}: what is logged with on_step=True and on_epoch=True is published as "
+                    f"{shorter + '_step'!r} and {shorter + '_epoch'!r}. Give one of them another name, or log "
+                    f"{shorter!r} with only one of the two options."
+                )
 
     def _check_same(self, name: str, metric: Metric, options: tuple[Any, ...]) -> None:
         if metric.given is None:  # read from a checkpoint

@@ -60,6 +60,11 @@ class Metric:
         plain, of_loader, number = name.partition("/dataloader_idx_")
         return plain + suffix + of_loader + number if self.on_step and self.on_epoch else name
 
+    def published_names(self, name: str) -> set[str]:
+        """The names under which the values are published."""
+        suffixes = [suffix for suffix, is_wanted in (("_step", self.on_step), ("_epoch", self.on_epoch)) if is_wanted]
+        return {name, *(self.name(name, suffix) for suffix in suffixes)}
+
     def state_dict(self) -> dict[str, Any]:
         """The values, and how they are combined."""
         return {name: getattr(self, name) for name in SAVED}

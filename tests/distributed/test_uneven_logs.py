@@ -24,3 +24,6 @@ def test_logged_with_sync_dist_in_steps_that_not_every_process_has(tmp_path: Pat
     steps = [metrics["train_step"] for _, metrics in said["sent"] if "train_step" in metrics]
     assert steps == pytest.approx([sum(range(6)) / 6, sum(range(6, 12)) / 6])
     assert said["fit"]["train_epoch"] == said["fit"]["train"] == pytest.approx(sum(range(12)) / 12)
+    # A sum over steps and processes has each value once.
+    assert [metrics["items_step"] for _, metrics in said["sent"] if "items_step" in metrics] == [6, 6]
+    assert said["fit"]["items_epoch"] == 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
@@ -294,6 +295,22 @@ def test_values_and_arguments_that_cannot_be_logged(value: Any, options: dict[st
 
     with pytest.raises(ConfigurationError, match=message):
         quiet().validate(Wrong(), [torch.ones(1)])
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "a_step"), ("a", "a_epoch"), ("a_step", "a")])
+def test_two_names_that_are_published_as_one_are_refused(first: str, second: str) -> None:
+    """What is logged by step and by epoch has the names ``a_step`` and ``a_epoch``: another value cannot have them."""
+
+    class Shares(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            for name in (first, second):
+                self.log(name, 1.0, on_step=True, on_epoch=name == "a")
+            return super().training_step(batch, batch_idx)
+
+    longer = max(first, second, key=len)
+    told = f"log({second!r}): {longer!r} would have the values of both 'a' and {longer!r}"
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        quiet(max_epochs=1).fit(Shares(), batches())
 
 
 def test_a_later_value_that_is_no_scalar_is_refused_as_well() -> None:

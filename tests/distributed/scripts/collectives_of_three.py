@@ -68,6 +68,14 @@ def check_values(runtime: Runtime, rank: int) -> None:
     assert runtime.reduce(torch.tensor(1.0)).item() == 3, "a sum, as in Accelerate"
     assert runtime.reduce((torch.tensor(1.0), 2), "sum", scale=0.5) == (torch.tensor(1.5), 3.0)
 
+    for dtype in (torch.int16, torch.uint16, torch.uint32):  # gloo sends none of them
+        own_numbers = torch.tensor([300 * rank, 1], dtype=dtype)
+        gathered = runtime.gather(own_numbers)
+        assert (gathered.dtype, gathered.tolist()) == (dtype, [0, 1, 300, 1, 600, 1])
+        summed = runtime.reduce(own_numbers, "sum")
+        assert (summed.dtype, summed.tolist()) == (dtype, [900, 3])
+        assert runtime.reduce(own_numbers, "mean").tolist() == [300.0, 1.0]
+
     assert runtime.gather_object([rank] * rank) == [1, 2, 2]
     assert runtime.gather_object(("t", torch.tensor(rank)))[1::2] == [torch.tensor(i) for i in range(3)]
     with pytest.raises(WrongTypeError, match="ranks 0, 2: a list; rank 1: an object of type int"):
@@ -221,6 +229,7 @@ def trained(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Flatten())
     module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     module.register_buffer("none", torch.empty(0))
+    module.register_buffer("short", torch.tensor(seed, dtype=torch.int16))
     module.register_parameter("unused", nn.Parameter(torch.randn(3).bfloat16()))
     optimizer = torch.optim.Adam(module.parameters(), lr=seed + 1)
     for _ in range(seed):
@@ -247,6 +256,21 @@ def check_same_start(runtime: Runtime, rank: int) -> None:
         assert all(p is q for p, q in zip(module.parameters(), optimizer.param_groups[0]["params"], strict=True))
 
 
+def check_dtypes_that_ddp_cannot_send(runtime: Runtime) -> None:
+    """Refused by name, unless DistributedDataParallel does not send them."""
+    for kind in ("buffers", "parameters"):
+        module = nn.Linear(1, 1)
+        if kind == "buffers":
+            module.register_buffer("table", torch.zeros(2, dtype=torch.int16))
+        else:
+            module.table = nn.Parameter(torch.zeros(2, dtype=torch.int16), requires_grad=False)
+        told = f"strategy='ddp_fork': the {kind} 'table' have dtype torch.int16, which .* 'gloo' cannot send"
+        with pytest.raises(ConfigurationError, match=told):
+            runtime.prepare(module)
+        module._ddp_params_and_buffers_to_ignore = ["table"]  # type: ignore[assignment]
+        runtime.prepare(module)(torch.zeros(1, 1)).sum().backward()
+
+
 def check(runtime: Runtime, out: str) -> None:
     rank = runtime.process_index
     assert not runtime.debug
@@ -255,6 +279,7 @@ def check(runtime: Runtime, out: str) -> None:
     check_splitting(runtime, rank)
     check_processes(runtime, rank, Path(out))
     check_same_start(runtime, rank)
+    check_dtypes_that_ddp_cannot_send(runtime)
     runtime.print("through")
 
 

@@ -22,6 +22,7 @@ class Logs(Module):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         self.log("train", batch[0].mean(), on_step=True, on_epoch=True, sync_dist=True)
+        self.log("items", len(batch[0]), on_step=True, on_epoch=True, sync_dist=True, reduce_fx="sum")
         loss: Tensor = self.layer(batch[0]).square().mean()
         return loss
 

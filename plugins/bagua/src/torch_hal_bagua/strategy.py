@@ -130,6 +130,7 @@ class BaguaStrategy(DDPStrategy):
             return
         if self.algorithm.wraps_module:
             if self.algorithm.reduces_itself:
+                self.check_sendable(module)
                 wrapped = FixedBuckets(module, device_ids=self.ddp_device_ids(), **self.ddp_kwargs)
                 # A lambda: torch checks the annotations of hooks, and refuses strings.
                 wrapped.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
