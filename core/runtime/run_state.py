@@ -36,6 +36,7 @@ from core.runtime.optimizers import AccumulatingOptimizer
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
 from core.runtime.project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
 from core.runtime.state import load_errors, run_facts
+from core.strategies.buffers import load_own_buffers, own_buffers
 from core.strategies.meeting import Meeting
 
 __all__ = ["StateSaving"]
@@ -188,7 +189,8 @@ class StateSaving(Checkpointing):
         is_open = self._window.is_open
         window, gates = self._window.state_dict(), [gate.state_dict() for gate in self._gates()]
         loaders = self._prepared.of("loaders")
-        states = ProcessStates.gather(meeting, strategy, loaders, is_open, window=window, gates=gates)
+        buffers = [own_buffers(strategy, model) for model, _ in self._models()]
+        states = ProcessStates.gather(meeting, strategy, loaders, is_open, window=window, gates=gates, buffers=buffers)
         with ExitStack() as stack:
             folders = meeting.run(lambda: str(stack.enter_context(committed_directory(path))) if is_writer else "")
             staged = Path(folders[writer] or "")
@@ -319,6 +321,8 @@ class StateSaving(Checkpointing):
         with load_errors("precision", path):
             strategy.precision.load_state_dict(checkpoint["precision"])
         own = states.own or states.first
+        for (model, _), buffers in zip(self._models(), own["buffers"], strict=True):
+            load_own_buffers(model, buffers)
         self._window.load_state_dict(own["window"], strategy.root_device)
         for gate, state in zip(self._gates(), own["gates"], strict=False):
             gate.load_state_dict(state)

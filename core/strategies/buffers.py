@@ -1,6 +1,8 @@
-"""The buffers of a module that every process has: those of process 0."""
+"""The buffers of a module: those of process 0 in every process, or each process's own."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -8,20 +10,22 @@ from torch import nn
 from core.strategies.base import Strategy
 from core.strategies.parallel import ParallelStrategy
 
-__all__ = ["share_buffers"]
+__all__ = ["load_own_buffers", "own_buffers", "share_buffers"]
 
 
 def share_buffers(strategy: Strategy, module: nn.Module) -> None:
-    """Give every process the buffers of process 0, as each training pass does: they are those of checkpoints.
+    """Give every process the buffers of process 0: they are those of checkpoints.
 
     After a training pass, the running means of batch norm are those of each process's own batches. Every process calls
     this; it does nothing where a strategy leaves each process its own buffers.
     """
-    if strategy.world_size == 1 or not (isinstance(strategy, ParallelStrategy) and strategy.keeps_buffers_equal):
+    if strategy.world_size == 1 or not isinstance(strategy, ParallelStrategy):
+        return
+    if not (strategy.keeps_buffers_equal or strategy.equal_buffers_in_evaluation):
         return
     by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for buffer in module.buffers():
-        if type(buffer) is torch.Tensor and buffer.layout is torch.strided:
+        if _is_whole(buffer):
             by_dtype.setdefault(buffer.dtype, []).append(buffer)
     with torch.no_grad():
         for buffers in by_dtype.values():
@@ -30,3 +34,31 @@ def share_buffers(strategy: Strategy, module: nn.Module) -> None:
             parts = torch.split(joined, [one.numel() for one in buffers])
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.copy_(part.view(buffer.shape))
+
+
+def own_buffers(strategy: Strategy, module: nn.Module) -> dict[str, torch.Tensor]:
+    """Those in which this process may differ from process 0, on the CPU; none where training keeps them equal.
+
+    A checkpoint has only process 0's in its ``state_dict``.
+    """
+    if strategy.world_size == 1 or strategy.keeps_buffers_equal:
+        return {}
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer.detach().cpu().clone()
+        for prefix, part in module.named_modules()
+        for name, buffer in part.named_buffers(recurse=False)
+        if name not in part._non_persistent_buffers_set and _is_whole(buffer)
+    }
+
+
+def load_own_buffers(module: nn.Module, buffers: Mapping[str, torch.Tensor]) -> None:
+    """Load what :func:`own_buffers` returned."""
+    found = dict(module.named_buffers())
+    with torch.no_grad():
+        for name, buffer in buffers.items():
+            if name in found:
+                found[name].copy_(buffer)
+
+
+def _is_whole(buffer: torch.Tensor) -> bool:
+    return type(buffer) is torch.Tensor and buffer.layout is torch.strided and not buffer.is_meta

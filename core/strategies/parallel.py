@@ -62,6 +62,8 @@ class ParallelStrategy(Strategy):
     """
 
     syncs_batch_norm: ClassVar[bool] = True
+    equal_buffers_in_evaluation: ClassVar[bool] = False
+    """Whether evaluation uses rank 0's buffers in all processes although :attr:`keeps_buffers_equal` is false."""
 
     _limits_threads = False
     _compares = True

@@ -24,6 +24,7 @@ from core.random import get_rng_state
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
 from core.runtime.state import load_errors, run_facts
 from core.strategies.base import Strategy
+from core.strategies.buffers import load_own_buffers, own_buffers
 from core.strategies.meeting import Meeting
 from core.trainer.controls import Controls
 from core.trainer.datamodule import DataModule
@@ -107,6 +108,7 @@ class FitState:
         return {
             "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
             "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
+            "buffers": own_buffers(run.runtime.strategy, run.module),
         }
 
     def _give_back(self, processes: ProcessStates) -> None:
@@ -217,6 +219,8 @@ class FitState:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
         own = states.own
         self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
+        if own is not None:
+            load_own_buffers(self.run.module, own["buffers"])
         evaluating = states.first["evaluating"] if own is None else own["evaluating"]
         for name, part in self.run.module.named_modules():
             part.training = name not in evaluating

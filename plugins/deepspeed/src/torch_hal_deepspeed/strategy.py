@@ -80,6 +80,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
     precisions = ("32-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
     applies_precision: ClassVar[bool] = False
     keeps_buffers_equal = False
+    equal_buffers_in_evaluation = True
     clip_algorithms: ClassVar[tuple[str, ...]] = ("norm",)
 
     def __init__(

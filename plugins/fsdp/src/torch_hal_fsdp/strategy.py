@@ -88,6 +88,7 @@ class FSDPStrategy(ProcessGroupStrategy):
     inference_is_collective: ClassVar[bool] = True
     applies_precision: ClassVar[bool] = False
     keeps_buffers_equal = False
+    equal_buffers_in_evaluation = True
 
     def __init__(
         self,

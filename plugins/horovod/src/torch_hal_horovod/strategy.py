@@ -58,6 +58,7 @@ class HorovodStrategy(ParallelStrategy):
 
     name = "horovod"
     keeps_buffers_equal = False
+    equal_buffers_in_evaluation = True
     launch_command: ClassVar[str] = "horovodrun -np N --gloo python script.py"
     # Horovod reduces no bfloat16 gradients.
     precisions = ("32-true", "64-true", "16-true", "16-mixed", "bf16-mixed")
