@@ -50,9 +50,13 @@ _INSTEAD = {
 def _remedy(verb: str, program: str) -> str:
     """What to write instead of an unknown verb."""
     if verb.startswith("-"):
+        if near := nearest(verb, ("--help", "--version"), cutoff=0.8):
+            return near
         return f" The verb comes first, as in {program} run {verb}."
     if verb.endswith(".py"):
         return f" To run a script: {program} run {verb}."
+    if verb in ("install", "add"):
+        return " Install a plugin with pip, as in pip install torch-hal-cuda."
     instead = _INSTEAD.get(verb.replace("_", "-").lower())
     return f" Did you mean {instead!r}?" if instead else nearest(verb, VERBS)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
+from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
+from core.attributes import KnownAttributes, method_of
 from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 
 __all__ = ["check_count", "check_path", "is_url", "suggest_arguments", "suggest_arguments_of"]
@@ -46,7 +49,7 @@ def is_url(path: object) -> bool:
 def suggest_arguments(
     method: Callable[P, T], remedies: Mapping[str, str] | None = None, owner: str | None = None
 ) -> Callable[P, T]:
-    """Make ``method`` name the most similar argument if it gets an unknown one.
+    """Make ``method`` name the most similar argument if it gets an unknown one, and say which it takes.
 
     Args:
         method: A constructor or a method without ``**`` arguments.
@@ -54,33 +57,55 @@ def suggest_arguments(
         owner: What users call it, for the message; its qualified name unless given.
 
     Raises:
-        WrongTypeError: In the method, for an unknown argument.
+        WrongTypeError: In the method, for an unknown argument, one that is missing, or too many.
     """
-    names = [
-        name
-        for name, parameter in list(inspect.signature(method).parameters.items())[1:]
-        if parameter.kind is not parameter.VAR_POSITIONAL
-    ]
-    called = owner or method.__qualname__.removesuffix(".__init__")
+    signature = inspect.signature(method)
+    others = list(signature.parameters.values())[1:]
+    names = [each.name for each in others if each.kind is not each.VAR_POSITIONAL]
     instead = remedies or {}
-
-    def suggestion(name: str) -> str:
-        if name in instead:
-            return f" {instead[name]}"
-        listed = f"Arguments: {quoted(names)}." if len(names) <= LONGEST_LIST else f"All of them: help(core.{called})"
-        return nearest(name, names) or f" {listed}"
 
     @wraps(method)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:  # costs nothing in a loop, where names are checked only after Python has refused the call
+        try:  # costs nothing in a loop, where arguments are checked only after Python has refused the call
             return method(*args, **kwargs)
         except TypeError:
+            called = owner or _called(method, args)
+            usage = _usage(called, names, method.__module__)
             for name in kwargs:
                 if name not in names:
-                    raise WrongTypeError(f"{called}: unknown argument {name!r}.{suggestion(name)}") from None
+                    remedy = f" {instead[name]}" if name in instead else nearest(name, names) or usage
+                    raise WrongTypeError(f"{called}: unknown argument {name!r}.{remedy}") from None
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                remedy = f" {next(iter(instead.values()))}" if instead and not names else usage
+                if names and not any(each.kind is each.POSITIONAL_OR_KEYWORD for each in others):
+                    remedy = f" Pass each by its name: {called}({names[0]}=...).{remedy}"
+                raise WrongTypeError(f"{called}: {error}.{_given(args[1:])}{remedy}") from None
             raise
 
     return checked
+
+
+def _called(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """What users call ``method``, which a base class of theirs may define."""
+    if method.__name__ == "__init__" or not (args and isinstance(args[0], KnownAttributes)):
+        return method.__qualname__.removesuffix(".__init__")
+    return method_of(args[0], method.__name__)
+
+
+def _given(positional: tuple[Any, ...]) -> str:
+    shown = [repr(one) if isinstance(one, str | Real | None) else f"a {type(one).__name__}" for one in positional]
+    return f" Given: {', '.join(shown)}." if shown else ""
+
+
+def _usage(called: str, names: list[str], module: str) -> str:
+    if len(names) <= LONGEST_LIST:
+        return f" Arguments: {quoted(names)}."
+    package = module.split(".")[0] if module.startswith("core.") else ""
+    if package and not hasattr(sys.modules["core"], called.split(".")[0]):
+        package = ".".join(module.split(".")[:2])
+    return f" All of them: help({package}{'.' * bool(package)}{called})."
 
 
 def suggest_arguments_of(cls: type) -> None:

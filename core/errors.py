@@ -17,6 +17,7 @@ __all__ = [
     "CoreError",
     "DeviceError",
     "LaunchError",
+    "UnknownAttributeError",
     "UnknownNameError",
     "WrongTypeError",
 ]
@@ -28,6 +29,10 @@ class CoreError(Exception):
 
 class UnknownNameError(CoreError, ValueError):
     """No installed or registered backend of that kind has the name."""
+
+
+class UnknownAttributeError(CoreError, AttributeError):
+    """A Runtime or a Trainer has no attribute of that name."""
 
 
 class ConfigurationError(CoreError, ValueError):
@@ -101,5 +106,6 @@ def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:
     """
     import difflib
 
-    close = difflib.get_close_matches(name, list(valid), n=3, cutoff=cutoff)
-    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    names = {each.lower(): each for each in valid}
+    close = difflib.get_close_matches(name.lower(), list(names), n=3, cutoff=cutoff)
+    return f" Did you mean {' or '.join(repr(names[each]) for each in close)}?" if close else ""

@@ -131,7 +131,8 @@ def _parse(arguments: Sequence[str]) -> _Options:
             valid = ("--kind", "--timeout", *_SWITCHES)
             kind = argument.lstrip("-").replace("-", "_")
             near = f" Did you mean '--kind {kind}'?" if kind in KINDS else nearest(option, valid)
-            raise _UsageError(f"unknown option {argument!r}.{near} Valid: {', '.join(valid)}.")
+            what = "unknown option" if argument.startswith("-") else "unexpected argument"
+            raise _UsageError(f"{what} {argument!r}.{near} Valid: {', '.join(valid)}.")
     return options
 
 

@@ -25,7 +25,7 @@ class LambdaCallback(Callback):
         **hooks: By the name of a hook, the function. ``None`` is ignored.
 
     Raises:
-        ConfigurationError: There is no such hook.
+        ConfigurationError: There is no such hook, or nothing is given.
         WrongTypeError: A value is not callable.
     """
 
@@ -38,6 +38,11 @@ class LambdaCallback(Callback):
                 )
             if not callable(function):
                 raise WrongTypeError(f"{name}={function!r}: must be a function with the arguments of the hook.")
+        if not hooks:
+            raise ConfigurationError(
+                "LambdaCallback: got no function. Give one for a hook, such as on_train_epoch_end=lambda trainer, "
+                "module: ..."
+            )
         self._functions = given
         self.idle_hooks = frozenset(HOOKS) - frozenset(given)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from core.callbacks.base import Callback
 from core.callbacks.clock import SharedClock
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, nearest, quoted
 
 __all__ = ["Timer", "read_duration"]
 
@@ -166,7 +166,11 @@ def read_duration(name: str, duration: Any) -> float | None:
         try:
             return _not_negative(name, timedelta(**duration))
         except TypeError as error:
-            raise ConfigurationError(f"{name}={duration!r}: {error}.") from error
+            units = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
+            unknown = next((unit for unit in duration if unit not in units), None)
+            problem = str(error) if unknown is None else f"there is no {unknown!r}"
+            remedy = nearest(str(unknown), units) or f" Valid: {quoted(units)}, with numbers."
+            raise ConfigurationError(f"{name}={duration!r}: {problem}.{remedy}") from None
     raise ConfigurationError(
         f"{name}={duration!r}: must be a datetime.timedelta, a text DD:HH:MM:SS such as '00:12:00:00', a dict with "
         "arguments of timedelta, or None."

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from core.checking import is_url
+from core.checking import check_path, is_url
 from core.errors import ConfigurationError
 from core.loggers.base import Logger
 from core.loggers.values import write_json
@@ -37,6 +37,7 @@ class FolderLogger(Logger):
         prefix: str = "",
     ) -> None:
         super().__init__()
+        check_path("save_dir", save_dir, optional=False)
         if is_url(save_dir):
             raise ConfigurationError(
                 f"save_dir={save_dir!r} is a URL, and {type(self).__name__} writes to this machine. Set a directory."

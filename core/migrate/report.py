@@ -68,6 +68,10 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section]) -> list[Findi
         if section == "names":
             where = next((tables[place] for place in IMPORTED if name in tables[place].rows), where)
         row = where.rows.get(name) or Row(name, MISSING, "", f"Lightning 2.6 has no such name in {where.peer!r}.")
+        if section == "trainer_arguments" and name not in where.rows:
+            from core.trainer.renamed import REMEDIES  # with torch, so only when it is needed
+
+            row = row._replace(note=REMEDIES.get(name, row.note))
         if section == "names" and name not in where.rows:
             row = row._replace(note="The table has no such name; look for it in the docs.")
         findings.append(

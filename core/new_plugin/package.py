@@ -72,8 +72,8 @@ def _check_name(name: str, kind: str) -> None:
     own = [row.name for row in Registry.read({}).rows(kind) if row.distribution == "torch-hal"]
     if name in own:
         raise ConfigurationError(
-            f"name={name!r}: torch-hal has a {KINDS[kind].title} of this name, which a plugin cannot replace. Choose a "
-            f"name other than {quoted(own)}."
+            f"name={name!r}: torch-hal has its own {KINDS[kind].title} of this name, which a plugin cannot replace. "
+            f"Choose a name other than {quoted(own)}."
         )
 
 

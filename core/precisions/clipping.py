@@ -20,7 +20,7 @@ def clip_gradients(
 ) -> Tensor | None:
     """Clip gradients in place; see :meth:`core.precisions.Precision.clip_gradients`."""
     if not clip_value >= 0:
-        raise ConfigurationError(f"clip_value={clip_value!r} must be a number of at least 0.")
+        raise ConfigurationError(f"clip_value={clip_value!r}: must be a number ≥ 0.")
     if algorithm not in ALGORITHMS:
         raise ConfigurationError(f"algorithm={algorithm!r} cannot clip gradients. Valid: {quoted(ALGORITHMS)}.")
     with_gradients = [parameter for parameter in parameters if parameter.grad is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, nearest
 from core.kinds import KINDS
 from core.verb_parser import VerbParser
 
@@ -172,8 +172,21 @@ def _check(options: Options) -> None:
                 raise ConfigurationError(f"{name} is for several machines. Set --nnodes, or leave it out.")
     if not (options.is_module or options.is_program) and not os.path.isfile(options.script):
         raise ConfigurationError(
-            f"there is no script {options.script!r} in {os.getcwd()!r}. Use -m for a module, or --no-python for "
-            "another program."
+            f"there is no script {options.script!r} in {os.getcwd()!r}.{_near(options.script)} Use -m for a module, or "
+            "--no-python for another program."
         )
     if options.log_dir is not None and os.path.exists(options.log_dir) and not os.path.isdir(options.log_dir):
         raise ConfigurationError(f"--log-dir {options.log_dir!r} is a file. Give a folder.")
+
+
+def _near(script: str) -> str:
+    """A script that may be meant; or that ``script`` is a folder."""
+    if os.path.isdir(script):
+        return " It is a folder: give a file in it."
+    folder = os.path.dirname(script)
+    found = (
+        [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
+        if (os.path.isdir(folder or "."))
+        else []
+    )
+    return nearest(script, found, cutoff=0.8)

@@ -42,14 +42,30 @@ class Window:
         """Whether the code is in ``with accumulate()``."""
         self.is_joined = False
         """Whether the code is in ``with join_uneven_inputs()``."""
+        self.is_announced = False
+        """Whether ``accumulate()`` has returned a context that was not entered."""
         self._models: tuple[nn.Module, ...] = ()
         self._divisor: Tensor | None = None
         self._items: Tensor | None = None
         self._has_weighted = self._has_plain = False
 
+    def announce(self) -> None:
+        """Note that ``accumulate()`` is about to return a context.
+
+        Raises:
+            ConfigurationError: The last one was not entered.
+        """
+        if self.is_announced:
+            self.is_announced = False
+            raise ConfigurationError(
+                "accumulate: what the last call returned was not used, so nothing is accumulated. Write the forward "
+                "pass, backward and the step in a with block: with runtime.accumulate(model): ..."
+            )
+        self.is_announced = True
+
     def begin(self, models: tuple[nn.Module, ...]) -> bool:
         """Begin a micro-batch; returns whether it is the window's last."""
-        state = self._state
+        state, self.is_announced = self._state, False
         plugin, newest = state.plugin, state.newest
         if self.is_inside:
             raise ConfigurationError(

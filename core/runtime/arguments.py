@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -16,7 +17,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from core.errors import ConfigurationError, WrongTypeError
 from core.nested import leaves
 
-__all__ = ["check_holds", "check_kind", "check_leaves", "check_objects", "check_process", "uninitialized"]
+__all__ = [
+    "check_holds",
+    "check_hook",
+    "check_joinables",
+    "check_kind",
+    "check_leaves",
+    "check_loader",
+    "check_objects",
+    "check_process",
+    "uninitialized",
+]
 
 PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 
@@ -82,6 +93,70 @@ def check_kind(call: str, given: Any, kind: type, remedy: str) -> None:
         raise WrongTypeError(
             f"{call} is {_shown(given)} of type {type(given).__name__}: must be a {kind.__name__}. {remedy}"
         )
+
+
+def check_joinables(joinables: Any, even_batches: Any) -> None:
+    """Check the arguments of ``join_uneven_inputs``.
+
+    Raises:
+        WrongTypeError: They are not a list of models and optimizers, and a bool or ``None``.
+    """
+    if not isinstance(joinables, list | tuple):
+        raise WrongTypeError(
+            f"join_uneven_inputs: joinables is {_shown(joinables)} of type {type(joinables).__name__}: must be a list. "
+            "Pass the prepared models in one: join_uneven_inputs([model])."
+        )
+    for one in joinables:
+        if not (isinstance(one, nn.Module | Optimizer) or hasattr(one, "join_hook")):
+            raise WrongTypeError(
+                f"join_uneven_inputs: joinables has {_shown(one)} of type {type(one).__name__} in it. Pass prepared "
+                "models, and optimizers that communicate."
+            )
+    if even_batches is not None and not isinstance(even_batches, bool):
+        raise WrongTypeError(f"join_uneven_inputs: even_batches={even_batches!r}: must be True, False or None.")
+
+
+def check_hook(call: str, hook: Any, *arguments: str) -> None:
+    """Check that ``hook`` can be called with ``arguments``.
+
+    Raises:
+        WrongTypeError: It cannot.
+    """
+    wanted = f"Pass a function of ({', '.join(arguments)})."
+    if not callable(hook):
+        raise WrongTypeError(f"{call}: hook is {_shown(hook)}, which cannot be called. {wanted}")
+    try:
+        signature = inspect.signature(hook)
+    except ValueError:  # not every callable has one
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise WrongTypeError(f"{call}: hook takes {signature}: {error}. {wanted}") from None
+
+
+def check_loader(call: str, given: Any) -> None:
+    """Check that ``given`` yields batches, each time it is iterated.
+
+    Raises:
+        WrongTypeError: It does not.
+    """
+    if isinstance(given, DataLoader):
+        return
+    remedy = "Pass a loader: DataLoader(dataset, batch_size=...)."
+    what = f"an object of type {type(given).__name__}"
+    first = given[0] if isinstance(given, list | tuple) and given else None
+    if isinstance(given, type):
+        what = f"the class {given.__name__}"
+    elif isinstance(given, Iterator):
+        remedy = "It can be read once only. Pass the DataLoader, not iter(loader)."
+    elif isinstance(first, DataLoader):
+        what, remedy = f"a {type(given).__name__} of loaders", "Pass them one by one: prepare(*loaders)."
+    elif isinstance(first, str | Real):
+        what = f"a {type(given).__name__} with {_shown(first)} of type {type(first).__name__}, which is no batch"
+    elif isinstance(given, Iterable) and not isinstance(given, nn.Module | Mapping | str | bytes | Tensor):
+        return
+    raise WrongTypeError(f"{call}: got {what}. {remedy}")
 
 
 def uninitialized(subject: str, module: nn.Module) -> ConfigurationError:

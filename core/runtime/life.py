@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from core.errors import LaunchError, WrongTypeError
+from core.attributes import KnownAttributes
+from core.errors import ConfigurationError, LaunchError, WrongTypeError
 from core.plan import Plan, assemble
 from core.runs import note_run, remove_run
 from core.runtime.facts import FactsView, RunFacts
+from core.runtime.foreign_attributes import FOREIGN
 from core.strategies.base import Strategy
 
 __all__ = ["RunLife"]
@@ -16,18 +18,22 @@ __all__ = ["RunLife"]
 T = TypeVar("T")
 
 
-class RunLife(RunFacts):
+class RunLife(RunFacts, KnownAttributes):
     """The part of :class:`core.Runtime` that starts and ends the run; the base of its other parts."""
+
+    _foreign_attributes = FOREIGN
 
     def _connect(self, plan: Plan) -> None:
         """Take up ``plan``; instead of a constructor, since :meth:`Runtime.from_plan` does without one."""
         self.plan = plan
         self._strategy = assemble(plan)
-        self._is_live = False
+        self._is_live = self._has_ended = False
         note_run(self)
 
     def launch(self, function: Callable[..., T] | None = None, *args: Any, **kwargs: Any) -> T | None:
         """Start the processes of the run, and call ``function(runtime, *args, **kwargs)`` in each.
+
+        After :meth:`teardown` it starts the run again.
 
         Args:
             function: What to run. May be omitted if the script itself is run in each process, by the strategy or by a
@@ -59,11 +65,13 @@ class RunLife(RunFacts):
     def teardown(self, failed: bool = False) -> None:
         """Leave the other processes and free all resources; may be called twice. At a script's end this is automatic.
 
+        Methods that need the processes raise an error afterwards, until :meth:`launch` or a ``with`` block starts them.
+
         Args:
             failed: Whether this process ends with an error; then it does not wait for the others.
         """
         if self._is_live:
-            self._is_live = False
+            self._is_live, self._has_ended = False, True
             self._unbind_step()
             remove_run(self)
             self._strategy.teardown(failed)
@@ -71,7 +79,7 @@ class RunLife(RunFacts):
     def _enter(self) -> None:
         """Set up this process, and decide the step path."""
         self._strategy.setup_environment()
-        self._is_live = True
+        self._is_live, self._has_ended = True, False
         note_run(self)
         self._bind_step()
 
@@ -82,6 +90,7 @@ class RunLife(RunFacts):
         """Undo :meth:`_bind_step`."""
 
     def __enter__(self) -> Self:
+        self._has_ended = False
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
@@ -96,7 +105,16 @@ class RunLife(RunFacts):
         self.__dict__.update(state)
 
     def _live_strategy(self) -> Strategy:
-        """The strategy, after the processes were started."""
+        """The strategy, after the processes were started.
+
+        Raises:
+            ConfigurationError: The run has ended.
+        """
+        if self._has_ended:
+            raise ConfigurationError(
+                "Runtime: the run has ended, because teardown() or end_training() was called or its `with` block was "
+                "left. Do this before, create another Runtime, or start this one again: runtime.launch()."
+            )
         if not self._is_live:
             self.launch()
         return self._strategy

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Literal
-from weakref import ref
+from weakref import WeakSet, ref
 
 from torch import nn
 from torch.optim import Optimizer
 
 from core.data import PreparedLoader
+from core.errors import ConfigurationError
+from core.runtime.arguments import check_kind
 
 __all__ = ["PreparedObjects"]
 
@@ -29,6 +31,11 @@ class PreparedObjects:
             if kind is not None and all(obj is not known for known in self.of(kind)):
                 self._known[kind] = [known for known in self._known[kind] if known() is not None] + [ref(obj)]
 
+    def has(self, obj: Any) -> bool:
+        """Whether ``obj`` is one of them."""
+        kind = _kind_of(obj)
+        return kind is not None and any(obj is known for known in self.of(kind))
+
     def of(self, kind: Kind) -> list[Any]:
         """The objects of one kind, in the order in which they were prepared."""
         return [obj for known in self._known[kind] if (obj := known()) is not None]
@@ -36,6 +43,35 @@ class PreparedObjects:
     def clear(self) -> None:
         """Forget all of them."""
         self._known: dict[Kind, list[ref[Any]]] = {"models": [], "optimizers": [], "schedulers": [], "loaders": []}
+        self._checked: WeakSet[nn.Module] = WeakSet()
+
+    def check_model(self, call: str, model: Any) -> None:
+        """Check that ``model`` is a prepared one, or has one in it, as :func:`torch.compile` wraps it.
+
+        Args:
+            call: The method, for the message.
+            model: What the user passed to it.
+
+        Raises:
+            WrongTypeError: It is no module.
+            ConfigurationError: It was not prepared.
+        """
+        if model in self._checked:
+            return
+        check_kind(f"{call}: model", model, nn.Module, "Pass the prepared module.")
+        models, name = self.of("models"), type(model).__name__
+        if any(model is getattr(one, "_core_inner", None) for one in models):
+            raise ConfigurationError(
+                f"{call}: got the {name} that was passed to prepare, whose gradients the strategy does not know. Pass "
+                f"what it returned: model = runtime.prepare(model), then {call}(model)."
+            )
+        owned = {id(parameter) for one in models for parameter in one.parameters()}
+        if all(model is not one for one in models) and not any(id(each) in owned for each in model.parameters()):
+            raise ConfigurationError(
+                f"{call}: got a {name} that was not prepared, so the call would not affect it. Pass a model that "
+                "runtime.prepare has returned."
+            )
+        self._checked.add(model)
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # another process prepares its own

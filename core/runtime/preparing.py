@@ -16,7 +16,7 @@ from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError, WrongTypeError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate, Window
-from core.runtime.arguments import check_holds, check_kind, check_objects
+from core.runtime.arguments import check_holds, check_kind, check_loader, check_objects
 from core.runtime.data_facts import DataFacts
 from core.runtime.loaders import LoaderState
 from core.runtime.modules import PreparedModule, needs_forward_context
@@ -156,8 +156,16 @@ class Preparing(LoaderState, DataFacts):
         self._prepared.add([prepared])
         return prepared
 
+    @suggest_arguments
     def prepare_data_loader(
-        self, loader: Any, device_placement: bool | None = None, slice_fn_for_dispatch: None = None, **options: Any
+        self,
+        loader: Any,
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: None = None,
+        *,
+        evaluation: bool = False,
+        sharded: bool = False,
+        settings: DataSettings | None = None,
     ) -> PreparedLoader:
         """One data loader, ready for the loop.
 
@@ -165,17 +173,31 @@ class Preparing(LoaderState, DataFacts):
             loader: A DataLoader, or any iterable of batches that :func:`core.data.prepare_loader` accepts.
             device_placement: Whether batches are moved to the device; by default as the constructor was told.
             slice_fn_for_dispatch: Must be ``None``: batches that process 0 reads for all are divided by their items.
-            **options: As in :func:`core.data.prepare_loader`; ``settings`` replaces those of the constructor.
+            evaluation: Whether it is read for evaluation, as in :func:`core.data.prepare_loader`.
+            sharded: Whether the user has already sharded the data among the processes, as there.
+            settings: How the loader is sharded, seeded and read; replaces the constructor's.
+
+        Raises:
+            WrongTypeError: It yields no batches, can be read only once, or cannot be sharded.
+            ConfigurationError: It is sharded for other processes than these, or the settings do not fit it.
         """
+        check_loader("prepare_data_loader", loader)
         if slice_fn_for_dispatch is not None:
             raise ConfigurationError(
                 f"slice_fn_for_dispatch={slice_fn_for_dispatch!r}: must be None; dispatched batches are divided by "
                 "their items. Leave it out."
             )
-        options.setdefault("settings", self._data_settings)
         placement = self._device_placement if device_placement is None else device_placement
         strategy = self._live_strategy()
-        prepared = prepare_loader(loader, strategy, active=self._active, device_placement=placement, **options)
+        prepared = prepare_loader(
+            loader,
+            strategy,
+            evaluation=evaluation,
+            sharded=sharded,
+            settings=self._data_settings if settings is None else settings,
+            device_placement=placement,
+            active=self._active,
+        )
         self._prepared.add([prepared])
         return prepared
 
@@ -233,5 +255,7 @@ class Preparing(LoaderState, DataFacts):
         return model._core_inner if isinstance(model, PreparedModule) else self._strategy.unwrap_module(model)
 
     def strategy_module(self, model: nn.Module) -> nn.Module:
-        """The module as the strategy set it up, in a prepared one."""
+        """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
+        if not isinstance(model, PreparedModule):
+            model = getattr(model, "_orig_mod", model)
         return model._core_wrapped if isinstance(model, PreparedModule) else model

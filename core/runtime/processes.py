@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from core.errors import LaunchError
+from core.errors import LaunchError, WrongTypeError
 from core.plan import Plan
 from core.runtime.agreement import Agreement, call_site
 from core.runtime.arguments import check_process
@@ -141,6 +141,11 @@ class ProcessControl(Agreement):
     def _only(self, function: Callable[P, T] | None, runs_here: Callable[[], bool]) -> Any:
         if function is None:
             return partial(self._only, runs_here=runs_here)
+        if not callable(function):
+            raise WrongTypeError(
+                f"Runtime: a decorator got {function!r}, which is not a function. Write @runtime.on_main_process above "
+                "one; pass the number of a process by its name: @runtime.on_process(process_index=1)."
+            )
 
         @wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> T | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Any
 import attrs
 from torch.profiler import profile, schedule, supported_activities
 
-from core.errors import ConfigurationError, quoted
+from core.checking import check_path
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.life import RunLife
 
 __all__ = ["ProfileKwargs", "Profiling"]
@@ -71,6 +73,7 @@ class Profiling(RunLife):
 
         Raises:
             ConfigurationError: An activity is unknown or not supported here, or arguments are given next to an object.
+            WrongTypeError: An argument has the wrong type.
         """
         given = ProfileKwargs(
             activities,
@@ -85,6 +88,12 @@ class Profiling(RunLife):
         )
         if profile_handler is not None and given != ProfileKwargs():
             raise ConfigurationError("profile_handler: given next to other arguments of profile. Pass one of the two.")
+        fields = [field.name for field in attrs.fields(ProfileKwargs)]
+        if profile_handler is not None and not all(hasattr(profile_handler, name) for name in fields):
+            raise WrongTypeError(
+                f"profile_handler={profile_handler!r}: must be a core.ProfileKwargs. Or pass its arguments by name: "
+                "profile(activities=['cpu'])."
+            )
         if given == ProfileKwargs():
             given = profile_handler or self._profile_kwargs or given
         with _profiled(given) as profiler:
@@ -94,7 +103,42 @@ class Profiling(RunLife):
             profiler.export_chrome_trace(str(Path(given.output_trace_dir) / f"profile_{self.process_index}.json"))
 
 
+def _check(given: ProfileKwargs) -> None:
+    """Check the types, which torch's profiler finds out only at the end of the block.
+
+    Raises:
+        WrongTypeError: One is wrong.
+        ConfigurationError: ``schedule_option`` has an unknown key, or lacks one.
+    """
+    if isinstance(given.activities, str):
+        raise WrongTypeError(f"activities={given.activities!r}: must be a list. Write [{given.activities!r}].")
+    if given.on_trace_ready is not None and not callable(given.on_trace_ready):
+        raise WrongTypeError(
+            f"on_trace_ready={given.on_trace_ready!r}: must be a function that takes the profiler. For a folder, set "
+            "output_trace_dir."
+        )
+    check_path("output_trace_dir", given.output_trace_dir)
+    option = given.schedule_option
+    if option is None:
+        return
+    if not isinstance(option, Mapping):
+        raise WrongTypeError(
+            f"schedule_option={option!r}: must be a dict, such as {{'wait': 1, 'warmup': 1, 'active': 2}}."
+        )
+    signature = inspect.signature(schedule)
+    unknown = next((key for key in option if key not in signature.parameters), None)
+    problem = f"there is no {unknown!r}.{nearest(str(unknown), signature.parameters)}"
+    try:
+        signature.bind(**option)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"schedule_option={dict(option)!r}: {f'{error}.' if unknown is None else problem} Valid: "
+            f"{quoted(signature.parameters)}."
+        ) from None
+
+
 def _profiled(given: ProfileKwargs) -> profile:
+    _check(given)
     supported = {activity.name.lower(): activity for activity in supported_activities()}  # type: ignore[no-untyped-call]
     chosen = [name.lower() for name in given.activities] if given.activities is not None else list(supported)
     for name in chosen:

@@ -30,6 +30,7 @@ from core.data import PreparedLoader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.plan import Plan
 from core.runtime.accumulation import OptimizerGate
+from core.runtime.arguments import check_hook
 from core.runtime.checkpoints import Checkpointing
 from core.runtime.model_files import parse_size, save_in_parts
 from core.runtime.optimizers import AccumulatingOptimizer
@@ -97,18 +98,31 @@ class StateSaving(Checkpointing):
 
         Raises:
             WrongTypeError: Some of them have no ``state_dict`` or no ``load_state_dict``; all of those are named.
+            ConfigurationError: There is no object, or one is prepared, so that it is in the checkpoint anyway.
         """
+        if not objects:
+            raise ConfigurationError(
+                "register_for_checkpointing: got no object. Pass those that have a state: "
+                "register_for_checkpointing(obj, ...)."
+            )
         wanted = ("state_dict", "load_state_dict")
         bad = [
-            f"{type(obj).__name__} (argument {number})"
+            f"{'class ' * isinstance(obj, type)}{obj.__name__ if isinstance(obj, type) else type(obj).__name__} "
+            f"(argument {number})"
             for number, obj in enumerate(objects)
-            if not all(callable(getattr(obj, name, None)) for name in wanted)
+            if isinstance(obj, type) or not all(callable(getattr(obj, name, None)) for name in wanted)
         ]
         if bad:
             raise WrongTypeError(
                 f"register_for_checkpointing: no state_dict or no load_state_dict in {', '.join(bad)}. Give objects "
                 "that have both methods."
             )
+        for obj in objects:
+            if self._prepared.has(obj):
+                raise ConfigurationError(
+                    f"register_for_checkpointing: the {type(obj).__name__} is prepared, so save_state writes it "
+                    "anyway. Leave it out."
+                )
         for obj in objects:
             if all(obj is not known for known in self._registered):
                 self._registered.append(obj)
@@ -124,6 +138,7 @@ class StateSaving(Checkpointing):
         Returns:
             A handle, whose ``remove()`` removes the hook.
         """
+        check_hook("register_save_state_pre_hook", hook, "models", "weights", "output_dir")
         handle = RemovableHandle(self._save_hooks)
         self._save_hooks[handle.id] = hook
         return handle
@@ -138,6 +153,7 @@ class StateSaving(Checkpointing):
         Returns:
             A handle, whose ``remove()`` removes the hook.
         """
+        check_hook("register_load_state_pre_hook", hook, "models", "input_dir")
         handle = RemovableHandle(self._load_hooks)
         self._load_hooks[handle.id] = hook
         return handle
@@ -416,12 +432,13 @@ class StateSaving(Checkpointing):
             safe_serialization: ``False`` writes ``pytorch_model.bin``, as :func:`torch.save` does.
 
         Raises:
-            WrongTypeError: ``model`` is not a module.
+            WrongTypeError: ``model`` is not a module, or ``save_directory`` is no path.
             ConfigurationError: safetensors is not installed, or ``max_shard_size`` is not a size.
             CheckpointError: It could not be written, or a process that is needed did not call this.
         """
         if not isinstance(model, nn.Module):
             raise WrongTypeError(f"save_model: model is an object of type {type(model).__name__}. Pass a module.")
+        check_path("save_model: save_directory", save_directory, optional=False)
         size = parse_size(max_shard_size)
         strategy = self._live_strategy()
         meeting = Meeting(strategy, "save_model")

@@ -129,7 +129,15 @@ class StepParts(Synchronization):
 
         Args:
             optimizer: The optimizers whose gradients are unscaled; all prepared ones by default.
+
+        Raises:
+            WrongTypeError: It is neither an optimizer nor a list of optimizers.
         """
+        if not (optimizer is None or isinstance(optimizer, Optimizer | list | tuple)):
+            raise WrongTypeError(
+                f"unscale_gradients: optimizer is an object of type {type(optimizer).__name__}. Pass an optimizer that "
+                "prepare returned, or a list of them."
+            )
         strategy = self._live_strategy()
         if not (strategy.precision.scales_loss and self._gradient_state.sync_gradients):
             return
@@ -159,18 +167,12 @@ class StepParts(Synchronization):
         Raises:
             ConfigurationError: ``max_norm`` is not a number ≥ 0, or the strategy cannot clip by norm.
         """
-        number: Any = max_norm
-        if not isinstance(number, int | float | Tensor) or (isinstance(number, Tensor) and number.dim()):
-            raise WrongTypeError(
-                f"clip_grad_norm_: max_norm={max_norm!r:.100}: must be a number ≥ 0. Call "
-                "clip_grad_norm_(model.parameters(), 1.0)."
-            )
-        if not max_norm >= 0:
-            raise ConfigurationError(f"max_norm={max_norm!r}: must be a number ≥ 0.")
+        _check_limit("clip_grad_norm_", "max_norm", max_norm)
         return self._clip(parameters, max_norm, "norm", norm_type)
 
     def clip_grad_value_(self, parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
         """Clip each element of the gradients to ``[-clip_value, clip_value]``; otherwise as :meth:`clip_grad_norm_`."""
+        _check_limit("clip_grad_value_", "clip_value", clip_value)
         self._clip(parameters, clip_value, "value", 2.0)
 
     def _clip(self, parameters: Any, limit: float, algorithm: str, norm_type: float) -> Tensor | None:
@@ -189,4 +191,42 @@ class StepParts(Synchronization):
             for optimizer in self._optimizers:
                 if any(id(p) in wanted for group in optimizer.param_groups for p in group["params"]):
                     strategy.unscale_gradients(optimizer)
-        return strategy.clip_gradients(chosen, limit, algorithm, norm_type)
+        try:
+            return strategy.clip_gradients(chosen, limit, algorithm, norm_type)
+        except (AttributeError, TypeError, ValueError):
+            _check_clipped(chosen, algorithm, norm_type)
+            raise
+
+
+def _check_limit(method: str, argument: str, limit: Any) -> None:
+    """Check what gradients are clipped to.
+
+    Raises:
+        WrongTypeError: It is not a number.
+        ConfigurationError: It is negative, or NaN.
+    """
+    if not isinstance(limit, int | float | Tensor) or (isinstance(limit, Tensor) and limit.dim()):
+        raise WrongTypeError(
+            f"{method}: {argument}={limit!r:.100}: must be a number ≥ 0. Call {method}(model.parameters(), 1.0)."
+        )
+    if not limit >= 0:
+        raise ConfigurationError(f"{method}: {argument}={limit!r}: must be a number ≥ 0.")
+
+
+def _check_clipped(parameters: list[Any], algorithm: str, norm_type: Any) -> None:
+    """Explain why gradients could not be clipped, if an argument is the reason.
+
+    Raises:
+        WrongTypeError: ``parameters`` has something other than tensors in it, or ``norm_type`` is not a number.
+    """
+    method = f"clip_grad_{algorithm}_"
+    other = next((one for one in parameters if not isinstance(one, Tensor)), None)
+    if other is not None:
+        raise WrongTypeError(
+            f"{method}: parameters has an object of type {type(other).__name__} in it: must be parameters. Pass "
+            "model.parameters()."
+        ) from None
+    if not isinstance(norm_type, int | float) and norm_type != "inf":
+        raise WrongTypeError(
+            f"{method}: norm_type={norm_type!r}: must be a number, or float('inf') for the largest element."
+        ) from None

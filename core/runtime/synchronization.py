@@ -12,7 +12,7 @@ from torch import nn
 
 from core.errors import ConfigurationError
 from core.runtime.accumulation import MicroBatch, Window
-from core.runtime.arguments import check_kind
+from core.runtime.arguments import check_joinables
 from core.runtime.preparing import Preparing
 
 __all__ = ["Synchronization"]
@@ -76,21 +76,23 @@ class Synchronization(Preparing):
             *models: The prepared models that the losses train: all of them.
 
         Raises:
-            ConfigurationError: It is used within another ``accumulate``.
+            ConfigurationError: It is used within another ``accumulate``, or without ``with``; or
+                ``gradient_accumulation_steps`` is above 1, and a model was not prepared.
             WrongTypeError: ``gradient_accumulation_steps`` is above 1, and a model is no module.
         """
         if self._gradient_state.num_steps == 1:
             return _NOTHING
         for model in models:
-            check_kind("accumulate: model", model, nn.Module, "Pass the prepared module.")
+            self._prepared.check_model("accumulate", model)
         strategy = self._live_strategy()
+        self._window.announce()
         if strategy.world_size == 1 or self._gradient_state.plugin.sync_each_batch:
             return MicroBatch(self._window, models, None)
         return MicroBatch(self._window, models, self.no_sync)
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves the gradients of ``model`` unreduced, for accumulation."""
-        check_kind("no_sync: model", model, nn.Module, "Pass the prepared module.")
+        self._prepared.check_model("no_sync", model)
         return self._live_strategy().no_sync(self.strategy_module(model))
 
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
@@ -104,7 +106,7 @@ class Synchronization(Preparing):
             with runtime.trigger_sync_in_backward(model):
                 runtime.backward(second)
         """
-        check_kind("trigger_sync_in_backward: model", model, nn.Module, "Pass the prepared module.")
+        self._prepared.check_model("trigger_sync_in_backward", model)
         return self._live_strategy().sync_in_backward(self.strategy_module(model))
 
     def join_uneven_inputs(
@@ -116,14 +118,16 @@ class Synchronization(Preparing):
         end all processes have the parameters of the one with the most batches.
 
         Args:
-            joinables: The prepared models, and optimizers that communicate.
+            joinables: The prepared models, and optimizers that communicate, in a list or a tuple.
             even_batches: If given, replaces ``even_batches`` of all prepared loaders over map-style data in the
                 context: with ``False`` no batch is padded.
 
         Raises:
             ConfigurationError: The strategy has no such context, or gradients are accumulated: a process without
                 further batches would take part with zeros instead of the gradients that it has accumulated.
+            WrongTypeError: ``joinables`` is not a list of models and optimizers, or ``even_batches`` is no bool.
         """
+        check_joinables(joinables, even_batches)
         strategy = self._live_strategy()
         if strategy.world_size == 1:
             return nullcontext()

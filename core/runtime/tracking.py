@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from core.errors import ConfigurationError, UnknownNameError, nearest, quoted
+from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from core.loggers.base import Logger, NoExperiment
 from core.loggers.find import BUILT_IN, find_loggers
 from core.plan import Plan
@@ -54,7 +54,10 @@ class Tracking(RunLife):
             BackendError: A tracker's package is missing or broken.
             ConfigurationError: The trackers are open already.
             UnknownNameError: A key of ``init_kwargs`` is not the name of a tracker.
+            WrongTypeError: ``project_name`` is not a text.
         """
+        if not isinstance(project_name, str):
+            raise WrongTypeError(f"init_trackers: project_name={project_name!r}: must be a text, such as 'my-project'.")
         if self.plan.runs_function:
             self._live_strategy()
         if self.trackers:
@@ -90,8 +93,12 @@ class Tracking(RunLife):
         Raises:
             ConfigurationError: ``log_with`` was given, but :meth:`init_trackers` was not called.
             UnknownNameError: A key of ``log_kwargs`` is not the name of a tracker.
-            WrongTypeError: A tracker cannot write a value.
+            WrongTypeError: ``values`` is no mapping, or a tracker cannot write a value.
         """
+        if not isinstance(values, Mapping):
+            raise WrongTypeError(
+                f"log: values is {values!r:.100}: must be a mapping of names to values, such as {{'loss': 0.5}}."
+            )
         options = self._options("log_kwargs", log_kwargs)
         for tracker in self._open_trackers("log"):
             tracker.log_metrics(values, step=step, **options.get(tracker.name, {}))

@@ -99,7 +99,10 @@ def _check_options(config: pytest.Config) -> None:
     for option in config.getoption("--backend"):
         kind, _, name = option.partition(":")
         if not name or kind not in KINDS:
-            raise pytest.UsageError(f"--backend {option!r}: expected KIND:NAME, with KIND one of {quoted(KINDS)}.")
+            raise pytest.UsageError(
+                f"--backend {option!r}: expected KIND:NAME, such as 'accelerator:{name or kind}', with KIND one of "
+                f"{quoted(KINDS)}."
+            )
     for option in config.getoption("--hide-devices"):
         if "=" not in option:
             raise pytest.UsageError(f"--hide-devices {option!r}: expected NAME=VALUE.")

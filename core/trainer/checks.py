@@ -18,6 +18,7 @@ from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.arguments import uninitialized
 from core.strategies.base import Strategy
 from core.trainer.foreign import change_import
+from core.trainer.misspelt import check_names, similar_methods
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.plain import PlainModule
@@ -33,6 +34,7 @@ __all__ = [
     "check_optimization",
     "check_predicts",
     "check_weights_only",
+    "checked_callbacks",
     "described",
 ]
 
@@ -53,7 +55,10 @@ def check_module(module: Any, *steps: str) -> None:
     _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
-        raise ConfigurationError(f"module: {type(module).__name__} does not define {quoted(missing)}.")
+        own = module.user_module if isinstance(module, PlainModule) else module
+        raise ConfigurationError(
+            f"module: {type(own).__name__} does not define {quoted(missing)}.{similar_methods(missing[0], own, Module)}"
+        )
 
 
 def check_optimization(module: Module, settings: Settings, strategy: Strategy) -> None:
@@ -139,12 +144,12 @@ def check_loader(name: str, loader: Any) -> None:
         )
 
 
-def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
-    """The user's callbacks and those that the Trainer adds, in the order in which they are called.
+def checked_callbacks(given: Any) -> list[Callback]:
+    """The user's callbacks, as a list.
 
     Raises:
         WrongTypeError: An object is not a Callback.
-        ConfigurationError: A setting contradicts the callbacks, one is not available, or one defines an unknown hook.
+        ConfigurationError: One defines an unknown hook.
     """
     callbacks = [adapted(callback) for callback in _as_list(given)]
     for callback in callbacks:
@@ -157,6 +162,17 @@ def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
         _check_hooks("callbacks", callback, Callback)
+    return callbacks
+
+
+def all_callbacks(given: Any, settings: Settings) -> list[Callback]:
+    """The user's callbacks and those that the Trainer adds, in the order in which they are called.
+
+    Raises:
+        WrongTypeError: An object is not a Callback.
+        ConfigurationError: A setting contradicts the callbacks, one is not available, or one defines an unknown hook.
+    """
+    callbacks = checked_callbacks(given)
     if settings.max_time is not None:
         if any(isinstance(callback, Timer) for callback in callbacks):
             raise ConfigurationError(
@@ -225,6 +241,7 @@ def _check_hooks(
                 f"{unsupported[name]}"
             )
     check_signatures(argument, given, base)
+    check_names(argument, given, base)
     hooks, methods = (
         [name for name in dir(kind) if name.startswith("on_") and callable(getattr(kind, name))]
         for kind in (base, type(given))

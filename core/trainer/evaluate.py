@@ -16,7 +16,7 @@ from core.nested import map_tensors
 from core.runtime.modules import PreparedModule, needs_forward_context
 from core.strategies.buffers import share_buffers
 from core.trainer.limits import agreed_length, length_of, limited
-from core.trainer.loaders import prepared_loaders
+from core.trainer.loaders import prepared_loaders, why_empty
 from core.trainer.metrics import StageMetrics
 from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.stage import Stage
@@ -136,8 +136,7 @@ class EvaluationLoop:
         if max(strategy.all_gather_object(batch_idx)) < 0:
             which = "" if metrics.dataloader_idx is None else f" {number}"
             raise ConfigurationError(
-                f"dataloaders: the {self.stage.loader} loader{which} is empty. It must yield at least one batch each "
-                "time it is iterated; a generator does so only once."
+                f"dataloaders: the {self.stage.loader} loader{which} is empty. {why_empty(loader)}"
             )
         return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs
 

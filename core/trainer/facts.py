@@ -12,6 +12,8 @@ from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.early_stopping import EarlyStopping
 from core.data import PreparedCombined
 from core.errors import ConfigurationError
+from core.profilers import Profiler
+from core.trainer.checks import checked_callbacks
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.fit import FitLoop
 from core.trainer.hardware_facts import HardwareFacts
@@ -30,12 +32,22 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     settings: Settings
     progress: Progress
     """The position of the running or the last ``fit``."""
-    callbacks: list[Callback]
+    profiler: Profiler
+    _callbacks: list[Callback]
     _run: Run | None
     _fit_loop: FitLoop | None
     _ckpt_path: str | None
     _evaluation: EvaluationLoop | None
     _batch_counts: dict[str, list[float]]
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """The callbacks, in the order in which they are called; may be set to what the argument takes."""
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, callbacks: Any) -> None:
+        self._callbacks = checked_callbacks(callbacks)
 
     @property
     def current_epoch(self) -> int:

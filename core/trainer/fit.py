@@ -23,6 +23,7 @@ from core.strategies.step import TrainingStep, TrainingStepOptions
 from core.trainer.controls import Controls
 from core.trainer.custom_step import compose_step
 from core.trainer.evaluate import EvaluationLoop
+from core.trainer.loaders import why_empty
 from core.trainer.manual import manual_step, step_without_optimizer
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
@@ -36,6 +37,7 @@ from core.trainer.stage import STAGES
 from core.trainer.state import FitState
 from core.trainer.steps import StepModule
 from core.trainer.training_batches import TrainingBatches
+from core.trainer.unused import warn_of_missing_steps
 from core.trainer.validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
@@ -343,8 +345,8 @@ class FitLoop:
                 return False
         if progress.batch == 0:
             raise ConfigurationError(
-                f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. It must yield batches "
-                "each time it is iterated; a generator does so only once."
+                f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. "
+                f"{why_empty(self.batches.loader)}"
             )
         return True
 
@@ -410,6 +412,8 @@ class FitLoop:
                 f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "
                 "trained. End it with `return loss`; None skips a batch."
             )
+        if is_whole and self.is_manual and self._has_loss is not None and self.optimization.optimizers:
+            warn_of_missing_steps(self._run.module, self._run.progress)
 
     def _outputs(self, loss: Tensor | None) -> Any:
         """What the last step returned, detached."""

@@ -8,7 +8,7 @@ from core.data import CombinedLoader, DataSettings, PreparedCombined, PreparedLo
 from core.data import prepare_loader as prepare
 from core.trainer.run import Run
 
-__all__ = ["AnyLoader", "prepared_loaders", "training_loader"]
+__all__ = ["AnyLoader", "prepared_loaders", "training_loader", "why_empty"]
 
 AnyLoader = PreparedLoader | PreparedCombined
 
@@ -46,3 +46,19 @@ def prepared_loaders(run: Run, loader: Any, *, evaluation: bool) -> tuple[Any, l
         return one, [one]
     combined = PreparedCombined(loader, lambda part: _prepared(run, part, evaluation))
     return combined.iterables, list(combined.flattened) if loader.mode == "sequential" else [combined]
+
+
+def why_empty(loader: Any) -> str:
+    """Why a loader has yielded nothing, and what to do."""
+    try:
+        items = len(loader.dataset)
+    except (AttributeError, TypeError):
+        return "It must yield batches each time it is iterated; a generator does so only once."
+    if items == 0:
+        return "Its data set has no items: check the path or the filter that they come from."
+    if getattr(loader, "drop_last", False):
+        return (
+            f"Its data set has {items} items, fewer than a batch of every process needs, and drop_last=True leaves "
+            f"them out. Lower batch_size={loader.batch_size}, or set drop_last=False."
+        )
+    return f"Its data set has {items} items, but its sampler yields none of them."

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-import attrs
-
-from core.errors import ConfigurationError
-from core.trainer.settings import Limit, Settings
+from core.attributes import KnownAttributes
+from core.trainer.foreign_attributes import FOREIGN
+from core.trainer.settings import Limit
 
 __all__ = ["FIXED_IN_FIT", "TrainerSettings"]
 
@@ -16,14 +14,6 @@ T = TypeVar("T")
 
 FIXED_IN_FIT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
 """Settings that the training step is made from, so they cannot change while it is in use."""
-
-OTHERS = (
-    *("devices", "checkpoint_io", "cluster_environment", "plugins", "import_modules", "auto_select_gpus"),
-    *("signals", "barebones"),
-)
-"""Arguments of the Trainer that it has no attributes for."""
-CLOSE = 0.9
-"""How similar to a setting's name an attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
 
 
 class _Setting(Generic[T]):
@@ -42,8 +32,10 @@ class _Setting(Generic[T]):
         trainer._change_setting(self.name, value)
 
 
-class TrainerSettings:
+class TrainerSettings(KnownAttributes):
     """The settings of :class:`core.Trainer`, which says what each means."""
+
+    _foreign_attributes = FOREIGN
 
     is_trial = False
     """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or
@@ -67,24 +59,3 @@ class TrainerSettings:
     gradient_clip_algorithm = _Setting[str]()
     log_every_n_steps = _Setting[int]()
     default_root_dir = _Setting[str]()
-
-    if not TYPE_CHECKING:  # it would allow every attribute
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            is_known = name in self.__dict__ or any(name in vars(kind) for kind in type(self).__mro__)
-            if not is_known and not name.startswith("_"):
-                _check_own(name, value)
-            super().__setattr__(name, value)
-
-
-def _check_own(name: str, value: Any) -> None:
-    """Refuse a misspelt setting, and an argument of the constructor that has no effect as an attribute."""
-    arguments = (*(field.name for field in attrs.fields(Settings)), *OTHERS)
-    if name in arguments:
-        raise ConfigurationError(
-            f"trainer.{name} = {value!r}: has no effect after the Trainer was made. Pass it to the constructor: "
-            f"Trainer({name}={value!r})."
-        )
-    close = difflib.get_close_matches(name, arguments, n=1, cutoff=CLOSE)
-    if close:
-        raise ConfigurationError(f"trainer.{name} = {value!r}: there is no such setting. Did you mean {close[0]!r}?")

@@ -12,6 +12,7 @@ from core.strategies.base import Strategy
 from core.trainer.checks import check_loader, described
 from core.trainer.datamodule import DataHooks, DataModule
 from core.trainer.foreign import change_import
+from core.trainer.misspelt import check_names
 from core.trainer.signatures import check_signatures
 from core.trainer.stage import STAGES
 
@@ -53,6 +54,7 @@ class DataSource:
                 hint = change_import(datamodule) or "Pass loaders as train_dataloaders and val_dataloaders."
                 raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
             check_signatures("datamodule", datamodule, DataModule)
+            check_names("datamodule", datamodule, DataModule)
             loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
             if loaders:
                 raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")

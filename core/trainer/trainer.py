@@ -32,6 +32,7 @@ from core.trainer.checks import (
     check_optimization,
     check_predicts,
     check_weights_only,
+    checked_callbacks,
 )
 from core.trainer.compilation import check_compile
 from core.trainer.datamodule import DataModule
@@ -456,6 +457,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             self._ckpt_path = find_checkpoint(ckpt_path, self)
         check_compile(module, self.settings, self.strategy, self.plan)
         check_batch_hooks(self.strategy, module, source.datamodule)
+        self.callbacks, self.profiler = checked_callbacks(self.callbacks), find_profiler(self.profiler)
         if not self.is_trial:
             attach_callbacks(self.callbacks, module)
         self._module, self._interrupted = weakref.ref(module), False

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,12 @@ MISTAKES = {
     "env": ("unknown verb", "'env'", "Did you mean 'doctor'?"),
     "version": ("unknown verb", "'version'", "Did you mean '--version'?"),
     "train.py": ("unknown verb", "'train.py'", "torch-hal run train.py"),
+    "--verson": ("unknown verb", "'--verson'", "Did you mean '--version'?"),
+    "install cuda": ("unknown verb", "'install'", "pip install torch-hal-cuda"),
+    "list ddp": ("list", "unexpected argument 'ddp'", "Valid: --kind"),
+    "run /": ("run", "'/'", "It is a folder: give a file in it."),
+    "run tests/conftst.py": ("run", "'tests/conftst.py'", "Did you mean 'tests/conftest.py'?"),
+    "run tests/conftest": ("run", "'tests/conftest'", "Did you mean 'tests/conftest.py'?"),
     "--devices 2 train.py": ("unknown verb", "'--devices'", "torch-hal run --devices"),
 }
 
@@ -73,6 +80,7 @@ def test_a_mistake_is_one_line_with_a_remedy(
 ) -> None:
     """The command, what is wrong, what was given and what to do; nothing runs, nothing is on stdout."""
     monkeypatch.setattr(sys, "argv", ["torch-hal"])
+    monkeypatch.chdir(Path(__file__).parents[2])
     try:
         code = main(line.split())
     except SystemExit as ended:

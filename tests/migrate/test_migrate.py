@@ -157,7 +157,7 @@ def test_the_report_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFix
     text = capsys.readouterr().out
     works, missing = text.index("works when the import is changed:"), text.index("  missing:")
     assert re.search(r"\n +7  LightningModule +from core import Module as LightningModule\n", text[works:missing])
-    assert re.search(r"\n +37  Trainer\(gpus=\) +Lightning 2.6 has no such name", text[missing:])
+    assert re.search(r"\n +37  Trainer\(gpus=\) +Set devices=, and accelerator=", text[missing:])
     assert re.search(r"\n +36  Trainer\(model_registry=\) +Remove it: checkpoints are files\.\n", text[missing:])
 
 

@@ -8,6 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from core import Runtime
+from core.errors import ConfigurationError
+
 from .cases import Mistake, check, loader, runtime
 
 
@@ -38,6 +41,32 @@ def entering(method: str, what: Any, **arguments: Any) -> Any:
             pass
 
     return using(step, **arguments)
+
+
+def profiling(**arguments: Any) -> Any:
+    """A mistake in an argument of ``profile``."""
+
+    def step(run: Any, model: Any, optimizer: Any) -> None:
+        with run.profile(**arguments):
+            pass
+
+    return using(step)
+
+
+def accumulated_without_with(run: Any, model: Any, optimizer: Any) -> None:
+    for _ in range(2):
+        run.accumulate(model)
+        run.backward(model(torch.ones(2, 3)).mean())
+        optimizer.step()
+
+
+def own_model_accumulated() -> None:
+    """The model that was passed to prepare, where it returns another one."""
+    own = nn.Linear(3, 1)
+    with runtime(precision="bf16-mixed", gradient_accumulation_steps=2) as run:
+        kept = run.prepare(own)
+        with run.accumulate(own):
+            kept(torch.ones(2, 3))
 
 
 MODEL = nn.Linear(3, 1)
@@ -117,6 +146,175 @@ MISTAKES: dict[str, Mistake] = {
     "no path to save": Mistake(
         using(lambda run, model, optimizer: run.save({"a": 1}, None)), "save: f", "None", "must be a path"
     ),
+    "another model for accumulate": Mistake(
+        entering("accumulate", nn.Linear(2, 2), gradient_accumulation_steps=2),
+        "accumulate",
+        "a Linear that was not prepared",
+        "Pass a model that runtime.prepare has returned",
+    ),
+    "own model for accumulate": Mistake(
+        own_model_accumulated, "accumulate", "that was passed to prepare", "Pass what it returned"
+    ),
+    "another model for no_sync": Mistake(
+        entering("no_sync", nn.Linear(2, 2)), "no_sync", "a Linear that was not prepared", "Pass a model that"
+    ),
+    "accumulate without with": Mistake(
+        using(accumulated_without_with, gradient_accumulation_steps=2),
+        "accumulate",
+        "was not used",
+        "with runtime.accumulate(model): ...",
+    ),
+    "number for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader(3), "prepare_data_loader", "type int", "DataLoader(dataset, batch_size="
+    ),
+    "list of numbers for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader([1]), "prepare_data_loader", "1 of type int, which is no batch", "Pass a"
+    ),
+    "list of loaders for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader([loader(), loader()]),
+        "prepare_data_loader",
+        "a list of loaders",
+        "one by one: prepare(*loaders)",
+    ),
+    "data set for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader(loader().dataset), "prepare_data_loader", "TensorDataset", "DataLoader("
+    ),
+    "iterator for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader(iter(loader())), "prepare_data_loader", "LoaderIter", "not iter(loader)"
+    ),
+    "class for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader(torch.utils.data.DataLoader),
+        "prepare_data_loader",
+        "the class DataLoader",
+        "Pass a loader",
+    ),
+    "unknown option for prepare_data_loader": Mistake(
+        lambda: runtime().prepare_data_loader(loader(), shard=True),  # type: ignore[call-arg]
+        "Runtime.prepare_data_loader",
+        "'shard'",
+        "Did you mean 'sharded'?",
+    ),
+    "nothing to register": Mistake(
+        lambda: runtime().register_for_checkpointing(), "register_for_checkpointing", "no object", "Pass those that"
+    ),
+    "prepared model to register": Mistake(
+        using(lambda run, model, optimizer: run.register_for_checkpointing(optimizer)),
+        "register_for_checkpointing",
+        "the SGD is prepared",
+        "Leave it out",
+    ),
+    "class to register": Mistake(
+        lambda: runtime().register_for_checkpointing(nn.Linear), "register_for_che", "class Linear", "Give objects that"
+    ),
+    "name for join_uneven_inputs": Mistake(
+        entering("join_uneven_inputs", "m"), "join_uneven_inputs: joinables", "'m' of type str", "must be a list"
+    ),
+    "model for join_uneven_inputs": Mistake(
+        entering("join_uneven_inputs", MODEL), "join_uneven_inputs", "type Linear", "join_uneven_inputs([model])"
+    ),
+    "number in join_uneven_inputs": Mistake(
+        entering("join_uneven_inputs", [3]), "join_uneven_inputs", "3 of type int", "Pass prepared models"
+    ),
+    "text for even_batches": Mistake(
+        using(lambda run, model, optimizer: run.join_uneven_inputs([model], even_batches="no")),
+        "join_uneven_inputs: even_batches",
+        "'no'",
+        "True, False or None",
+    ),
+    "text to clip by": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_value_(model.parameters(), "x")),
+        "clip_grad_value_: clip_value",
+        "'x'",
+        "a number ≥ 0",
+    ),
+    "negative value to clip by": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_value_(model.parameters(), -1)),
+        "clip_grad_value_: clip_value",
+        "-1",
+        "a number ≥ 0",
+    ),
+    "named parameters for clipping": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_norm_(model.named_parameters(), 1.0)),
+        "clip_grad_norm_: parameters",
+        "type tuple",
+        "Pass model.parameters()",
+    ),
+    "text for a norm": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_norm_(model.parameters(), 1.0, "l2")),
+        "clip_grad_norm_: norm_type",
+        "'l2'",
+        "a number, or float('inf')",
+    ),
+    "module to unscale": Mistake(
+        using(lambda run, model, optimizer: run.unscale_gradients(model)),
+        "unscale_gradients: optimizer",
+        "type Linear",
+        "Pass an optimizer",
+    ),
+    "precision for autocast": Mistake(
+        using(lambda run, model, optimizer: run.autocast("bf16")), "Runtime.autocast", "'bf16'", "Set precision="
+    ),
+    "number for profile": Mistake(entering("profile", 3), "profile_handler", "3", "core.ProfileKwargs"),
+    "text for activities": Mistake(profiling(activities="cpu"), "activities", "'cpu'", "['cpu']"),
+    "misspelt key of a schedule": Mistake(
+        profiling(schedule_option={"wait": 1, "warmup": 1, "acitve": 2}), "schedule_option", "'acitve'", "'active'"
+    ),
+    "missing key of a schedule": Mistake(
+        profiling(schedule_option={"wait": 1}), "schedule_option", "{'wait': 1}", "missing a required argument"
+    ),
+    "number for a schedule": Mistake(profiling(schedule_option=3), "schedule_option", "3", "must be a dict"),
+    "folder for on_trace_ready": Mistake(
+        profiling(on_trace_ready="out"), "on_trace_ready", "'out'", "set output_trace_dir"
+    ),
+    "number for a folder of traces": Mistake(profiling(output_trace_dir=3), "output_trace_dir", "3", "must be a path"),
+    "number of a process for a function": Mistake(
+        lambda: runtime().on_process(1),  # type: ignore[arg-type]
+        "on_process",
+        "got 1",
+        "process_index=1",
+    ),
+    "text for values to log": Mistake(
+        lambda: runtime().log("loss"),  # type: ignore[arg-type]
+        "log: values",
+        "'loss'",
+        "such as {'loss': 0.5}",
+    ),
+    "number for a project": Mistake(
+        lambda: runtime().init_trackers(3),  # type: ignore[arg-type]
+        "project_name",
+        "3",
+        "must be a text",
+    ),
+    "folder of weights": Mistake(
+        lambda: runtime().save_model(MODEL, 3),  # type: ignore[arg-type]
+        "save_directory",
+        "3",
+        "a path",
+    ),
+    "number for a hook": Mistake(
+        lambda: runtime().register_save_state_pre_hook(3),  # type: ignore[arg-type]
+        "register_save_state_pre_hook: hook",
+        "3",
+        "(models, weights, output_dir)",
+    ),
+    "hook with other arguments": Mistake(
+        lambda: runtime().register_load_state_pre_hook(lambda: None),  # type: ignore[misc, arg-type]
+        "register_load_state_pre_hook: hook",
+        "takes ()",
+        "(models, input_dir)",
+    ),
+    "accelerator without its name": Mistake(
+        lambda: Runtime("cpu"),  # type: ignore[call-arg]
+        "Runtime",
+        "Given: 'cpu'",
+        "Runtime(accelerator=...)",
+    ),
+    "nothing for prepare_model": Mistake(
+        lambda: runtime().prepare_model(),  # type: ignore[call-arg]
+        "Runtime.prepare_model",
+        "missing",
+        "'model'",
+    ),
 }
 
 
@@ -135,3 +333,24 @@ def test_what_is_no_mistake() -> None:
     with run.accumulate(), run.no_sync(run.prepare(nn.Linear(3, 1))):
         pass
     run.teardown()
+
+
+def test_models_that_hold_a_prepared_one() -> None:
+    """A compiled model, a module around a prepared one, and a part of it can be accumulated."""
+    with runtime(gradient_accumulation_steps=2) as run:
+        model = run.prepare(nn.Sequential(nn.Linear(3, 1)))
+        models: list[nn.Module] = [torch.compile(model, backend="eager"), nn.ModuleList([model]), model[0]]  # type: ignore[list-item]
+        for given in models:
+            with run.accumulate(given):
+                pass
+
+
+def test_accumulation_goes_on_after_the_mistake() -> None:
+    """The context that was not used is forgotten when it was named."""
+    with runtime(gradient_accumulation_steps=2) as run:
+        model = run.prepare(nn.Linear(3, 1))
+        run.accumulate(model)
+        with pytest.raises(ConfigurationError, match="was not used"):
+            run.accumulate(model)
+        with run.accumulate(model):
+            pass

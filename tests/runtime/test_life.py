@@ -96,7 +96,7 @@ def test_backward_alone_starts_as_well() -> None:
 
 
 def test_a_with_block_tears_down_once() -> None:
-    """At its end, or when it is left by an error; tearing down again does nothing, and one may go on afterwards."""
+    """At its end, or when it is left by an error; tearing down again does nothing; the next block starts it again."""
     one, events = counting()
     with one as entered:
         assert entered is one
@@ -109,8 +109,11 @@ def test_a_with_block_tears_down_once() -> None:
     with one:
         pass
     assert events == ["setup", "teardown"] * 2, "what was never used needs no teardown"
-    one.backward(torch.ones((), requires_grad=True))
-    assert events == [*["setup", "teardown"] * 2, "setup"]
+    with one:
+        one.backward(torch.ones((), requires_grad=True))
+    assert events == ["setup", "teardown"] * 3
+    with pytest.raises(ConfigurationError, match="the run has ended"):
+        one.backward(torch.ones((), requires_grad=True))
 
 
 def test_launch_calls_the_function() -> None:

@@ -131,10 +131,15 @@ class Halving(core.Runtime):
 
 
 def test_a_subclass_may_override_backward() -> None:
-    """In every state of a run: before it, in it, after objects were prepared, and once it is over."""
+    """In every state of a run: before it, in it, after objects were prepared, and when it was started again."""
     parameter = torch.ones(1, requires_grad=True)
     one = Halving(accelerator="cpu", devices=1)
-    for change in (lambda: None, lambda: one.prepare(network()), one.teardown):
+
+    def again() -> None:
+        one.teardown()
+        one.launch()
+
+    for change in (lambda: None, lambda: one.prepare(network()), again):
         change()
         one.backward(2 * parameter)
     one.teardown()

@@ -119,7 +119,7 @@ def test_a_limit_below_zero_is_refused() -> None:
     one, parameter = runtime(), nn.Parameter(torch.ones(1))
     with pytest.raises(ConfigurationError, match=r"max_norm=-1\.0: must be a number ≥ 0"):
         one.clip_grad_norm_(parameter, -1.0)
-    with pytest.raises(ConfigurationError, match=r"clip_value=-1.0 must be a number of at least 0"):
+    with pytest.raises(ConfigurationError, match=r"clip_value=-1\.0: must be a number ≥ 0"):
         one.clip_grad_value_(parameter, -1.0)
 
 

@@ -91,6 +91,7 @@ def two_at_a_time(first: Runtime, processes: int, strategy: str) -> dict[str, An
     gathered = second.gather(torch.tensor([second.process_index])).tolist()
     second.teardown()
     threads.append(torch.get_num_threads())
+    second.launch()
     again = gradient_of_mean(second, second.prepare(nn.Linear(1, 1, bias=False)))
     return {"both": both, "after": after, "gathered": gathered, "again": again, "refused": refused, "threads": threads}
 

@@ -97,7 +97,7 @@ def sharded_dimension(tensor: Tensor) -> int | None:
 
 def _check_limit(limit: float) -> None:
     if not limit >= 0:
-        raise ConfigurationError(f"clip_value={limit!r} must be a number of at least 0.")
+        raise ConfigurationError(f"clip_value={limit!r}: must be a number ≥ 0.")
 
 
 def _is_sharded(gradient: Tensor) -> bool:

@@ -1,0 +1,94 @@
+"""The public attributes of a front end: misspelt and unknown ones are refused when they are read or assigned."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from core.errors import ConfigurationError, UnknownAttributeError, nearest
+
+__all__ = ["KnownAttributes", "method_of"]
+
+CLOSE = 0.9
+"""How similar to a known name an assigned attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
+
+
+class KnownAttributes:
+    """The base of :class:`core.Runtime` and :class:`core.Trainer`, which names the attribute that was meant.
+
+    Attributes of the user's own can be assigned if their names are not like those that exist.
+    """
+
+    _foreign_attributes: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Names that other libraries' front ends have: what to use instead."""
+
+    if not TYPE_CHECKING:  # they would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
+                return object.__getattribute__(self, name)
+            raise _unknown(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in self.__dict__ and not name.startswith("_"):
+                _check_assigned(self, name, value)
+            super().__setattr__(name, value)
+
+
+def method_of(obj: object, method: str) -> str:
+    """What users call a method of ``obj``, wherever it is defined: ``Runtime.prepare``."""
+    return f"{_front_end(obj).__name__}.{method}" if isinstance(obj, KnownAttributes) else method
+
+
+def _front_end(obj: KnownAttributes) -> type:
+    """The front end that users know: theirs may derive from it."""
+    return next(kind for kind in type(obj).__mro__ if kind.__module__.startswith("core."))
+
+
+def _public(obj: KnownAttributes) -> list[str]:
+    return [name for name in dir(obj) if not name.startswith("_")]
+
+
+def _unknown(obj: KnownAttributes, name: str) -> UnknownAttributeError:
+    called = _front_end(obj).__name__
+    instead = obj._foreign_attributes.get(name)
+    near = nearest(name, _public(obj))
+    remedy = f" {instead}" if instead else near or f" All of them: help(core.{called})."
+    # With obj and without name, Python adds no suggestion of its own.
+    return UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy}", obj=obj)
+
+
+def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:
+    """Refuse what would have no effect.
+
+    Raises:
+        ConfigurationError: ``name`` is an argument of the constructor, read-only, or like a name that exists.
+    """
+    front_end = _front_end(obj)
+    subject = f"{front_end.__name__.lower()}.{name} = {value!r}"
+    arguments = list(inspect.signature(front_end.__init__).parameters)[1:]  # type: ignore[misc]
+    constructor = f"Pass it to the constructor: {front_end.__name__}({name}={value!r})."
+    declared = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
+    if isinstance(declared, property) and declared.fset is None:
+        remedy = constructor if name in arguments else "It says what the run is, and cannot be changed."
+        raise ConfigurationError(f"{subject}: is read-only. {remedy}")
+    if declared is not None or any(name in vars(kind).get("__annotations__", ()) for kind in type(obj).__mro__):
+        return
+    if name in arguments:
+        raise ConfigurationError(f"{subject}: has no effect after the {front_end.__name__} was made. {constructor}")
+    meant = _meant(name, [*arguments, *_public(obj)])
+    if meant is not None:
+        raise ConfigurationError(f"{subject}: there is no such setting. Did you mean {meant!r}?")
+
+
+def _meant(name: str, known: list[str]) -> str | None:
+    """The known name that ``name`` is a misspelling of, or that begins with its words, of which it has several."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
+    if close:
+        return close[0]
+    return next((each for each in known if "_" in name and each.startswith(f"{name}_")), None)

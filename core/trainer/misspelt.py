@@ -1,0 +1,63 @@
+"""Methods and settings whose names are like those of a base class: they would be ignored, so they are refused."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from core.errors import ConfigurationError
+
+__all__ = ["check_names", "similar_methods"]
+
+METHODS = (
+    *("training_step", "validation_step", "test_step", "predict_step", "training_step_end"),
+    *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "prepare_data"),
+    *("configure_optimizers", "configure_model", "configure_callbacks", "configure_gradient_clipping"),
+    *("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step", "transfer_batch_to_device", "load_state_dict"),
+)
+"""What the Trainer calls besides the ``on_…``, of which all that are unknown are refused."""
+SETTINGS = ("automatic_optimization", "example_input_array", "strict_loading", "prepare_data_per_node")
+"""Attributes that the Trainer reads."""
+CLOSE = 0.9
+"""How similar a name is that is taken for a misspelt one."""
+
+
+def check_names(argument: str, given: Any, base: type[Any]) -> None:
+    """Check that ``given`` has no misspelt method or setting of ``base``.
+
+    Args:
+        argument: What the user passed ``given`` as.
+        given: A module, a callback or a DataModule.
+        base: The class that declares the names.
+
+    Raises:
+        ConfigurationError: It has one, and not the one that is meant.
+    """
+    kind = type(given)
+    methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
+    for name in own_methods(given, base):
+        if meant := difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
+            raise ConfigurationError(
+                f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {meant[0]!r}? If "
+                "not, give it another name."
+            )
+    settings = [name for name in SETTINGS if hasattr(base, name)]
+    for name, value in vars(given).items():
+        if name not in settings and (meant := difflib.get_close_matches(name, settings, n=1, cutoff=CLOSE)):
+            raise ConfigurationError(
+                f"{argument}: {kind.__name__} has the attribute {name}={value!r:.50}, which is never read. Did you "
+                f"mean {meant[0]!r}? If not, give it another name."
+            )
+
+
+def own_methods(given: Any, base: type[Any]) -> list[str]:
+    """The public methods that the user's classes define and ``base`` does not have."""
+    classes = [kind for kind in type(given).__mro__ if kind not in base.__mro__]
+    found = (name for kind in classes for name, value in vars(kind).items() if callable(value))
+    return [name for name in dict.fromkeys(found) if not name.startswith("_") and not hasattr(base, name)]
+
+
+def similar_methods(name: str, given: Any, base: type[Any]) -> str:
+    """`` It defines 'train_step': …`` if a method of the user's may be meant as ``name``; otherwise empty."""
+    close = difflib.get_close_matches(name, own_methods(given, base), n=1, cutoff=0.65)
+    return f" It defines {close[0]!r}: rename it to {name!r}, if that is what it is." if close else ""

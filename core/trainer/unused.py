@@ -1,0 +1,37 @@
+"""What a ``fit`` leaves unused though it seems to be meant: said in a warning."""
+
+from __future__ import annotations
+
+from core.logging import get_logger
+from core.trainer.module import Module
+from core.trainer.plain import PlainModule
+from core.trainer.progress import Progress
+
+__all__ = ["warn_of_missing_steps", "warn_of_unused_validation"]
+
+logger = get_logger(__name__)
+
+
+def warn_of_unused_validation(module: Module) -> None:
+    """Warn if ``module`` can be validated; there is no loader for it."""
+    if type(module).validation_step is not Module.validation_step:
+        logger.warning(
+            "fit: %s defines validation_step, but there is no validation loader, so nothing is validated. Pass "
+            "val_dataloaders, or set limit_val_batches=0",
+            _name(module),
+        )
+
+
+def warn_of_missing_steps(module: Module, progress: Progress) -> None:
+    """Warn if the first epoch of manual optimization has stepped none of its optimizers."""
+    if progress.epoch == progress.step == 0 < progress.batch:
+        logger.warning(
+            "fit: automatic_optimization is False, and training_step of %s has not stepped an optimizer in epoch 0. "
+            "Call optimizer = self.optimizers(), self.manual_backward(loss) and optimizer.step(), or leave "
+            "automatic_optimization as it is",
+            _name(module),
+        )
+
+
+def _name(module: Module) -> str:
+    return type(module.user_module if isinstance(module, PlainModule) else module).__name__
