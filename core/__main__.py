@@ -47,8 +47,8 @@ _INSTEAD = {
 """For what other tools call the same: the verb or option here."""
 
 
-def _remedy(verb: str, program: str) -> str:
-    """What to write instead of an unknown verb."""
+def _remedy(verb: str, rest: Sequence[str], program: str) -> str:
+    """What to write instead of an unknown verb, which ``rest`` follows."""
     if verb.startswith("-"):
         if near := nearest(verb, ("--help", "--version"), cutoff=0.8):
             return near
@@ -56,7 +56,7 @@ def _remedy(verb: str, program: str) -> str:
     if verb.endswith(".py"):
         return f" To run a script: {program} run {verb}."
     if verb in ("install", "add"):
-        return " Install a plugin with pip, as in pip install torch-hal-cuda."
+        return f" Install a plugin with pip, as in pip install torch-hal-{(*rest, 'PLUGIN')[0]}."
     instead = _INSTEAD.get(verb.replace("_", "-").lower())
     return f" Did you mean {instead!r}?" if instead else nearest(verb, VERBS)
 
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write("".join(f"{name} {version}\n" for name, version in _versions()))
         return 0
     if verb not in VERBS:
-        sys.stderr.write(f"{program}: unknown verb {verb!r}.{_remedy(verb, program)} Valid: {quoted(VERBS)}.\n")
+        sys.stderr.write(f"{program}: unknown verb {verb!r}.{_remedy(verb, rest, program)} Valid: {quoted(VERBS)}.\n")
         return 2
     import importlib
 
