@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names
+from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names, write_errors
 from core.checkpoints.manifest import Manifest, NewerFormatError
 from core.checkpoints.store import Store
 from core.checkpoints.undisturbed import read_together_undisturbed, read_undisturbed
@@ -39,9 +39,13 @@ class LocalStore(Store):
         """As in the base class. All processes must see the directory."""
         with ExitStack() as stack:
             staged = run_on_rank_zero(lambda: stack.enter_context(self.committed(directory=True)), gather)
-            run_on_each_rank(lambda: check_shared(staged), gather)
+            run_on_each_rank(lambda: self._check_shared(staged), gather)
             yield staged
             run_on_rank_zero(stack.close, gather)
+
+    def _check_shared(self, staged: Path) -> None:
+        with write_errors(self.path):
+            check_shared(staged)
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:

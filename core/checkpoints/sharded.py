@@ -34,7 +34,6 @@ __all__ = ["ShardedCheckpointIO"]
 Place = tuple[Any, ...]
 
 _NAME = "sharded"
-_METADATA = ".metadata"
 
 
 class ShardedCheckpointIO(CheckpointIO):
@@ -213,27 +212,11 @@ def _put(content: Any, place: Place, tensor: Tensor) -> None:
 def _write_shards(
     shards: dict[str, Tensor], staged: Path, path: str | os.PathLike[str], group: dist.ProcessGroup | None
 ) -> dict[str, FileRecord]:
-    """Write this process's shards; every process calls it."""
     if not shards:
         return {}
-    from torch.distributed.checkpoint.api import CheckpointException
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-    from torch.distributed.checkpoint.state_dict_saver import save
+    from core.checkpoints.shard_writer import write_shards
 
-    try:
-        save(shards, storage_writer=FileSystemWriter(staged), process_group=group)
-    except (Exception, CheckpointException) as error:  # in every process
-        failures = error.failures.values() if isinstance(error, CheckpointException) else ()
-        causes = [failure for failure, _ in failures]
-        with write_errors(path):  # a full disk has a remedy; torch hides it behind a traceback
-            for cause in causes:
-                if isinstance(cause, OSError):
-                    raise cause from None
-        raise CheckpointError(
-            f"checkpoint {os.fspath(path)}: rank {_rank()} cannot write its shards: {error}"
-        ) from error
-    own = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
-    return {file.name: FileRecord.of(file) for file in own}
+    return write_shards(shards, staged, path, group)
 
 
 def _finish(
@@ -313,10 +296,3 @@ def _read_shards(
             raise cause from None
         raise CheckpointError(f"{directory} cannot be loaded: {type(cause).__name__}: {cause}") from error
     return tensors
-
-
-# -- processes -----------------------------------------------------------------------------------------------------
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_processes import run_script
 
 from core.checkpoints import is_committed, latest
 from core.errors import CheckpointError, CoreError
@@ -86,3 +87,24 @@ def test_every_byte_and_every_length(tmp_path: Path, name: str) -> None:
     found, harmless = check(name, tmp_path, None)
     assert found > 5000
     assert harmless < found / 50
+
+
+@pytest.mark.parametrize(
+    "draws", [pytest.param(3, marks=pytest.mark.slow), pytest.param(60, marks=pytest.mark.exhaustive)]
+)
+def test_damage_to_the_shards_of_three_processes(draws: int, tmp_path: Path) -> None:
+    """Each process verifies a part of the files: what one finds is an error in all, that names the file."""
+    script = Path(__file__).parent / "scripts" / "damaged_shards.py"
+    outcome = run_script(script, tmp_path / "out", draws)
+    assert set(outcome["said"]) == {
+        "manifest.json",
+        ".metadata",
+        "shard-00000.pt",
+        *(f"__{n}_0.distcp" for n in range(3)),
+    }
+    for file, cases in outcome["said"].items():
+        assert len(cases) == 2 * draws + 2
+        for told in cases:
+            assert len(told) == 3
+            assert all(file in text for text in told) or (file == "manifest.json" and told == ["equal"] * 3), told
+    assert outcome["longest"] < 20
