@@ -29,6 +29,7 @@ from core.trainer.unsupported import OF_MODULES
 __all__ = [
     "all_callbacks",
     "attach_callbacks",
+    "check_hooks",
     "check_loader",
     "check_module",
     "check_optimization",
@@ -52,7 +53,7 @@ def check_module(module: Any, *steps: str) -> None:
         )
     if "_parameters" not in vars(module):
         raise uninitialized("module", module)
-    _check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
+    check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
     missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
     if missing:
         own = module.user_module if isinstance(module, PlainModule) else module
@@ -161,7 +162,7 @@ def checked_callbacks(given: Any) -> list[Callback]:
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
-        _check_hooks("callbacks", callback, Callback)
+        check_hooks("callbacks", callback, Callback)
     return callbacks
 
 
@@ -220,7 +221,7 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
                 f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
                 "list of them."
             )
-        _check_hooks("configure_callbacks", callback, Callback)
+        check_hooks("configure_callbacks", callback, Callback)
     kinds = {_kind(callback) for callback in own}
     joined = [callback for callback in callbacks if _kind(callback) not in kinds] + own
     callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))
@@ -230,10 +231,20 @@ def _kind(callback: Callback) -> type[Any]:
     return type(callback.given) if isinstance(callback, AdaptedCallback) else type(callback)
 
 
-def _check_hooks(
+def check_hooks(
     argument: str, given: Any, base: type[Any], unsupported: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Refuse hooks that cannot be called, those in ``unsupported``, and each ``on_…`` that ``base`` lacks."""
+    """Refuse hooks that cannot be called, those in ``unsupported``, and each ``on_…`` that ``base`` lacks.
+
+    Args:
+        argument: What the user passed ``given`` as.
+        given: A module, a callback or a DataModule.
+        base: The class that declares the hooks.
+        unsupported: By name, what to do instead of defining such a method.
+
+    Raises:
+        ConfigurationError: It defines such a hook.
+    """
     for name in unsupported:
         if callable(getattr(type(given), name, None)):
             raise ConfigurationError(

@@ -158,6 +158,9 @@ class DataModule(DataHooks, HyperParameters):
                 setattr(datamodule, f"{kind}_dataloader", partial(_loaders, datasets, kind == "train", own))
         return datamodule
 
+    def on_exception(self, exception: BaseException) -> None:
+        """Called in every process that fails, after the callbacks' hook, when ``exception`` ends the run."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         return {}

@@ -9,12 +9,12 @@ import attrs
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
-from core.trainer.checks import check_loader, described
+from core.trainer.checks import check_hooks, check_loader, described
 from core.trainer.datamodule import DataHooks, DataModule
 from core.trainer.foreign import change_import
 from core.trainer.misspelt import check_names
-from core.trainer.signatures import check_signatures
 from core.trainer.stage import STAGES
+from core.trainer.unsupported import OF_DATAMODULES
 
 __all__ = ["DataSource"]
 
@@ -53,7 +53,7 @@ class DataSource:
             if not isinstance(datamodule, DataModule):
                 hint = change_import(datamodule) or "Pass loaders as train_dataloaders and val_dataloaders."
                 raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
-            check_signatures("datamodule", datamodule, DataModule)
+            check_hooks("datamodule", datamodule, DataModule, OF_DATAMODULES)
             check_names("datamodule", datamodule, DataModule)
             loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
             if loaders:

@@ -113,6 +113,8 @@ def _run_stage(
         try:
             for hook in run.hooks.bind_callbacks("on_exception"):
                 hook(error)
+            if datamodule is not None:
+                datamodule.on_exception(error)
         finally:
             end_loggers(trainer.loggers, status, runtime.plan.runs_function)
             runtime.teardown(failed=not isinstance(error, EndedBySignal))

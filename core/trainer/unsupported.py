@@ -1,11 +1,11 @@
-"""Methods of Lightning's modules that have no effect here, and what to use instead."""
+"""Methods of Lightning's modules and DataModules that have no effect here, and what to use instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["OF_MODULES"]
+__all__ = ["OF_DATAMODULES", "OF_MODULES"]
 
 OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
@@ -18,3 +18,8 @@ OF_MODULES: Mapping[str, str] = MappingProxyType(
     }
 )
 """By name, what to do instead of defining it in a Module."""
+
+OF_DATAMODULES: Mapping[str, str] = MappingProxyType(
+    {"on_save_checkpoint": "Use state_dict.", "on_load_checkpoint": "Use load_state_dict."}
+)
+"""By name, what to do instead of defining it in a DataModule."""

@@ -104,7 +104,7 @@ def test_hooks_of_datamodules(tmp_path: Path) -> None:
     calls: list[str] = []
     run_all(Net(), tmp_path / "c", datamodule=noting(Data, calls, names)())
     assert names - {*calls} == set()
-    tested = {"from_datasets", "hparams", "hparams_initial", "load_from_checkpoint", "load_state_dict"}
+    tested = {*ONCE, "from_datasets", "hparams", "hparams_initial", "load_from_checkpoint", "load_state_dict"}
     assert here("datamodule_members") - names - tested - {"save_hyperparameters"} == set()
 
 
@@ -147,6 +147,9 @@ class Kept(Data):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.loaded = state
 
+    def on_exception(self, exception: BaseException) -> None:
+        self.failed = str(exception)
+
 
 def test_what_is_called_when_a_run_is_resumed_and_fails(tmp_path: Path) -> None:
     """States of callbacks and of the DataModule come back, under the callback's key."""
@@ -157,7 +160,7 @@ def test_what_is_called_when_a_run_is_resumed_and_fails(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="it fails"):
         trainer(callbacks=[held], max_epochs=2).fit(module, datamodule=data, ckpt_path=tmp_path / "c")
     assert held.calls == [{"number": 3}, ["held"], "it fails"]
-    assert (module.seen["loaded"], data.loaded) == (["held"], {"at": 5})
+    assert (module.seen["loaded"], data.loaded, data.failed) == (["held"], {"at": 5}, "it fails")
     loaded: Any = Kept.load_from_checkpoint(tmp_path / "c")
     assert (loaded.hparams.size, loaded.hparams_initial.size, loaded.loaded) == (5, 5, {"at": 5})
     assert here("callback_members") - {name for name in dir(Callback) if name.startswith("on_")} <= {

@@ -162,3 +162,18 @@ def test_a_method_that_returns_no_loader() -> None:
     data = type("Wrong", (Data,), {"train_dataloader": lambda self: 5})()
     with pytest.raises(WrongTypeError, match=r"Wrong\.train_dataloader: must be a torch DataLoader"):
         quiet(max_epochs=1).fit(Regression(), datamodule=data)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("on_save_checkpoint", "which the Trainer does not call. Use state_dict."),
+        ("on_fit_start", "which is not a hook, so it would never be called."),
+        ("on_before_batch_transfr", "Did you mean 'on_before_batch_transfer'"),
+    ],
+)
+def test_a_hook_that_would_never_be_called_is_refused(name: str, remedy: str) -> None:
+    """As in a module."""
+    datamodule = type("Own", (Data,), {name: lambda self, *_: None})()
+    with pytest.raises(ConfigurationError, match=f"datamodule: Own defines '{name}', .*{remedy}"):
+        quiet(max_epochs=1).fit(Regression(), datamodule=datamodule)
