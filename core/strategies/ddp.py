@@ -156,8 +156,12 @@ class DDPStrategy(ProcessGroupStrategy):
             check_sendable(self.name, kind, sent, self.root_device)
 
     def ddp_device_ids(self) -> list[int] | None:
-        """The argument ``device_ids`` of ``DistributedDataParallel``: the device's index, if it has one."""
-        index = self.root_device.index if self.moves_modules else None
+        """The argument ``device_ids`` of ``DistributedDataParallel``: the index of the device that the module is on.
+
+        ``None`` where its tensors have none: an accelerator may number devices that torch does not.
+        """
+        is_there = self.root_device in {parameter.device for parameter in self.model.parameters()}
+        index = self.root_device.index if self.moves_modules and is_there else None
         return None if index is None else [index]
 
     def unwrap_module(self, module: nn.Module) -> nn.Module:

@@ -73,6 +73,13 @@ class BuildingItselfStrategy(DDPStrategy):
         wrapped.append(self.model)
 
 
+class NumberedAccelerator(CPUAccelerator):
+    """Gives each process a device with a number, which torch's CPU tensors do not have."""
+
+    def get_parallel_devices(self, devices: Any) -> list[torch.device]:
+        return [torch.device("cpu", index) for index, _ in enumerate(super().get_parallel_devices(devices))]
+
+
 def wrap() -> None:
     """Train with each, and with the strategy that they derive from."""
     plain = fit(trainer("ddp_find_unused_parameters_true", precision="bf16-mixed", max_epochs=2), idle=True)
@@ -82,8 +89,14 @@ def wrap() -> None:
         assert same(fit(mine, idle=True), plain), strategy
         plan = mine.plan
         assert (plan.strategy.name, plan.precision.name, plan.world_size) == (strategy.__name__, "bf16-mixed", 2)
+    numbered = trainer(
+        BuildingItselfStrategy(), accelerator=NumberedAccelerator(), precision="bf16-mixed", max_epochs=2
+    )
+    assert same(fit(numbered, idle=True), plain)
+    numbered = trainer("ddp", accelerator=NumberedAccelerator(), max_epochs=1)
+    fit(numbered)
     # Without the option that both set, the parameter that no forward pass uses would have been an error.
-    assert [type(module) for module in wrapped] == [DistributedDataParallel] * 2
+    assert [type(module) for module in wrapped] == [DistributedDataParallel] * 3
     print(f"rank {mine.runtime.process_index} trained with each")
 
 
