@@ -10,6 +10,7 @@ import os
 import sys
 
 from core.errors import nearest, quoted
+from core.terminal import width_of
 from core.verbs import VERBS
 
 TYPE_CHECKING = False
@@ -61,6 +62,18 @@ def _remedy(verb: str, rest: Sequence[str], program: str) -> str:
     return f" Did you mean {instead!r}?" if instead else nearest(verb, VERBS)
 
 
+def _usage(program: str) -> str:
+    """The verbs and what each is for, for the width of the terminal."""
+    import textwrap
+
+    width, indent = width_of(sys.stdout, os.environ), max(map(len, VERBS)) + 4
+    verbs = (f"  {name:<{indent - 2}}{purpose}" for name, (_, purpose) in VERBS.items())
+    shown = "\n".join(textwrap.fill(line, width, subsequent_indent=" " * indent) for line in verbs)
+    before, after = _USAGE.split("{verbs}")
+    rest = "\n".join(textwrap.fill(line, width) for line in after.format(program=program).split("\n"))
+    return before.format(program=program) + shown + rest
+
+
 def _versions() -> list[tuple[str, str]]:
     """The versions of torch-hal, of each distribution with a plugin, of torch, and of Python; nothing is imported."""
     import importlib.metadata
@@ -91,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     program = "python -m core" if os.path.basename(sys.argv[0]) == "__main__.py" else "torch-hal"
     verb, *rest = arguments or ["--help"]
     if verb in ("--help", "-h"):
-        lines = (f"  {name:<{max(map(len, VERBS))}}  {purpose}" for name, (_, purpose) in VERBS.items())
-        sys.stdout.write(_USAGE.format(program=program, verbs="\n".join(lines)))
+        sys.stdout.write(_usage(program))
         return 0
     if verb == "--version":
         sys.stdout.write("".join(f"{name} {version}\n" for name, version in _versions()))

@@ -23,8 +23,13 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 _BASH = """\
 _torch_hal() {{
-    local word="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" found=""
+    local word="${{COMP_WORDS[COMP_CWORD]}}" last="${{COMP_WORDS[COMP_CWORD-1]}}" found="" before=""
     COMPREPLY=()
+    case "$word" in
+        =) word="" ;;
+        --*=*) last="${{word%%=*}}" before="${{word%%=*}}=" word="${{word#*=}}" ;;
+        *) if [ "$last" = "=" ]; then last="${{COMP_WORDS[COMP_CWORD-2]}}"; fi ;;
+    esac
     case "$last" in
 {named}
         --kind) found="{kinds}" ;;
@@ -41,7 +46,7 @@ _torch_hal() {{
         fi
     fi
     if [ -n "$found" ]; then
-        COMPREPLY=( $(compgen -W "$found" -- "$word") )
+        COMPREPLY=( $(compgen -P "$before" -W "$found" -- "$word") )
     else
         COMPREPLY=( $(compgen -f -- "$word") )
     fi

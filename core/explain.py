@@ -79,9 +79,11 @@ def tree(plan: Plan, style: Style, width: int) -> str:
     entries = entries_of(plan)
     for number, entry in enumerate(entries):
         is_last = number == len(entries) - 1
-        value = f"{style(entry.value, 'green')}{style(f'  {entry.origin}', 'dim') if entry.origin else ''}"
-        lines.append(f"{'└── ' if is_last else '├── '}{style(f'{entry.label:<20}', 'cyan')} {value}")
         bar = "    " if is_last else "│   "
+        first, *rest = textwrap.wrap(entry.value, max(width - 25, 20), break_on_hyphens=False) or [""]
+        value = f"{style(first, 'green')}{style(f'  {entry.origin}', 'dim') if entry.origin else ''}"
+        lines.append(f"{'└── ' if is_last else '├── '}{style(f'{entry.label:<20}', 'cyan')} {value}")
+        lines += [f"{bar}{' ' * 21}{style(line, 'green')}" for line in rest]
         below = [entry.reason] if entry.reason else []
         below += [f"not {other.name}: {other.reason}" for other in entry.rejected]
         for index, text in enumerate(below):

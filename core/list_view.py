@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.terminal import Style, is_terminal, table
+from core.terminal import Style, is_terminal, table, width_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def drawing(
     """
     if not is_terminal(stream, environ):
         return None
-    style = Style(environ)
+    style, width = Style(environ), width_of(stream, environ)
 
     def draw(kind: str, rows: list[Row], verbose: bool) -> str:
         titles, cells = headed(kind, rows)
@@ -49,6 +49,6 @@ def drawing(
             coloured = style(f"● {state}", *_COLOURS.get(row.state, ()))
             lines = [style(line, "dim") for line in below(row, verbose)]
             drawn.append(([style(name, "bold"), *(style(text, "dim") for text in others), coloured], lines))
-        return table(titles, drawn, style)
+        return table(titles, drawn, style, width)
 
     return draw

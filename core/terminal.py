@@ -62,8 +62,11 @@ def visible_length(text: str) -> int:
     return len(_ESCAPE.sub("", text))
 
 
-def table(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]], style: Style) -> str:
-    """Rows under titles and a line; each row is its cells, and lines to show below it."""
+def table(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]], style: Style, width: int) -> str:
+    """Rows under titles and a line; each row is its cells, and lines to show below it.
+
+    Where ``width`` columns are too few, the first cell of a row has a line of its own.
+    """
     cells = [titles, *(row for row, _ in rows)]
     widths = [max(visible_length(row[column]) for row in cells) for column in range(len(titles))]
 
@@ -71,7 +74,11 @@ def table(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[st
         padded = (text + " " * (width - visible_length(text)) for text, width in zip(row, widths, strict=True))
         return "  ".join(padded).rstrip()
 
-    lines = [style(line(titles), "bold"), style("─" * (sum(widths) + 2 * len(widths) - 2), "dim")]
+    needed = sum(widths) + 2 * len(widths) - 2
+    is_narrow = needed > width
+    shown = "  ".join(titles) if is_narrow else line(titles)
+    lines = [style(shown, "bold"), style("─" * min(needed, width), "dim")]
     for row, below in rows:
-        lines += [line(row), *below]
+        lines += [row[0], f"    {'  '.join(row[1:])}"] if is_narrow else [line(row)]
+        lines += below
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
@@ -44,13 +45,32 @@ _FLAG = re.compile(r"ignored explicit argument (?P<given>.*)", re.DOTALL)
 _TYPES = {"int": "an integer", "float": "a number", "Path": "a path"}
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps prose to the width of the terminal, and leaves examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks: list[tuple[bool, list[str]]] = []
+        for line in text.splitlines():
+            is_prose = bool(line) and not line.startswith((" ", "example"))
+            if not blocks or blocks[-1][0] != is_prose or not is_prose:
+                blocks.append((is_prose, []))
+            blocks[-1][1].append(line)
+        filled = (
+            textwrap.fill(" ".join(lines), width, initial_indent=indent, subsequent_indent=indent)
+            if is_prose
+            else "\n".join(lines)
+            for is_prose, lines in blocks
+        )
+        return "\n".join(filled)
+
+
 class VerbParser(argparse.ArgumentParser):
     """A parser for one verb. Options cannot be abbreviated, and an unknown one names the nearest.
 
     Args:
         program: How the user called the command.
         description: What it does.
-        epilog: An example, printed as it is.
+        epilog: An example. Lines that are indented or begin with ``example`` are printed as they are, to be copied.
         starts_script: Whether what follows the first positional argument belongs to the script that it names.
     """
 
@@ -59,7 +79,7 @@ class VerbParser(argparse.ArgumentParser):
             prog=program,
             description=description,
             epilog=epilog,
-            formatter_class=argparse.RawDescriptionHelpFormatter if "\n" in epilog else argparse.HelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
         self._starts_script = starts_script
@@ -88,7 +108,7 @@ class VerbParser(argparse.ArgumentParser):
             flag = _FLAG.fullmatch(said)
             said = f"takes no value, and {flag['given']} was given" if flag else _WORDS.get(said, said)
             message = f"{wrong['name']}: {said}"
-        message = message.replace("the following arguments are required: ", "missing: ").removesuffix(", …")
+        message = message.replace("the following arguments are required: ", "missing: ").removesuffix(", ...")
         end = "" if message.endswith((".", "?")) else "."
         self.exit(2, f"{self.prog}: {message}{end} Arguments: {self.prog} --help\n")
 

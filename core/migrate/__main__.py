@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
         program,
         description="Read scripts written for Lightning, and list what works when the import is changed, what works "
         "differently, and what is missing. The scripts are not run.",
-        epilog=f"The exit code is 1 if something is missing. Example: {program} train.py",
+        epilog=f"example: {program} train.py\n\nThe exit code is 1 if something is missing.",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a script, or a directory with scripts")
     parser.add_argument("--json", action="store_true", help="print JSON")

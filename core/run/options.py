@@ -121,12 +121,12 @@ def _parser(program: str) -> VerbParser:
     identity = "the name of the run, the same on each machine (default: torch-hal)"
     several.add_argument("--rdzv-id", default="torch-hal", metavar="ID", help=identity)
     conf = "further settings of torchrun's rendezvous, such as join_timeout=60"
-    several.add_argument("--rdzv-conf", default="", metavar="K=V,…", help=conf)
+    several.add_argument("--rdzv-conf", default="", metavar="K=V,...", help=conf)
     several.add_argument("--local-addr", metavar="ADDRESS", help="this machine's address, if its name does not tell")
     more = parser.add_argument_group("failures and output")
     restarts = "start all processes again after a failure, at most N times (default: 0)"
     more.add_argument("--max-restarts", type=int, default=0, metavar="N", help=restarts)
-    more.add_argument("--prefix", action="store_true", help="print each line with its rank: [1] …")
+    more.add_argument("--prefix", action="store_true", help="print each line with its rank: [1] ...")
     log_dir = "write what each process prints to DIR/rank_<rank>.log; with --prefix also to the terminal"
     more.add_argument("--log-dir", metavar="DIR", help=log_dir)
     more.add_argument("--verbose", action="store_true", help="show what torchrun's agent logs")
@@ -135,7 +135,7 @@ def _parser(program: str) -> VerbParser:
     no_python = "SCRIPT is a program that is started without Python"
     parser.add_argument("--no-python", dest="is_program", action="store_true", help=no_python)
     parser.add_argument("script", metavar="SCRIPT", help="the script that each process runs")
-    parser.add_argument("arguments", metavar="…", nargs=argparse.REMAINDER, help="its own arguments")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="its own arguments")
     return parser
 
 

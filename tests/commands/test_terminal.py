@@ -7,6 +7,7 @@ import io
 import os
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -143,8 +144,42 @@ def test_explain_as_a_tree(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_columns_of_a_table() -> None:
     """Colours take no room."""
     style = Style({})
-    drawn = table(["A", "B"], [((style("x", "red"), "1"), ()), (("long", "2"), ["why"])], style)
-    assert ESCAPE.sub("", drawn).splitlines() == ["A     B", "───────", "x     1", "long  2", "why"]
+    rows: list[tuple[tuple[str, str], list[str]]] = [((style("x", "red"), "1"), []), (("long", "2"), ["why"])]
+    wide, narrow = (ESCAPE.sub("", table(["A", "B"], rows, style, width)).splitlines() for width in (7, 6))
+    assert wide == ["A     B", "───────", "x     1", "long  2", "why"]
+    assert narrow == ["A  B", "──────", "x", "    1", "long", "    2", "why"]
+
+
+@pytest.mark.parametrize("width", [50, 60, 100])
+def test_lines_fit_the_terminal(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What commands say of themselves is wrapped; examples are whole, to be copied. Help is plain ASCII."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    main([])
+    overview = capsys.readouterr().out
+    assert overview.isascii()
+    assert max(map(len, overview.splitlines())) <= width
+    for verb in sorted(set(VERBS) - {"list"}):
+        with contextlib.suppress(SystemExit):
+            main([verb, "--help"])
+        text = capsys.readouterr().out
+        assert text.isascii()
+        before, after = re.split("^examples?:", text, maxsplit=1, flags=re.MULTILINE)
+        prose = [line for line in after.splitlines()[1:] if not line.startswith("  ")]
+        _, _, before = before.partition("\n\n")  # argparse does not break every usage
+        assert max(map(len, (*before.splitlines(), *prose))) <= width, verb
+        if not after.startswith("\n"):
+            assert shlex.split(after.splitlines()[0])[0].endswith(("torch-hal", "python")), verb
+
+
+def test_a_listing_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state has a line of its own where it does not fit; no line is longer than the terminal."""
+    drawn = ESCAPE.sub("", listed(monkeypatch, Terminal(), "--kind", "strategy", COLUMNS="50"))
+    lines = drawn.splitlines()
+    assert max(map(len, lines)) <= 50
+    assert lines[lines.index("ddp") + 1].startswith("    torch-hal ")
+    assert lines[lines.index("ddp") + 1].endswith("● installed")
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +199,7 @@ COMPLETIONS = [
     (["explain", "--precision", "bf16"], {"bf16-mixed", "bf16-true"}),
     (["run", "--strategy", "ddp_sh"], {"ddp_sharded"}),
     (["completion", ""], {*SHELLS}),
+    (["run", "--strategy=ddp_sh"], {"--strategy=ddp_sharded"}),
     (["run", "tra"], {"train.py"}),
 ]
 """What stands on the line, and what the shell offers for the last word."""
