@@ -12,6 +12,7 @@ import pytest
 from pages_shown import blocks, is_run, run_blocks
 from python_processes import run_program, run_python
 
+from core import Runtime, Trainer
 from core.__main__ import VERBS
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,20 @@ def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
         return run_program("sh", "-c", f"({line}) 2>&1", cwd=tmp_path, expect=None, env=COMMANDS).stdout
 
     run_blocks(page, tmp_path, script, command)
+
+
+def test_attributes_of_front_ends_exist() -> None:
+    """Where a page says ``runtime.…`` or ``trainer.…``, there is such an attribute."""
+    known = {
+        "runtime": {*dir(Runtime(accelerator="cpu", devices=1))},
+        "trainer": {*dir(Trainer(accelerator="cpu", devices=1, logger=False))},
+    }
+    mistakes = {"is_main", "world_size", "precision"}  # docs/runtime.md shows what is said of these
+    for page in [*PAGES, *sorted(ROOT.glob("plugins/*/README.md"))]:
+        text = re.sub(r"\]\([^)]*\)|^\|.*\.md.*$", "", page.read_text("utf-8"), flags=re.MULTILINE)
+        for owner, name in re.findall(r"(?<![\w./-])(runtime|trainer)\.([a-z]\w*)(?!\w*[/.]yaml)", text):
+            if name not in ("md", "yaml") and not (page.name == "runtime.md" and name in mistakes):
+                assert name in known[owner], f"{page.relative_to(ROOT)}: {owner}.{name}"
 
 
 @pytest.mark.slow
