@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from torch.profiler import profile, record_function, supported_activities
 
+from core.errors import WrongTypeError, nearest
 from core.profilers.base import Profiler
 
 __all__ = ["PyTorchProfiler"]
 
 STEPS = ("run_training_batch", "validation_step", "test_step", "predict_step")
 """The actions after which the schedule of torch's profiler goes on."""
+REMEDIES = {
+    "emit_nvtx": "Remove it, and call fit within torch.autograd.profiler.emit_nvtx().",
+    "record_module_names": "Remove it, and mark a part of a step with trainer.profiler.profile('its name').",
+}
+"""Arguments of Lightning's profiler that this one does not have: what to do instead."""
 
 
 class PyTorchProfiler(Profiler):
@@ -24,8 +33,13 @@ class PyTorchProfiler(Profiler):
         export_to_chrome: Whether to write a trace for Chrome or Perfetto, ``<filename>-<stage>-<rank>.json``, if a
             file was asked for.
         row_limit: How many operators the report has; -1 for all.
-        sort_by_key: The column that the report is sorted by.
+        sort_by_key: The column that the report is sorted by; ``None`` for the order in which operators ran first.
+        group_by_input_shapes: Whether the report has a row for each shape of an operator's inputs.
+        table_kwargs: Further arguments of the report's ``table``, such as ``max_name_column_width``.
         **profiler_kwargs: Arguments of :class:`torch.profiler.profile`, such as ``schedule`` and ``record_shapes``.
+
+    Raises:
+        WrongTypeError: ``torch.profiler.profile`` does not have one of the arguments.
     """
 
     def __init__(
@@ -34,12 +48,16 @@ class PyTorchProfiler(Profiler):
         filename: str | None = None,
         export_to_chrome: bool = True,
         row_limit: int = 20,
-        sort_by_key: str = "cpu_time_total",
+        sort_by_key: str | None = "cpu_time_total",
+        group_by_input_shapes: bool = False,
+        table_kwargs: Mapping[str, Any] = MappingProxyType({}),
         **profiler_kwargs: Any,
     ) -> None:
         super().__init__(dirpath, filename)
+        _check_options(profiler_kwargs)
         self.export_to_chrome, self.row_limit, self.sort_by_key = export_to_chrome, row_limit, sort_by_key
-        self._options = profiler_kwargs
+        self.group_by_input_shapes, self.table_kwargs = group_by_input_shapes, dict(table_kwargs)
+        self._options = {"record_shapes": True, **profiler_kwargs} if group_by_input_shapes else profiler_kwargs
         self.profiler: profile | None = None
         """The profiler of the running or the last run."""
         self._ranges: dict[str, Any] = {}
@@ -73,7 +91,9 @@ class PyTorchProfiler(Profiler):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.profiler.export_chrome_trace(str(path))
-        table: str = self.profiler.key_averages().table(sort_by=self.sort_by_key, row_limit=self.row_limit)
+        averages = self.profiler.key_averages(group_by_input_shape=self.group_by_input_shapes)
+        options = {"sort_by": self.sort_by_key, "row_limit": self.row_limit, **self.table_kwargs}
+        table: str = averages.table(**options)
         return table
 
     def teardown(self) -> None:
@@ -82,3 +102,11 @@ class PyTorchProfiler(Profiler):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "profiler": None, "_ranges": {}}
+
+
+def _check_options(given: Mapping[str, Any]) -> None:
+    known = list(inspect.signature(profile).parameters)
+    for name in given:
+        if name not in known:
+            remedy = REMEDIES.get(name) or nearest(name, known).strip() or f"torch.profiler.profile has: {known}."
+            raise WrongTypeError(f"PyTorchProfiler: unknown argument {name!r}. {remedy}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,33 @@ def test_pytorch(tmp_path: Path) -> None:
     assert "aten::addmm" in (tmp_path / "torch-fit-0.txt").read_text()
     events = json.loads((tmp_path / "torch-fit-0.json").read_text())["traceEvents"]
     assert sum(event.get("name") == "run_training_batch" for event in events) >= 2
+
+
+def test_pytorch_by_the_shapes_of_inputs(tmp_path: Path) -> None:
+    """The report has a row for each shape, and the columns that were asked for."""
+    profiler = PyTorchProfiler(
+        tmp_path, "shapes", group_by_input_shapes=True, sort_by_key=None, table_kwargs={"header": "by shape"}
+    )
+    quiet(max_epochs=1, profiler=profiler).fit(Regression(), loader(25))  # batches of 10, 10 and 5
+    report = (tmp_path / "shapes-fit-0.txt").read_text()
+    assert "Input Shapes" in report
+    assert "by shape" in report
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("emit_nvtx", "call fit within torch.autograd.profiler.emit_nvtx()"),
+        ("record_module_names", "trainer.profiler.profile('its name')"),
+        ("record_shape", "Did you mean 'record_shapes'?"),
+        ("zzz", "torch.profiler.profile has: ['activities'"),
+    ],
+)
+def test_arguments_that_torchs_profiler_does_not_have(name: str, remedy: str) -> None:
+    """Refused at once, and not when a run starts."""
+    with pytest.raises(WrongTypeError, match=re.escape(f"PyTorchProfiler: unknown argument {name!r}. ")) as error:
+        PyTorchProfiler(None, None, **{name: True})  # type: ignore[arg-type]
+    assert remedy in str(error.value)
 
 
 def test_what_is_refused() -> None:
