@@ -132,7 +132,11 @@ class StochasticWeightAveraging(WeightAveraging):
         """Continue the schedule of the learning rate, in a resumed run."""
         if self._scheduler_state is not None:
             rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
-            self._schedule(trainer).load_state_dict(self._scheduler_state)
+            scheduler = self._schedule(trainer)
+            scheduler.load_state_dict(self._scheduler_state)
+            # Without it the schedule's first step here warns that the optimizer has not stepped yet: it has, in the run
+            # that wrote the checkpoint. torch keeps this under a private name.
+            scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
                 group["lr"] = rate
 

@@ -21,8 +21,9 @@ class ThroughputMonitor(Callback):
     For training, they are ``train/device/batches_per_sec``, ``train/device/samples_per_sec``,
     ``train/device/items_per_sec`` with ``length_fn``, ``train/device/flops_per_sec`` if the module has the number of a
     batch's operations as ``flops_per_batch``, and the totals ``train/time``, ``train/batches``, ``train/samples`` and
-    ``train/lengths``. Where several processes divide the data, ``train/samples_per_sec`` and its like multiply the
-    rates by their number. Validation within ``fit`` does not count as time of training.
+    ``train/lengths``, which a resumed run continues. Where several processes divide the data,
+    ``train/samples_per_sec`` and its like multiply the rates by their number. Validation within ``fit`` does not count
+    as time of training.
 
     The first batch, in which much is prepared, belongs to the totals alone. To read the clock, process 0 waits for its
     device, as often as metrics are logged.
@@ -49,6 +50,8 @@ class ThroughputMonitor(Callback):
         check_count("window_size", window_size, 1)
         self.batch_size_fn, self.length_fn, self.window_size = batch_size_fn, length_fn, window_size
         self._meters: dict[str, _Meter] = {}
+        self._totals: dict[str, Any] = {}
+        """The totals of training before this run was resumed."""
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Forget the run before, and check that there is a logger.
@@ -56,7 +59,7 @@ class ThroughputMonitor(Callback):
         Raises:
             ConfigurationError: There is none.
         """
-        self._meters = {}
+        self._meters, self._totals = {}, {}
         if not trainer.loggers and not trainer.fast_dev_run:
             raise ConfigurationError(
                 "ThroughputMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
@@ -64,7 +67,7 @@ class ThroughputMonitor(Callback):
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Begin to measure."""
-        self._meters["train"] = _Meter(self.window_size)
+        self._meters["train"] = _Meter(self.window_size, **self._totals)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log after a step whose metrics are logged."""
@@ -111,7 +114,7 @@ class ThroughputMonitor(Callback):
         meter.batches += 1
         meter.samples += self.batch_size_fn(batch)
         meter.lengths += 0 if self.length_fn is None else self.length_fn(batch)
-        if not is_due and meter.batches > 1:
+        if not is_due and meter.has_read_clock:
             return
         strategy.accelerator.synchronize(strategy.root_device)
         meter.read_clock()
@@ -126,20 +129,40 @@ class ThroughputMonitor(Callback):
             values["lengths"] = meter.lengths
         send_to_loggers(trainer, {f"{stage}/{name}": float(value) for name, value in values.items()}, step)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The totals of training, with which a resumed run goes on."""
+        return self._meters["train"].totals() if "train" in self._meters else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self._totals = state
+
 
 class _Meter:
-    """What one stage has got through."""
+    """What one stage has got through, with what it had got through before."""
 
-    def __init__(self, window_size: int) -> None:
+    def __init__(
+        self, window_size: int, batches: int = 0, samples: int = 0, lengths: int = 0, seconds: float = 0.0
+    ) -> None:
         self._window_size = window_size
-        self.batches = self.samples = self.lengths = 0
-        self.began = time.perf_counter()
+        self.batches, self.samples, self.lengths = batches, samples, lengths
+        self.began = time.perf_counter() - seconds
         self._points: deque[tuple[float, int, int, int]] = deque()
 
     @property
     def time(self) -> float:
         """The seconds until the clock was read last."""
         return self._points[-1][0] - self.began
+
+    @property
+    def has_read_clock(self) -> bool:
+        """Whether there is a moment from which a rate can be measured."""
+        return bool(self._points)
+
+    def totals(self) -> dict[str, Any]:
+        """What it counts, by the names of its arguments."""
+        seconds = time.perf_counter() - self.began
+        return {"batches": self.batches, "samples": self.samples, "lengths": self.lengths, "seconds": seconds}
 
     def read_clock(self) -> None:
         """Note the time, and forget what is older than the window."""

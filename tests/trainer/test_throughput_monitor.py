@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.callbacks import ThroughputMonitor, throughput_monitor
+from core.callbacks import ModelCheckpoint, ThroughputMonitor, throughput_monitor
 from core.errors import ConfigurationError, WrongTypeError
 
 from .regression import Regression, loader, quiet
@@ -101,3 +102,27 @@ def test_wrong_arguments() -> None:
         ThroughputMonitor(samples, window_size=0)
     with pytest.raises(ConfigurationError, match="ThroughputMonitor: the trainer has no logger"):
         quiet(max_epochs=1, callbacks=ThroughputMonitor(samples)).fit(Regression(), loader())
+
+
+def test_a_resumed_run_continues_the_totals(clock: Clock, tmp_path: Path) -> None:
+    """The rates are those of its own batches; the time in between does not count."""
+    rows, resumed = Rows(), Rows()
+    keeps = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    options: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 3}
+    quiet(callbacks=[ThroughputMonitor(samples), keeps], logger=rows, **{**options, "enable_checkpointing": True}).fit(
+        Timed(clock), loader()
+    )
+    clock.now += 1000
+    quiet(callbacks=ThroughputMonitor(samples), logger=resumed, **options).fit(
+        Timed(clock), loader(), ckpt_path=tmp_path / "step=4.ckpt"
+    )
+    totals = [
+        [
+            (step, {name: row[f"train/{name}"] for name in ("time", "batches", "samples")})
+            for step, row in found.of("train")
+        ]
+        for found in (rows, resumed)
+    ]
+    assert [step for step, _ in totals[1]] == [5, 8, 11]
+    assert totals[1] == totals[0][1:]
+    assert resumed.of("train")[0][1]["train/device/batches_per_sec"] == 2.0
