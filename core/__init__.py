@@ -143,4 +143,8 @@ def __getattr__(name: str) -> Any:
         from core.discovery.unreadable import check_before_torch
 
         check_before_torch(os.environ)
+    if name not in _HOMES and name[:1].isupper():
+        from core.elsewhere import check_elsewhere
+
+        check_elsewhere(name)
     return _find(name)

@@ -17,6 +17,7 @@ __all__ = ["check_count", "check_path", "is_url", "suggest_arguments", "suggest_
 
 P = ParamSpec("P")
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 def check_count(name: str, value: Any, low: int, optional: bool = False) -> None:
@@ -103,15 +104,16 @@ def _usage(called: str, names: list[str], module: str) -> str:
     if len(names) <= LONGEST_LIST:
         return f" Arguments: {quoted(names)}."
     package = module.split(".")[0] if module.startswith("core.") else ""
-    if package and not hasattr(sys.modules["core"], called.split(".")[0]):
+    if package and called.split(".")[0] not in sys.modules["core"].__all__:
         package = ".".join(module.split(".")[:2])
     return f" All of them: help({package}{'.' * bool(package)}{called})."
 
 
-def suggest_arguments_of(cls: type) -> None:
+def suggest_arguments_of(cls: type[C]) -> type[C]:
     """Let a class that defines its own constructor, without ``**`` arguments, name the most similar argument."""
     own = vars(cls).get("__init__")
     if own is not None and not any(
         each.kind is each.VAR_KEYWORD for each in inspect.signature(own).parameters.values()
     ):
-        cls.__init__ = suggest_arguments(own)  # type: ignore[misc]
+        cls.__init__ = suggest_arguments(own)  # type: ignore[method-assign]
+    return cls

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, ParamSpec, TypeVar
 
 from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError, nearest, quoted
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runs import last_run
 
 __all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only", "show"]
@@ -115,7 +115,12 @@ def rank_zero_only(function: Callable[P, T], default: Any = None) -> Callable[P,
     Args:
         function: The function or method.
         default: What the other processes get.
+
+    Raises:
+        WrongTypeError: ``function`` cannot be called.
     """
+    if not callable(function):
+        raise WrongTypeError(f"rank_zero_only: got {function!r}, which is not a function. Write it above one.")
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import attrs
 
+from core.checking import suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["DataSettings"]
 
 
+@suggest_arguments_of
 @attrs.frozen(kw_only=True)
 class DataSettings:
     """How loaders are sharded, seeded and read; under Accelerate's names.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any, ClassVar, Self, final
 
 from core.checking import suggest_arguments_of
 from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.values import as_mapping, plain
 
 __all__ = ["Logger", "NoExperiment"]
@@ -165,8 +166,12 @@ class Logger(ABC):
             **options: Arguments of the library's call.
 
         Raises:
-            WrongTypeError: ``metrics`` is not a mapping, or a value has a type that cannot be logged here.
+            WrongTypeError: ``metrics`` is not a mapping, ``step`` is not an integer, or a value has a type that cannot
+                be logged here.
         """
+        number: Any = step
+        if not (number is None or isinstance(number, Integral)):
+            raise WrongTypeError(f"log_metrics: step={step!r}: must be an integer or None.")
         if self.process_index == 0:
             values = plain(as_mapping("metrics", metrics))
             if self.prefix:

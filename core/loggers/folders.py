@@ -104,6 +104,11 @@ class FolderLogger(Logger):
             except FileExistsError:  # another run was quicker
                 self._version = None
                 continue
+            except OSError as error:
+                raise ConfigurationError(
+                    f"save_dir={self._save_dir!r}: no folder for {type(self).__name__} can be created in "
+                    f"{self.log_dir}: {error}. Choose another one, or set logger=False."
+                ) from error
             self._reserved = self.log_dir
             break
         return self.version

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.profiling import ProfileKwargs
 from core.strategies.base import Strategy
@@ -32,6 +33,7 @@ HOOKS = {"fp16": "fp16_compress", "bf16": "bf16_compress", "power_sgd": "power_s
 """By their names in Accelerate: those of :class:`core.strategies.DDPStrategy`."""
 
 
+@suggest_arguments_of
 @attrs.frozen
 class DistributedDataParallelKwargs:
     """Arguments of :class:`torch.nn.parallel.DistributedDataParallel`, and how gradients are averaged."""
@@ -48,6 +50,7 @@ class DistributedDataParallelKwargs:
     """Options of ``power_sgd``, such as ``matrix_approximation_rank``."""
 
 
+@suggest_arguments_of
 @attrs.frozen
 class InitProcessGroupKwargs:
     """Arguments of :func:`torch.distributed.init_process_group`."""

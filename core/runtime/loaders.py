@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import suggest_arguments_of
 from core.data import ActivePasses, PreparedLoader
 from core.data.active import ActivePass
 from core.data.sharding import Real
@@ -16,6 +17,7 @@ from core.runtime.life import RunLife
 __all__ = ["GradientAccumulationPlugin", "GradientState", "LoaderState"]
 
 
+@suggest_arguments_of
 @attrs.frozen(kw_only=True)
 class GradientAccumulationPlugin:
     """How gradients are accumulated; under Accelerate's names.

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from core.errors import ConfigurationError, LaunchError
+from core.errors import ConfigurationError, LaunchError, WrongTypeError
 from core.plan import Request, assemble, resolve
 from core.runs import last_run
 from core.strategies.launchers import FunctionLauncher
@@ -49,6 +49,11 @@ def notebook_launcher(
         ConfigurationError: An argument is not valid.
         LaunchError: The processes cannot be forked, a Runtime is live in this process, or a process failed.
     """
+    if not callable(function):
+        raise WrongTypeError(
+            f"notebook_launcher: function is {function!r}, which cannot be called. Pass the function: "
+            "notebook_launcher(train, (args, ...))."
+        )
     if mixed_precision not in (None, *PRECISIONS):
         raise ConfigurationError(f"mixed_precision={mixed_precision!r}: unknown. Valid: 'no', 'fp16', 'bf16'.")
     if num_nodes > 1 and use_port is None:

@@ -12,13 +12,14 @@ from typing import Any
 import attrs
 from torch.profiler import profile, schedule, supported_activities
 
-from core.checking import check_path
+from core.checking import check_path, suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.life import RunLife
 
 __all__ = ["ProfileKwargs", "Profiling"]
 
 
+@suggest_arguments_of
 @attrs.frozen
 class ProfileKwargs:
     """The arguments of :meth:`Profiling.profile`, as an object."""

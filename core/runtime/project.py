@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from core.checking import check_path
+from core.checking import check_path, suggest_arguments_of
 from core.checkpoints import is_committed, remove_committed, store_of
 from core.errors import CheckpointError, ConfigurationError
 
@@ -29,6 +29,7 @@ def _check_limit(instance: object, attribute: attrs.Attribute[Any], value: int |
         raise ConfigurationError(f"{attribute.name}={value!r}: must be an integer ≥ {least}.")
 
 
+@suggest_arguments_of
 @attrs.define
 class ProjectConfiguration:
     """Where the files of a project go, and how many checkpoints are kept; with Accelerate's names.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch.utils.data import Dataset, IterableDataset
+
 from core.callbacks.adapted import AdaptedCallback, adapted
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
@@ -138,6 +140,11 @@ def check_loader(name: str, loader: Any) -> None:
     """
     if is_collection(loader):
         CombinedLoader(loader)
+    elif isinstance(loader, list | tuple) and loader and is_data_set(loader[0]):
+        raise WrongTypeError(
+            f"{name}: a {type(loader).__name__} with an object of type {type(loader[0]).__name__}, a data set. Make a "
+            "loader of each: DataLoader(dataset, batch_size=...)."
+        )
     elif isinstance(loader, type) or not hasattr(loader, "__iter__"):
         raise WrongTypeError(
             f"{name}: must be a torch DataLoader, an iterable of batches, or a dict or list of these, not "
@@ -164,6 +171,11 @@ def checked_callbacks(given: Any) -> list[Callback]:
             )
         check_hooks("callbacks", callback, Callback)
     return callbacks
+
+
+def is_data_set(given: Any) -> bool:
+    """Whether ``given`` is a map-style data set, which yields items and no batches."""
+    return isinstance(given, Dataset) and not isinstance(given, IterableDataset)
 
 
 def all_callbacks(given: Any, settings: Settings) -> list[Callback]:

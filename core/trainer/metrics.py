@@ -122,6 +122,10 @@ class StageMetrics:
             raise ConfigurationError(
                 f"log({name!r}): the name of a metric is empty. Call log(name, value) with a name."
             )
+        flags = {"prog_bar": prog_bar, "sync_dist": sync_dist, "rank_zero_only": rank_zero_only}
+        for option, given in {**flags, "logger": logger, "on_step": on_step, "on_epoch": on_epoch}.items():
+            if not isinstance(given, bool) and not (given is None and option not in flags):
+                raise WrongTypeError(f"log({name!r}, {option}={given!r}): must be True or False.")
         if moment == END and on_step:
             raise ConfigurationError(
                 f"log({name!r}, on_step=True): the epoch has no further step. Leave out on_step, or log it in a step."

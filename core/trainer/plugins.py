@@ -10,6 +10,7 @@ from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
 from core.environments.inherited import own_environ
 from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from core.kinds import KINDS
 from core.precisions.base import Precision
 
 __all__ = ["with_plugins"]
@@ -65,5 +66,8 @@ def _kind_of_name(name: str) -> str:
         return kinds[0]
     if kinds:
         raise ConfigurationError(f"plugins: {name!r} is the name of a {' and of a '.join(kinds)}. Pass {kinds[0]}=.")
+    other = next((kind for kind in KINDS if kind not in PLUGINS and name in registry.names(kind)), None)
+    if other is not None:
+        raise UnknownNameError(f"plugins: {name!r} is of another kind. Pass {other}={name!r}.")
     every = sorted({one for known in names.values() for one in known})
     raise UnknownNameError(f"plugins: {name!r} is unknown.{nearest(name, every)} Valid: {quoted(every, near=name)}.")

@@ -56,7 +56,10 @@ def read_signals(given: Mapping[str, str] | None) -> dict[str, str]:
     names = sorted({number.name for number in signal.Signals} - {"SIGKILL", "SIGSTOP"})
     for name, action in given.items():
         if name not in names:
-            raise ConfigurationError(f"signals: {name!r} cannot be handled.{nearest(str(name), names)}")
+            remedy = (
+                f" The signal comes first: {{{action!r}: {name!r}}}." if action in names else nearest(str(name), names)
+            )
+            raise ConfigurationError(f"signals: {name!r} cannot be handled.{remedy}")
         if action not in ACTIONS:
             raise ConfigurationError(f"signals: {name!r}: {action!r} is no action. Valid: {quoted(ACTIONS)}.")
     return dict(given)

@@ -34,7 +34,7 @@ from core.trainer.start_line import say_what_runs
 from core.trainer.state import find_for_all, load_module
 from core.trainer.steps import StepModule
 from core.trainer.torch_settings import torch_settings
-from core.trainer.unused import warn_of_unused_validation
+from core.trainer.unused import warn_of_late_validation, warn_of_unused_validation
 
 __all__ = ["evaluate", "fit", "run_stage"]
 
@@ -145,6 +145,8 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     val_loader = None if run.settings.limit_val_batches == 0 else source.loader("val")
     if val_loader is not None:
         check_module(run.module, "validation_step")
+        if not trainer.is_trial:
+            warn_of_late_validation(run.settings)
     elif run.settings.limit_val_batches != 0 and not trainer.is_trial:
         warn_of_unused_validation(run.module)
     trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))

@@ -8,6 +8,7 @@ from torch import nn
 
 from core.callbacks.batch_size_finder import BatchSizeFinder
 from core.callbacks.learning_rate_finder import LearningRateFinder, LearningRateRange
+from core.errors import WrongTypeError
 from core.trainer.checks import check_module, check_optimization
 from core.trainer.plain import as_module
 from core.trainer.sources import DataSource
@@ -63,6 +64,8 @@ class Tuner:
     """
 
     def __init__(self, trainer: Any) -> None:
+        if not hasattr(trainer, "settings"):
+            raise WrongTypeError(f"Tuner: trainer is an object of type {type(trainer).__name__}. Pass a core.Trainer.")
         self._trainer = trainer
 
     def lr_find(

@@ -6,8 +6,9 @@ from core.logging import get_logger
 from core.trainer.module import Module
 from core.trainer.plain import PlainModule
 from core.trainer.progress import Progress
+from core.trainer.settings import Settings
 
-__all__ = ["warn_of_missing_steps", "warn_of_unused_validation"]
+__all__ = ["warn_of_late_validation", "warn_of_missing_steps", "warn_of_unused_validation"]
 
 logger = get_logger(__name__)
 
@@ -19,6 +20,18 @@ def warn_of_unused_validation(module: Module) -> None:
             "fit: %s defines validation_step, but there is no validation loader, so nothing is validated. Pass "
             "val_dataloaders, or set limit_val_batches=0",
             _name(module),
+        )
+
+
+def warn_of_late_validation(settings: Settings) -> None:
+    """Warn if ``fit`` ends before the first epoch with validation."""
+    every, epochs = settings.check_val_every_n_epoch, settings.epoch_limit
+    if every is not None and 0 < epochs < every:
+        logger.warning(
+            "fit: check_val_every_n_epoch=%d and max_epochs=%d: nothing is validated. Give a smaller number of epochs, "
+            "or set limit_val_batches=0",
+            every,
+            epochs,
         )
 
 

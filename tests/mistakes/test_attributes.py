@@ -111,6 +111,26 @@ def test_attributes_of_the_users_own() -> None:
     assert (run.my_metric, run.best, run.gradient_accumulation_steps, run.even_batches) == (1, 2, 3, False)
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("LightningModule", "from core import Module as LightningModule"),
+        ("Fabric", "from core import Runtime"),
+        ("EarlyStopping", "from core.callbacks import EarlyStopping"),
+        ("CSVLogger", "from core.loggers import CSVLogger"),
+        ("DDPStrategy", "from core.strategies import DDPStrategy"),
+        ("CLI", "from core.cli import CLI"),
+    ],
+)
+def test_names_that_are_elsewhere(name: str, line: str) -> None:
+    """Importing from core what is in another module, or has another name here, says the line to write."""
+    with pytest.raises(ImportError, match=f"core has no '{name}'. Write: {line}"):
+        exec(f"from core import {name}")
+    with pytest.raises(ImportError, match="cannot import name 'Trainr'"):
+        exec("from core import Trainr")
+    assert not hasattr(core, "Trainr")
+
+
 AFTER: dict[str, Callable[[Any], Any]] = {
     "backward": lambda run: run.backward(torch.ones((), requires_grad=True)),
     "gather": lambda run: run.gather(torch.ones(1)),

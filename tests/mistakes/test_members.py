@@ -9,12 +9,23 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from core import Callback, DataModule, Module
+from core import (
+    Callback,
+    DataModule,
+    GradientAccumulationPlugin,
+    Module,
+    ProjectConfiguration,
+    Tuner,
+    notebook_launcher,
+    rank_zero_only,
+)
 from core.callbacks import EarlyStopping, LambdaCallback, Timer
+from core.data import DataSettings
 from core.loggers import CSVLogger
 from core.profilers import SimpleProfiler
 
 from .cases import Mistake, Net, check, loader, runtime, trainer
+from .test_arguments import logging
 
 
 class Bare(Module):
@@ -153,6 +164,58 @@ MISTAKES: dict[str, Mistake] = {
         "3",
         "must be a path",
     ),
+    "text for an option of log": Mistake(
+        logging(1.0, on_step="no"), "log('accuracy', on_step", "'no'", "True or False"
+    ),
+    "strategy among the plugins": Mistake(
+        lambda: trainer(plugins="ddp"), "plugins", "'ddp' is of another kind", "Pass strategy='ddp'"
+    ),
+    "misspelt setting of data": Mistake(
+        lambda: DataSettings(even_batch=False),  # type: ignore[call-arg]
+        "DataSettings",
+        "'even_batch'",
+        "Did you mean 'even_batches'?",
+    ),
+    "misspelt setting of accumulation": Mistake(
+        lambda: GradientAccumulationPlugin(steps=2),  # type: ignore[call-arg]
+        "GradientAccumulationPlugin",
+        "'steps'",
+        "Did you mean 'num_steps'?",
+    ),
+    "misspelt setting of a project": Mistake(
+        lambda: ProjectConfiguration(total_limits=2),  # type: ignore[call-arg]
+        "ProjectConfiguration",
+        "'total_limits'",
+        "Did you mean 'total_limit'?",
+    ),
+    "name for a function in a notebook": Mistake(
+        lambda: notebook_launcher("train"),  # type: ignore[arg-type]
+        "notebook_launcher: function",
+        "'train'",
+        "notebook_launcher(train, (args, ...))",
+    ),
+    "number for a function of rank 0": Mistake(
+        lambda: rank_zero_only(3),  # type: ignore[arg-type]
+        "rank_zero_only",
+        "got 3",
+        "Write it above one",
+    ),
+    "number for a Trainer": Mistake(lambda: Tuner(3), "Tuner: trainer", "type int", "Pass a core.Trainer"),
+    "text for a step": Mistake(
+        lambda: CSVLogger("x").log_metrics({"a": 1}, "3"),  # type: ignore[arg-type]
+        "log_metrics: step",
+        "'3'",
+        "an integer or None",
+    ),
+    "action before its signal": Mistake(
+        lambda: trainer(signals={"stop": "SIGTERM"}), "signals", "'stop'", "{'SIGTERM': 'stop'}"
+    ),
+    "folder of a logger that cannot be": Mistake(
+        fitting(Bare(), logger="csv", default_root_dir="/proc/nowhere"), "save_dir", "'/proc/nowhere'", "logger=False"
+    ),
+    "data set in a list": Mistake(
+        fitting(Bare(), [items(3).dataset]), "train_dataloaders", "TensorDataset", "DataLoader(dataset, batch_size="
+    ),
     "capitals": Mistake(lambda: runtime(accelerator="CPU"), "accelerator", "'CPU'", "Did you mean 'cpu'?"),
     "capitals of a plugin": Mistake(
         lambda: runtime(accelerator="CUDA"), "accelerator", "'CUDA'", "'cuda': pip install torch-hal-cuda"
@@ -202,6 +265,13 @@ def test_manual_optimization_without_a_step(steps: bool, count: int, caplog: pyt
     """One warning if no optimizer has been stepped in the first epoch."""
     trainer(max_epochs=2).fit(Manual(steps), loader())
     assert caplog.text.count("has not stepped an optimizer in epoch") == count
+
+
+def test_validation_that_never_comes(caplog: pytest.LogCaptureFixture) -> None:
+    """One warning if fit ends before the first epoch with validation."""
+    for every, count in ((2, 0), (3, 1)):
+        trainer(max_epochs=2, check_val_every_n_epoch=every).fit(Net(), loader(), loader())
+        assert caplog.text.count("nothing is validated") == count
 
 
 @pytest.mark.parametrize(

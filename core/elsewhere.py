@@ -1,0 +1,34 @@
+"""Names that scripts import from ``core`` and that are in another module, or are called otherwise."""
+
+from __future__ import annotations
+
+import importlib
+
+__all__ = ["check_elsewhere"]
+
+RENAMED = {
+    "CLI": "from core.cli import CLI",
+    "DataLoader": "from torch.utils.data import DataLoader",
+    "Fabric": "from core import Runtime",
+    "LightningCLI": "from core.cli import CLI as LightningCLI",
+    "LightningDataModule": "from core import DataModule as LightningDataModule",
+    "LightningModule": "from core import Module as LightningModule",
+}
+"""By name, the line to write."""
+ROOMS = ("core.callbacks", "core.loggers", "core.strategies", "core.accelerators")
+"""Packages whose names are known without importing torch."""
+
+
+def check_elsewhere(name: str) -> None:
+    """Raise the error for a name that ``core`` does not have, if it is known where it is.
+
+    Raises:
+        ImportError: It is known. An AttributeError would not do: ``from core import name`` replaces it by one that
+            does not say where.
+    """
+    line = RENAMED.get(name)
+    if line is None:
+        room = next((room for room in ROOMS if name in importlib.import_module(room).__all__), None)
+        line = None if room is None else f"from {room} import {name}"
+    if line is not None:
+        raise ImportError(f"core has no {name!r}. Write: {line}")
