@@ -95,11 +95,22 @@ def _versions() -> list[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; returns its exit code.
+    """Run a verb; returns its exit code, 141 if what reads the output ends before, as ``head`` does.
 
     Args:
         arguments: The command line, without the program's name; this process's own by default.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+        return 128 + 13  # as of a program that SIGPIPE has ended
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     program = "python -m core" if os.path.basename(sys.argv[0]) == "__main__.py" else "torch-hal"
     verb, *rest = arguments or ["--help"]

@@ -173,6 +173,18 @@ def test_lines_fit_the_terminal(
             assert shlex.split(after.splitlines()[0])[0].endswith(("torch-hal", "python")), verb
 
 
+@pytest.mark.parametrize("line", ["", "list", "explain --accelerator cpu --json"])
+def test_a_reader_that_ends_before(line: str) -> None:
+    """As in ``torch-hal list | head``: no traceback, and the exit code of a program that SIGPIPE has ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "core", *line.split()], stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_a_listing_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state has a line of its own where it does not fit; no line is longer than the terminal."""
     drawn = ESCAPE.sub("", listed(monkeypatch, Terminal(), "--kind", "strategy", COLUMNS="50"))
