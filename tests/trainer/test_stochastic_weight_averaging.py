@@ -176,7 +176,12 @@ def test_resumed_within_an_epoch(step: int, tmp_path: Path) -> None:
     """Likewise, and without torch's warning, also from a checkpoint of an epoch's last step, of 7."""
     options: dict[str, Any] = {"max_epochs": 5, "enable_checkpointing": True}
     keeps = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
-    whole, second = Normalized(), Normalized()
+
+    class Unscheduled(Normalized):
+        def configure_optimizers(self) -> Any:
+            return super().configure_optimizers()[0]
+
+    whole, second = Unscheduled(), Unscheduled()
     quiet(callbacks=[StochasticWeightAveraging(**OPTIONS), keeps], **options).fit(whole, loader())
     quiet(max_epochs=5, callbacks=StochasticWeightAveraging(**OPTIONS)).fit(
         second, loader(), ckpt_path=tmp_path / f"step={step}.ckpt"
