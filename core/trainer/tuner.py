@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from core.callbacks.batch_size_finder import BatchSizeFinder
 from core.callbacks.learning_rate_finder import LearningRateFinder, LearningRateRange
-from core.errors import WrongTypeError
+from core.checking import suggest_arguments
+from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.checks import check_module, check_optimization
 from core.trainer.plain import as_module
 from core.trainer.sources import DataSource
 from core.trainer.trials import Trial
 
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
+
+NOT_SEARCHED = dict.fromkeys(
+    ("val_dataloaders", "dataloaders"), "The search only trains: leave it out, and pass train_dataloaders."
+)
+NOT_SCALED = {
+    **dict.fromkeys(
+        ("train_dataloaders", "val_dataloaders", "dataloaders"),
+        "A loader that was passed keeps its batch size: define train_dataloader in the module or in a DataModule.",
+    ),
+    "margin": "The result is the largest size that fits; multiply it by such a margin yourself.",
+    "max_val": "Set max_trials: with mode='power' the size doubles with each.",
+}
+"""Arguments of Lightning's searches that these do not have: what to do instead."""
 
 
 def find_learning_rate(
@@ -68,15 +83,79 @@ class Tuner:
             raise WrongTypeError(f"Tuner: trainer is an object of type {type(trainer).__name__}. Pass a core.Trainer.")
         self._trainer = trainer
 
+    @partial(suggest_arguments, remedies=NOT_SEARCHED, owner="Tuner.lr_find")
     def lr_find(
-        self, model: nn.Module, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
+        self,
+        model: nn.Module,
+        train_dataloaders: Any = None,
+        *,
+        datamodule: Any = None,
+        method: str = "fit",
+        min_lr: float = 1e-8,
+        max_lr: float = 1,
+        num_training: int = 100,
+        mode: str = "exponential",
+        early_stop_threshold: float | None = 4.0,
+        update_attr: bool = True,
+        attr_name: str = "",
     ) -> LearningRateRange:
-        """See :func:`core.find_learning_rate`."""
-        return find_learning_rate(self._trainer, model, train_dataloaders, datamodule, **options)
+        """See :func:`core.find_learning_rate`; ``num_training`` is the finder's ``num_training_steps``.
 
-    def scale_batch_size(self, model: nn.Module, datamodule: Any = None, **options: Any) -> int:
-        """See :func:`core.find_batch_size`."""
-        return find_batch_size(self._trainer, model, datamodule, **options)
+        Raises:
+            ConfigurationError: ``method`` is not ``"fit"``.
+        """
+        _check_method("lr_find", method)
+        return find_learning_rate(
+            self._trainer,
+            model,
+            train_dataloaders,
+            datamodule,
+            min_lr=min_lr,
+            max_lr=max_lr,
+            num_training_steps=num_training,
+            mode=mode,
+            early_stop_threshold=early_stop_threshold,
+            update_attr=update_attr,
+            attr_name=attr_name,
+        )
+
+    @partial(suggest_arguments, remedies=NOT_SCALED, owner="Tuner.scale_batch_size")
+    def scale_batch_size(
+        self,
+        model: nn.Module,
+        datamodule: Any = None,
+        *,
+        method: str = "fit",
+        mode: str = "power",
+        steps_per_trial: int = 3,
+        init_val: int = 2,
+        max_trials: int = 25,
+        batch_arg_name: str = "batch_size",
+    ) -> int:
+        """See :func:`core.find_batch_size`.
+
+        Raises:
+            ConfigurationError: ``method`` is not ``"fit"``.
+        """
+        _check_method("scale_batch_size", method)
+        return find_batch_size(
+            self._trainer,
+            model,
+            datamodule,
+            mode=mode,
+            steps_per_trial=steps_per_trial,
+            init_val=init_val,
+            max_trials=max_trials,
+            batch_arg_name=batch_arg_name,
+        )
+
+
+def _check_method(search: str, method: str) -> None:
+    if method != "fit":
+        raise ConfigurationError(
+            f"Tuner.{search}: method={method!r}: only training is searched. Leave it out; in evaluation, a batch needs "
+            "less memory than in training."
+        )
 
 
 def _trial(trainer: Any, module: nn.Module, train_dataloaders: Any, datamodule: Any) -> Trial:

@@ -212,5 +212,16 @@ def test_lightning_s_tuner() -> None:
     module = Limited()
     tuner = Tuner(quiet())
     assert tuner.scale_batch_size(module) == 16
-    found = tuner.lr_find(module, **RANGE)
+    options = {name: value for name, value in RANGE.items() if name != "num_training_steps"}
+    found = tuner.lr_find(module, num_training=RANGE["num_training_steps"], early_stop_threshold=None, **options)
     assert module.lr == found.suggestion()
+    assert len(found.results["lr"]) == RANGE["num_training_steps"]
+    for search, refused, remedy in (
+        (tuner.lr_find, {"val_dataloaders": loader()}, "The search only trains"),
+        (tuner.lr_find, {"num_trainings": 3}, "Did you mean 'num_training'"),
+        (tuner.lr_find, {"method": "validate"}, "only training is searched"),
+        (tuner.scale_batch_size, {"train_dataloaders": loader()}, "A loader that was passed keeps its batch size"),
+        (tuner.scale_batch_size, {"max_val": 64}, "Set max_trials"),
+    ):
+        with pytest.raises(CoreError, match=f"Tuner.*{remedy}"):
+            search(module, **refused)
