@@ -146,5 +146,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES and name[:1].isupper():
         from core.elsewhere import check_elsewhere
 
-        check_elsewhere(name)
+        check_elsewhere(name, asking=sys._getframe(1).f_code.co_name)
     return _find(name)

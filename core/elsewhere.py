@@ -19,16 +19,22 @@ ROOMS = ("core.callbacks", "core.loggers", "core.strategies", "core.accelerators
 """Packages whose names are known without importing torch."""
 
 
-def check_elsewhere(name: str) -> None:
+def check_elsewhere(name: str, asking: str) -> None:
     """Raise the error for a name that ``core`` does not have, if it is known where it is.
 
+    Args:
+        name: The name.
+        asking: The name of the function that asks for it.
+
     Raises:
-        ImportError: It is known. An AttributeError would not do: ``from core import name`` replaces it by one that
-            does not say where.
+        ImportError: It is known, and ``from core import name`` asks, which replaces an AttributeError by one that does
+            not say where.
+        AttributeError: It is known, and something else asks, such as ``hasattr``.
     """
     line = RENAMED.get(name)
     if line is None:
         room = next((room for room in ROOMS if name in importlib.import_module(room).__all__), None)
         line = None if room is None else f"from {room} import {name}"
     if line is not None:
-        raise ImportError(f"core has no {name!r}. Write: {line}")
+        error = ImportError if asking == "_handle_fromlist" else AttributeError
+        raise error(f"core has no {name!r}. Write: {line}")
