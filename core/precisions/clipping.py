@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,7 +41,7 @@ def _clip_norm(parameters: list[nn.Parameter], clip_value: float, norm_type: flo
         norm: Tensor = nn.utils.clip_grad_norm_(parameters, clip_value, norm_type)
         return norm
     # torch only combines norms of tensors on one mesh. The norm of a vector is the norm of its parts' norms.
-    norms = [_whole(nn.utils.get_total_norm(_gradients(group), norm_type)) for group in by_mesh.values()]
+    norms = [_norm_on_one_mesh(_gradients(group), mesh, norm_type) for mesh, group in by_mesh.items()]
     total: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), norm_type)
     for group in by_mesh.values():
         nn.utils.clip_grads_with_norm_(group, clip_value, total)
@@ -49,6 +50,26 @@ def _clip_norm(parameters: list[nn.Parameter], clip_value: float, norm_type: flo
 
 def _gradients(parameters: list[nn.Parameter]) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _norm_on_one_mesh(gradients: list[Tensor], mesh: Any, norm_type: float) -> Tensor:
+    if mesh is not None and norm_type == math.inf:
+        return _largest(gradients, mesh)
+    return _whole(nn.utils.get_total_norm(gradients, norm_type))
+
+
+def _largest(gradients: list[Any], mesh: Any) -> Tensor:
+    """The largest absolute value; torch's own norm raises in a process whose shard of a small parameter is empty."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    shards = [
+        gradient.full_tensor() if any(place.is_partial() for place in gradient.placements) else gradient.to_local()
+        for gradient in gradients
+    ]
+    values = [shard.abs().max() for shard in shards if shard.numel()] or [shards[0].new_zeros(())]
+    # Gathered, and not reduced by a maximum, which may lose NaN.
+    of_each = DTensor.from_local(torch.stack(values).amax().reshape(1), mesh, [Shard(0)] * mesh.ndim)
+    return of_each.full_tensor().amax()
 
 
 def _whole(tensor: Any) -> Tensor:
