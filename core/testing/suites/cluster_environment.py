@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -34,6 +37,11 @@ the kit does not know which variables the cluster of {backend} sets. Write them 
             variables = [{{"MY_RANK": "0", ...}}, {{"MY_RANK": "1", ...}}]
             return Cluster(processes_per_node=2, num_nodes=1, variables=variables)
 """
+
+_QUICK = 0.5
+"""Seconds."""
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 _GARBAGE = ("", " ", "abc", "-1", "1.5", "99999999999999999999", "\x00", "٣", "a,b;c[1-", "0x10")
 
@@ -167,6 +175,13 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
                 assert function(variables), f"{name} returned False for the variables of rank {rank}. Expected: True"
 
     @tier("T1")
+    def test_detection_is_quick(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Each start of each script calls ``detect``; it asks no server."""
+        for name, function in _detections(backend).items():
+            seconds = min(_seconds(function, cluster.variables[0]) for _ in range(3))
+            assert seconds <= _QUICK, f"{name} takes {seconds:.1f} s. Expected: at most {_QUICK} s"
+
+    @tier("T1")
     def test_other_processes_are_not_detected(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """An environment that creates processes does not claim a process that no launcher started."""
         if not _make(backend, cluster.variables[0]).creates_processes_externally:
@@ -197,18 +212,22 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
 
     @tier("T1")
     def test_main_address_and_port(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """Main address and port are valid, and the same in each process."""
+        """Main address and port are valid, the same in each process, and can be reached from each machine."""
         places = set()
         for variables in cluster.variables:
             environment = _connected(backend, variables, cluster)
             address, port = environment.main_address, environment.main_port
             assert isinstance(address, str), f"main_address={address!r}. Expected: a host name or an address"
-            assert address.strip(), f"main_address={address!r}. Expected: a host name or an address"
+            assert _is_host(address), f"main_address={address!r}. Expected: a host name or an address, without a port"
             low = 1 if environment.creates_processes_externally else 0  # its launcher's store gets a free port
             assert type(port) is int, f"main_port={port!r}. Expected: an integer"
             assert low <= port <= 65535, f"main_port={port!r}. Expected: a port, {low} to 65535"
             places.add((address, port))
         assert len(places) == 1, f"processes of one run have main addresses {sorted(places)}. Expected: the same"
+        address, _ = places.pop()
+        assert cluster.num_nodes == 1 or not _is_loopback(address), (
+            f"main_address={address!r} on {cluster.num_nodes} machines, where each machine finds itself by it"
+        )
 
     @tier("T1")
     def test_properties_are_stable(self, backend: BackendUnderTest, cluster: Cluster) -> None:
@@ -260,9 +279,9 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         """Invalid variables raise nothing but a CoreError."""
         for name in cluster.variables[0]:
             variables = {**cluster.variables[0], name: garbage}
-            if not backend.load().detect(variables):
-                continue
             try:
+                if not backend.load().detect(variables):
+                    continue
                 environment = _make(backend, variables)
                 environment.connect(cluster.processes_per_node, cluster.num_nodes)
                 describe(environment)
@@ -310,13 +329,31 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         assert found == expected, f"with other variables in os.environ, properties are {found}. Expected: {expected}"
 
     @tier("T1")
+    def test_using_it_prints_nothing(
+        self, backend: BackendUnderTest, cluster: Cluster, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Detecting, connecting, reading and teardown print nothing, which every process would."""
+        capfd.readouterr()
+        for variables in cluster.variables:
+            backend.load().detect(variables)
+            environment = _connected(backend, variables, cluster)
+            environment.validate_settings(cluster.processes_per_node, cluster.num_nodes)
+            describe(environment)
+            environment.teardown()
+        printed = "".join(capfd.readouterr())
+        assert not printed, f"using it prints {printed[:300]!r}. Expected: nothing"
+
+    @tier("T1")
     def test_teardown_can_be_called_twice(self, backend: BackendUnderTest, cluster: Cluster) -> None:
-        """``teardown`` can be called twice, and does not change ``os.environ``."""
+        """``teardown`` can be called twice, does not change ``os.environ``, and leaves the ranks known."""
         before = dict(os.environ)
-        environment = _connected(backend, cluster.variables[0], cluster)
+        environment = _connected(backend, cluster.variables[-1], cluster)
+        expected = {name: getattr(environment, name) for name in _RANKS}
         environment.teardown()
         environment.teardown()
         assert dict(os.environ) == before, "teardown() changes os.environ. Expected: no change"
+        found = {name: getattr(environment, name) for name in _RANKS}
+        assert found == expected, f"after teardown() it reports {found}. Expected: {expected}, as before"
 
 
 _RANKS = ("world_size", "local_world_size", "num_nodes", "global_rank", "local_rank", "node_rank")
@@ -329,6 +366,28 @@ def _starts(backend: BackendUnderTest, variables: Variables) -> bool:
     except ConfigurationError:  # it refuses the variables of another launcher
         return False
     return is_its and bool(_make(backend, variables).creates_processes_externally)
+
+
+def _seconds(function: Any, variables: Variables) -> float:
+    began = time.perf_counter()
+    function(variables)
+    return time.perf_counter() - began
+
+
+def _is_host(address: str) -> bool:
+    return bool(_HOST_NAME.fullmatch(address)) or _ip(address) is not None
+
+
+def _is_loopback(address: str) -> bool:
+    ip = _ip(address)
+    return address == "localhost" if ip is None else ip.is_loopback
+
+
+def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(address)
+    except ValueError:
+        return None
 
 
 def _refusal(environment: Any, processes: int, nodes: int) -> str:
