@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from testing import mutants, mutants_of_parts, mutants_of_values  # noqa: E402  found by the line above
+from testing import mutants, mutants_of_modules, mutants_of_parts, mutants_of_values  # noqa: E402  found by the line above
 from testing.kit import SIMULATED  # noqa: E402
 
 from core.kinds import KINDS  # noqa: E402
@@ -27,7 +27,7 @@ def table() -> str:
     """One row for each mutant and the test that is meant for it."""
     every_mutant = [
         one
-        for module in (mutants, mutants_of_parts, mutants_of_values)
+        for module in (mutants, mutants_of_parts, mutants_of_values, mutants_of_modules)
         for name in module.__all__
         if isinstance(group := getattr(module, name), list)
         for one in group
@@ -52,10 +52,9 @@ def _case(mutant: mutants.Mutant) -> str:
 
 
 def _docstrings(kind: str) -> dict[str, str]:
-    file = SIMULATED / "torch_hal_mutants" / f"{KINDS[kind].group.removeprefix('core.')}.py"
-    if not file.exists():
-        return {}
-    classes = [node for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    files = (SIMULATED / "torch_hal_mutants").glob(f"{KINDS[kind].group.removeprefix('core.')}*.py")
+    nodes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     return {node.name.lower(): _line(ast.get_docstring(node)) or _words(node.name) for node in classes}
 
 

@@ -6,6 +6,7 @@ front end, and ``optimizer``, the function that creates one.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -23,11 +24,12 @@ from core import Runtime, Trainer
 from core.callbacks import Callback, ModelCheckpoint
 from core.strategies import REDUCTIONS, Strategy
 from core.testing import distributed_problem as problem
+from core.testing.module_observations import MODULES, observe_module
 from core.testing.problem import Losses
 from core.testing.step_observations import STEPS, observe_step, threads
 from core.testing.worker import Journal
 
-__all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "own", "reduced"]
+__all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "SUMMED", "own", "reduced"]
 
 ITEMS = 11
 """The number of items to evaluate and train on; not divisible by the number of processes."""
@@ -48,8 +50,17 @@ GATHERED: dict[str, Callable[[int], Tensor]] = {
     "empty": lambda rank: torch.empty(0, 2),
     "whole numbers": lambda rank: torch.tensor([2**40 + rank, -rank]),
     "truth values": lambda rank: torch.tensor([rank % 2 == 0, True]),
+    "16 bits": lambda rank: torch.tensor([3e38, 1.0078125 + rank], dtype=torch.bfloat16),
 }
 """By name, the tensor of a rank."""
+
+SUMMED: dict[str, Callable[[int], Tensor]] = {
+    "transposed": lambda rank: (torch.arange(6.0).reshape(2, 3) * (rank + 1)).t(),
+    "part of another": lambda rank: torch.arange(12.0)[rank::5][:2],
+    "empty": lambda rank: torch.empty(0, 2),
+    "not finite": lambda rank: torch.tensor([math.nan if rank == 0 else 1.0, math.inf, 1.0]),
+}
+"""By name, the tensor of a rank that is summed, although it is unusual."""
 
 REFUSED: dict[str, Callable[[int], Tensor]] = {
     "shapes": lambda rank: torch.zeros(2 + rank),
@@ -64,9 +75,9 @@ def reduced(rank: int) -> Tensor:
     return torch.tensor([rank + 1, 2 - rank, 3, -2])
 
 
-def own(rank: int) -> dict[str, Any]:
+def own(rank: int) -> dict[Any, Any]:
     """The object of a rank that is broadcast and gathered."""
-    return {"rank": rank, "values": ["a", None, 1.5] * (1 + 3 * rank)}
+    return {"rank": rank, "values": ["a", None, 1.5] * (1 + 3 * rank), "pair": (2**60 + rank, b"\x00"), 7: {rank}}
 
 
 # -- one run of everything -----------------------------------------------------------------------------------------
@@ -163,8 +174,8 @@ def _afterwards() -> dict[str, Any]:
 def _objects(journal: Journal, runtime: Runtime) -> None:
     strategy, rank, size = runtime.strategy, runtime.process_index, runtime.num_processes
     for source in range(size):
-        journal.observe(f"broadcast from {source}", strategy.broadcast, own(rank), source)
-    journal.observe("all_gather_object", strategy.all_gather_object, own(rank))
+        journal.observe(f"broadcast from {source}", lambda source=source: repr(strategy.broadcast(own(rank), source)))
+    journal.observe("all_gather_object", lambda: [repr(found) for found in strategy.all_gather_object(own(rank))])
     journal.observe("barrier", _barrier, runtime, strategy.barrier)
     journal.observe("main process first", _main_process_first, runtime)
 
@@ -195,8 +206,12 @@ def _tensors(journal: Journal, runtime: Runtime) -> None:
         for reduction in REDUCTIONS if name not in unsupported else ():
             journal.observe(f"reduce {reduction} {name}", _reduce, runtime, reduced(rank).to(device, dtype), reduction)
     journal.observe("reduce scalar", _reduce, runtime, torch.tensor(rank + 1.0, device=device), "sum")
+    for name, tensor in SUMMED.items():
+        journal.observe(f"reduce {name}", _reduce, runtime, tensor(rank).to(device), "sum")
     journal.observe("reduce average", _reduce, runtime, torch.ones(2, device=device), "average")
     for name, tensor in GATHERED.items():
+        if str(tensor(rank).dtype).removeprefix("torch.") in unsupported:
+            continue
         journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
     for name, tensor in REFUSED.items():
         journal.observe(f"all_gather {name}", _all_gather, runtime, tensor(rank).to(device))
@@ -284,13 +299,14 @@ def _loop(
 
 
 def _steps(arguments: Mapping[str, Any], directory: str) -> None:
-    for name in STEPS:
+    for name in (*STEPS, *MODULES):
         with Runtime(**_of_a_front_end(arguments)) as runtime:
             runtime.launch(_observe_step, directory, name, arguments["optimizer"])
 
 
 def _observe_step(runtime: Runtime, directory: str, name: str, maker: str) -> None:
-    observe_step(runtime, Journal(directory, runtime.process_index), name, maker, _state)
+    observe = observe_step if name in STEPS else observe_module
+    observe(runtime, Journal(directory, runtime.process_index), name, maker, _state)
 
 
 def _state(strategy: Strategy, net: nn.Module) -> dict[str, Any]:

@@ -7,7 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Known", "Outputs", "Probe", "TwoGroups"]
+__all__ = ["EXACT", "Known", "Outputs", "Probe", "TwoGroups", "exactness"]
+
+EXACT = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+"""By dtype: the relative error of a few operations."""
+
+
+def exactness(precision: Any) -> float:
+    """The relative error that a few operations may have in a precision."""
+    return EXACT[max((precision.compute_dtype, precision.param_dtype), key=EXACT.__getitem__)]
 
 
 class Probe(nn.Module):

@@ -13,7 +13,7 @@ from core import Runtime
 from core.testing import distributed_problem as problem
 from core.testing.worker import Journal
 
-__all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "threads"]
+__all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "part", "threads"]
 
 PASSES = 3
 """Training passes of :class:`Averaging`."""
@@ -117,7 +117,7 @@ def _prepared(runtime: Runtime, maker: str, state_of: Any) -> Mapping[str, Any]:
 
 def _step_with_a_closure(runtime: Runtime, maker: str, state_of: Any) -> dict[str, Any]:
     """One step whose optimizer calls forward and backward by itself, on this process's part of a batch."""
-    inputs, targets = (tensor.to(runtime.device) for tensor in _part(runtime))
+    inputs, targets = (tensor.to(runtime.device) for tensor in part(runtime))
     net = problem.network()
     net, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
     calls: list[Tensor] = []
@@ -138,7 +138,7 @@ def _step_with_a_closure(runtime: Runtime, maker: str, state_of: Any) -> dict[st
     }
 
 
-def _part(runtime: Runtime) -> list[Tensor]:
+def part(runtime: Runtime) -> list[Tensor]:
     """The part of a batch for this process; processes that hold parts of one module take the same."""
     strategy = runtime.strategy
     begin = problem.SHARE * strategy.data_shard
@@ -150,7 +150,7 @@ def _outputs(runtime: Runtime, maker: str) -> dict[str, Any]:
     """What a prepared module returns, and which outputs a backward pass can begin with."""
     net = Heads()
     net, _ = runtime.prepare(net, problem.optimizer_of(net, maker))
-    output = net(_part(runtime)[0].to(runtime.device), factor=2.0, skipped=None)
+    output = net(part(runtime)[0].to(runtime.device), factor=2.0, skipped=None)
     second, (third,) = output["pair"]
     text = output["text"]  # a strategy that joins the outputs of several devices returns that of each
     runtime.backward(output["first"].mean() + second.mean() + third.mean())
@@ -168,7 +168,7 @@ def _buffers(runtime: Runtime, maker: str) -> list[float]:
     """The buffer with which each of some training passes begins, on items of this process."""
     net = Averaging()
     prepared, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
-    inputs = _part(runtime)[0].to(runtime.device) + runtime.process_index
+    inputs = part(runtime)[0].to(runtime.device) + runtime.process_index
     for _ in range(PASSES):
         runtime.backward(prepared(inputs).mean())
         optimizer.step()

@@ -206,8 +206,9 @@ def lay_down(site: Path, mutants: Iterable[Mutant]) -> None:
     folder = SIMULATED / "torch_hal_mutants"
     entry_points = {}
     for kind in KINDS.values():
-        file = folder / f"{kind.group.removeprefix('core.')}.py"
-        classes = re.findall(r"^class ([A-Z]\w*)", file.read_text("utf-8"), re.MULTILINE) if file.exists() else []
+        files = folder.glob(f"{kind.group.removeprefix('core.')}*.py")
+        text = "\n".join(file.read_text("utf-8") for file in files)
+        classes = re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE)
         entry_points[kind.group] = {name.lower(): "torch_hal_mutants.plugin" for name in classes}
     declare(site, "torch-hal-mutants", entry_points)
     written = [mutant for mutant in mutants if not mutant.is_class]

@@ -14,6 +14,7 @@ from core.kinds import KINDS
 
 from .kit import SIMULATED, declare, run_kit
 from .mutants import Mutant
+from .mutants_of_modules import CHECKPOINT_TRACES, CLUSTER_USE, MODULES, PRECISION_KEEPS, UNUSUAL_TENSORS
 from .mutants_of_parts import CHECKPOINTS, CLUSTERS, COLLECTIVES, LIFE, PRECISIONS, TRAINING_TOGETHER
 from .mutants_of_values import (
     CHECKPOINT_VALUES,
@@ -37,6 +38,11 @@ _GROUPS = {
     "precision steps": PRECISION_STEPS,
     "checkpoint values": CHECKPOINT_VALUES,
     "cluster values": CLUSTER_VALUES,
+    "modules": MODULES,
+    "unusual tensors": UNUSUAL_TENSORS,
+    "precision keeps": PRECISION_KEEPS,
+    "checkpoint traces": CHECKPOINT_TRACES,
+    "cluster use": CLUSTER_USE,
 }
 
 
@@ -80,8 +86,9 @@ def _install(site: Path, kind: str) -> None:
 
 def _names(kind: str) -> set[str]:
     """The names of the classes that break a rule of that kind."""
-    file = SIMULATED / "torch_hal_mutants" / f"{KINDS[kind].group.removeprefix('core.')}.py"
-    return {name.lower() for name in re.findall(r"^class ([A-Z]\w*)", file.read_text("utf-8"), re.MULTILINE)}
+    files = (SIMULATED / "torch_hal_mutants").glob(f"{KINDS[kind].group.removeprefix('core.')}*.py")
+    text = "\n".join(file.read_text("utf-8") for file in files)
+    return {name.lower() for name in re.findall(r"^class ([A-Z]\w*)", text, re.MULTILINE)}
 
 
 def test_every_mutant_is_used() -> None:

@@ -18,6 +18,7 @@ from core.testing.suites.failing import FailureTests
 from core.testing.suites.hardware import HardwareTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.modules import ModuleTests
 from core.testing.suites.steps import StepTests
 from core.testing.suites.training import TrainingTests
 
@@ -34,6 +35,7 @@ class AcceleratorSuite(
     CollectiveTests,
     DistributedTrainingTests,
     StepTests,
+    ModuleTests,
     FailureTests,
     Suite,
 ):

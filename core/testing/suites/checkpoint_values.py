@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from core import CheckpointIO
+from core.errors import CheckpointError, CoreError
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import tier
 
@@ -30,7 +33,17 @@ _VALUES: dict[str, Any] = {
     "numbers as keys": {0: "a", -1: "b", 2**40: "c"},
     "many": [{"number": number} for number in range(2000)],
     "deep": [[[[[[[[[[[[{"a": ({},)}]]]]]]]]]]]],
+    "empty ones": {"dict": {}, "list": [], "tuple": (), "text": "", "inner": {"list": [[], {}]}},
+    "keys": {"a/b": 1, "a.b": 2, " a": 3, "a ": 4, "A": 5, "a": 6, "": 7, "%41": 8, "ä": 9, "a\u0308": 10},
 }
+
+_OF_TORCH: dict[str, Any] = {
+    "a dtype": torch.bfloat16,
+    "a device": torch.device("cpu"),
+    "a size": torch.Size([2, 3]),
+    "a set": {1, 2, 3},
+}
+"""Values that a format may refuse."""
 
 _TENSORS: dict[str, Callable[[], Tensor]] = {
     "not a number": lambda: torch.tensor([math.nan, math.inf, -math.inf, -0.0]),
@@ -55,6 +68,22 @@ class CheckpointValueTests:
         assert [*found] == ["before", what, "after"], (
             f"loaded the keys {[*found]}. Expected: ['before', {what!r}, 'after']"
         )
+
+    @tier("T1")
+    @pytest.mark.parametrize("what", _OF_TORCH)
+    def test_other_values_come_back_or_are_refused(self, io: CheckpointIO, path: Path, what: str) -> None:
+        """What hyperparameters also have comes back as it is, or saving raises a CheckpointError."""
+        value = _OF_TORCH[what]
+        try:
+            io.save_checkpoint({"before": 1, "value": value}, path)
+            io.teardown()
+        except CheckpointError:
+            return
+        found = io.load_checkpoint(path).get("value")
+        assert type(found) is type(value), (
+            f"{what}: loaded {found!r}. Expected: {value!r}, or a CheckpointError from save_checkpoint()"
+        )
+        assert found == value, f"{what}: loaded {found!r}. Expected: {value!r}"
 
     @tier("T1")
     @pytest.mark.parametrize("what", _TENSORS)
@@ -140,6 +169,60 @@ class CheckpointValueTests:
         assert not os.listdir(), f"a relative path: written below the later working directory: {os.listdir()}"
 
     @tier("T1")
+    @pytest.mark.parametrize("name", ["a name", "50%", "run#1", "a=b,c", "épée", "-last", "last.ckpt"])
+    def test_it_is_where_the_path_says(self, io: CheckpointIO, path: Path, name: str) -> None:
+        """A checkpoint is at its path, whatever characters that has, and nothing else is in the folder."""
+        io.save_checkpoint({"a": 1}, path.with_name(name))
+        io.teardown()
+        found = os.listdir(path.parent)
+        assert found == [name], f"a checkpoint that is saved to {name!r} leaves {found} in its folder"
+        assert io.load_checkpoint(path.with_name(name)) == {"a": 1}
+
+    @tier("T1")
+    def test_a_map_location_of_torchs_other_kinds(self, round_trip: Callable[..., Any]) -> None:
+        """``map_location`` can be a dict of devices or a function, as in ``torch.load``; or it is refused."""
+        for location in ({"cpu": "meta"}, lambda storage, place: storage.to("meta")):
+            try:
+                found = round_trip({"a": torch.ones(2)}, map_location=location)["a"]
+            except CoreError:
+                continue
+            assert found.device.type == "meta", (
+                f"map_location={location!r} loaded a tensor on {found.device}. Expected: meta, or a CoreError"
+            )
+
+    @tier("T1")
+    def test_it_holds_on_to_nothing(self, io: CheckpointIO, path: Path) -> None:
+        """After ``teardown`` neither what was saved is kept in memory, nor what was loaded, nor a file open."""
+        tensor = torch.ones(1000)
+        io.save_checkpoint({"tensor": tensor}, path)  # what is opened once stays out of the count
+        io.load_checkpoint(path)
+        io.teardown()
+        files = _open_files()
+        saved, loaded = weakref.ref(tensor), []
+        for _ in range(3):
+            io.save_checkpoint({"tensor": tensor}, path)
+            loaded.append(weakref.ref(io.load_checkpoint(path)["tensor"]))
+        io.teardown()
+        del tensor
+        gc.collect()
+        assert saved() is None, "a tensor that was saved is still in memory after teardown()"
+        assert not any(reference() is not None for reference in loaded), (
+            "a tensor that was loaded is still in memory after teardown()"
+        )
+        assert _open_files() == files, f"{_open_files() - files} files are open after teardown(). Expected: none"
+
+    @tier("T1")
+    def test_its_files_have_the_usual_permissions(self, io: CheckpointIO, path: Path) -> None:
+        """The files of a checkpoint have the permissions of a file that the process opens itself."""
+        path.with_name("other").touch()
+        expected = path.with_name("other").stat().st_mode & 0o777
+        io.save_checkpoint({"tensor": torch.ones(3)}, path)
+        io.teardown()
+        files = [file for file in (path, *path.rglob("*")) if file.is_file()]
+        found = {file.name: oct(file.stat().st_mode & 0o777) for file in files}
+        assert set(found.values()) == {oct(expected)}, f"permissions are {found}. Expected: {oct(expected)} of each"
+
+    @tier("T1")
     def test_neighbours_are_left_alone(self, io: CheckpointIO, path: Path) -> None:
         """Saving, loading and removing leave the folder's other files and folders as they are."""
         names = ("notes.txt", f"{path.name}-best", f"{path.name}.bak", ".hidden")
@@ -223,3 +306,8 @@ def _process_state() -> dict[str, Any]:
 def _bits(tensor: Tensor) -> list[int]:
     flat: list[int] = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).tolist()
     return flat
+
+
+def _open_files() -> int:
+    """The number of this process's open files, or 0 where the system does not tell."""
+    return len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0

@@ -75,6 +75,15 @@ class CollectiveTests(MultiProcessTests):
                 f"reduce(..., {reduction!r}) of {dtype} returned {found['dtype']}. Expected: {kind}"
             )
 
+    @pytest.mark.parametrize("tensor", observations.SUMMED)
+    def test_reduce_of_an_unusual_tensor(self, eager: Runs, tensor: str) -> None:
+        """Tensors that are not contiguous, empty, or not finite are summed as all others are."""
+        summed = torch.stack([observations.SUMMED[tensor](rank) for rank in range(eager.world_size)]).sum(0)
+        expected = str(summed.tolist()), list(summed.shape)
+        for rank, found in enumerate(eager.full_run.values(f"reduce {tensor}")):
+            got = str(found["values"]), found["shape"]
+            assert got == expected, f"reduce ({tensor}) in rank {rank} returned {got}. Expected: {expected}"
+
     def test_reduce_of_a_scalar(self, eager: Runs) -> None:
         """A scalar is reduced to a scalar."""
         expected = float(sum(range(1, eager.world_size + 1)))
@@ -111,8 +120,11 @@ class CollectiveTests(MultiProcessTests):
     # -- gather --------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("tensor", observations.GATHERED)
-    def test_all_gather(self, eager: Runs, tensor: str) -> None:
+    def test_all_gather(self, eager: Runs, unsupported: Mapping[str, str], tensor: str) -> None:
         """``all_gather`` stacks the tensors of all processes by rank, of any shape and dtype, in each of them."""
+        dtype = str(observations.GATHERED[tensor](0).dtype).removeprefix("torch.")
+        if dtype in unsupported:
+            skip_by_declaration(f"{dtype} is not supported: {unsupported[dtype]}")
         parts = torch.stack([observations.GATHERED[tensor](rank) for rank in range(eager.world_size)])
         expected = parts.tolist(), str(parts.dtype), list(parts.shape)
         for rank, found in enumerate(eager.full_run.values(f"all_gather {tensor}")):
@@ -133,8 +145,8 @@ class CollectiveTests(MultiProcessTests):
             )
 
     def test_all_gather_object(self, runs: Runs) -> None:
-        """``all_gather_object`` returns the objects of all processes by rank, whatever their size."""
-        expected = [observations.own(rank) for rank in range(runs.world_size)]
+        """``all_gather_object`` returns the objects of all processes by rank, whatever their size and their types."""
+        expected = [repr(observations.own(rank)) for rank in range(runs.world_size)]
         for rank, found in enumerate(runs.full_run.values("all_gather_object")):
             assert found == expected, f"all_gather_object returned {found} in rank {rank}. Expected: {expected}"
 
@@ -148,10 +160,10 @@ class CollectiveTests(MultiProcessTests):
     # -- broadcast and barrier -----------------------------------------------------------------------------------
 
     def test_broadcast(self, runs: Runs) -> None:
-        """``broadcast`` returns the source's object in each process, for any source."""
+        """``broadcast`` returns the source's object in each process, for any source, with its types."""
         for source in range(runs.world_size):
             for rank, found in enumerate(runs.full_run.values(f"broadcast from {source}")):
-                expected = observations.own(source)
+                expected = repr(observations.own(source))
                 assert found == expected, (
                     f"broadcast(obj, src={source}) returned {found} in rank {rank}. Expected: {expected}"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +28,18 @@ UNITS = frozenset(
 _ACCEPTED: list[Any] = [1, "1", " 1 ", [0], (0,), "0,"]
 _DTYPES = {"float64": 1e-12, "float16": 2e-2, "bfloat16": 1e-1}
 _BUFFER = 2**22
+
+_COPIED: dict[str, Callable[[], torch.Tensor]] = {
+    "large integers": lambda: torch.tensor([2**40 + 1, -(2**62), 2**31]),
+    "not finite": lambda: torch.tensor([math.nan, math.inf, -math.inf, -0.0]),
+    "truth values": lambda: torch.tensor([True, False, True]),
+    "empty": lambda: torch.empty(0, 3),
+    "a scalar": lambda: torch.tensor(2.5),
+    "transposed": lambda: torch.arange(6.0).reshape(2, 3).t(),
+    "part of another": lambda: torch.arange(20.0)[3:15:4],
+    "expanded": lambda: torch.tensor([[1.0], [2.0]]).expand(2, 3),
+}
+"""Tensors on the host."""
 
 
 class DeviceTests:
@@ -177,6 +190,16 @@ class DeviceTests:
         again = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
         assert again == drawn, "after restoring the state of all generators, they draw different numbers"
 
+    @tier("T2", needs=("rng_state", "eager"))
+    def test_a_seed_decides_its_numbers(self, device: torch.device) -> None:
+        """``torch.manual_seed`` seeds the device as it seeds the host."""
+        draws = []
+        for seed in (3, 3, 4):
+            torch.manual_seed(seed)
+            draws.append(torch.rand(64, device=device).tolist())
+        assert draws[0] == draws[1], f"after torch.manual_seed(3) {device} draws different numbers each time"
+        assert draws[0] != draws[2], f"after another seed {device} draws the same numbers"
+
     # -- computing -----------------------------------------------------------------------------------------------
 
     @tier("T2", needs=("eager",))
@@ -198,6 +221,27 @@ class DeviceTests:
         ):
             error = (found.cpu().double() - expected).abs().max().item()
             assert error <= _DTYPES[value] * 8, f"{name} in {value} on {device}: off by {error:.3g}"
+
+    @tier("T2", needs=("eager",))
+    @pytest.mark.parametrize("what", _COPIED)
+    def test_values_arrive_as_they_are(self, device: torch.device, what: str) -> None:
+        """A tensor on the device, and its copy back on the host, have the host's values, whatever its layout."""
+        given = _COPIED[what]()
+        found = given.to(device)
+        assert (found.dtype, found.shape) == (given.dtype, given.shape), f"{what}: {found.dtype}, {found.shape}"
+        shown = str(found.cpu().tolist())
+        assert shown == str(given.tolist()), f"{what}: on {device} it is {shown}. Expected: {given.tolist()}"
+
+    @tier("T2", needs=("eager",))
+    def test_dropout_drops(self, device: torch.device) -> None:
+        """In training mode dropout sets about its share of elements to 0 and scales the others; else it sets none."""
+        ones, dropout = torch.ones(1000, device=device), nn.Dropout(0.25)
+        dropped = dropout(ones).cpu()
+        zeros = int((dropped == 0).sum())
+        assert 150 <= zeros <= 350, f"nn.Dropout(0.25) sets {zeros} of 1000 elements to 0 on {device}. Expected: 250"
+        others = dropped[dropped != 0]
+        assert torch.allclose(others, torch.full_like(others, 4 / 3)), f"the other elements are {others[:3].tolist()}"
+        assert torch.equal(dropout.eval()(ones), ones), "nn.Dropout changes its input in evaluation mode"
 
     @tier("T2", needs=("autocast", "eager"))
     @pytest.mark.parametrize(
@@ -263,6 +307,8 @@ class DeviceTests:
         after = allocated()
         assert during - before >= _BUFFER, f"a tensor of {_BUFFER} bytes counts as {during - before}"
         assert during - after >= _BUFFER, f"deleting a tensor of {_BUFFER} bytes frees {during - after}"
+        peak = accelerator.get_device_stats(device).get("memory_allocated_peak_bytes", during)
+        assert peak >= during, f"the peak is {peak} bytes, of which {during} were allocated at one time"
 
 
 def resolved(backend: BackendUnderTest, **arguments: Any) -> Any:

@@ -17,11 +17,12 @@ from core.nested import map_tensors
 from core.testing import problem
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import skip_by_declaration, tier
-from core.testing.precision_problem import Known, Probe
+from core.testing.precision_problem import Known, Probe, exactness
 from core.testing.suites.accelerator import counted, present_accelerator
 from core.testing.suites.base import Suite
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.precision_keeps import PrecisionKeepsTests
 from core.testing.suites.precision_steps import PrecisionStepTests
 
 __all__ = ["PrecisionSuite"]
@@ -34,15 +35,12 @@ _TOLERANCES = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 2e-2, to
 _ROUNDED, _AT_MOST = 25, 0.5
 """The tolerance of a precision that rounds: this multiple of ``rounding``, as for bfloat16, up to a limit."""
 
-_EXACT = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-"""By dtype: the relative error of a few operations."""
-
 _INPUTS = [0.25, -0.5, 1.0]
 _RATE = 0.5
 _LIMIT = 0.375
 
 
-class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, Suite):
+class PrecisionSuite(MetadataTests, ImportTests, PrecisionStepTests, PrecisionKeepsTests, Suite):
     """The conformance suite of precisions."""
 
     kind: ClassVar[str] = "precision"
@@ -427,7 +425,7 @@ def _check_dtypes(what: str, found: list[torch.dtype], precision: Any, field: st
 
 
 def _check_close(what: str, found: Tensor, expected: Tensor, precision: Any) -> None:
-    allowed = _EXACT[max((precision.compute_dtype, precision.param_dtype), key=_EXACT.__getitem__)]
+    allowed = exactness(precision)
     error = (found.detach().cpu().double() - expected.double()).abs().max().item()
     assert error <= allowed * max(1.0, expected.abs().max().item()), (
         f"{what}: {found.detach().cpu().tolist()}. Expected: {expected.tolist()} +- {allowed:g}"

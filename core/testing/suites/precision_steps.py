@@ -14,11 +14,10 @@ from core import Runtime, Trainer
 from core.errors import CoreError
 from core.testing import problem
 from core.testing.marks import skip_by_declaration, tier
-from core.testing.precision_problem import Outputs, Probe, TwoGroups
+from core.testing.precision_problem import Outputs, Probe, TwoGroups, exactness
 
 __all__ = ["PrecisionStepTests"]
 
-_EXACT = {torch.float64: 1e-12, torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 _RATES = (0.5, 0.25)
 
 
@@ -125,7 +124,7 @@ class PrecisionStepTests:
         for name, weight in groups.net.named_parameters():
             assert weight.grad is not None, f"no gradient of {name!r}"
             error = (weight.grad.detach().cpu().double() - groups.net.gradient(name)).abs().max().item()
-            assert error <= _tolerance(precision), f"the unscaled gradient of {name!r} is off by {error:.3g}"
+            assert error <= exactness(precision), f"the unscaled gradient of {name!r} is off by {error:.3g}"
 
     @tier("T2")
     @pytest.mark.parametrize("name", ["first", "second"])
@@ -238,13 +237,9 @@ def _expected(steps: int) -> dict[str, Tensor]:
 def _check(net: nn.Module, what: str, expected: dict[str, Tensor], precision: Any) -> None:
     for name, weight in net.named_parameters():
         error = (weight.detach().cpu().double() - expected[name]).abs().max().item()
-        assert error <= 4 * _tolerance(precision), (
+        assert error <= 4 * exactness(precision), (
             f"{what}: {name!r} is {weight.tolist()}. Expected: {expected[name].tolist()}"
         )
-
-
-def _tolerance(precision: Any) -> float:
-    return _EXACT[max((precision.compute_dtype, precision.param_dtype), key=_EXACT.__getitem__)]
 
 
 def _prepared(runtime: Runtime, module: nn.Module) -> nn.Module:

@@ -21,6 +21,7 @@ from core.testing.suites.distributed_training import DistributedTrainingTests
 from core.testing.suites.failing import FailureTests
 from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
+from core.testing.suites.modules import ModuleTests
 from core.testing.suites.multi_process import MULTI_DEVICE, Runs, StartCommand
 from core.testing.suites.steps import StepTests
 
@@ -63,7 +64,7 @@ class Declaration:
 
 
 class StrategySuite(
-    MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, StepTests, FailureTests, Suite
+    MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, StepTests, ModuleTests, FailureTests, Suite
 ):
     """The conformance suite of strategies: on one device, and on the smallest number above one."""
 

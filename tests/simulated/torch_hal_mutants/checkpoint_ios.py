@@ -377,3 +377,88 @@ class DrawsAName(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
         torch.randint(10, ())
         super().save_checkpoint(checkpoint, path, storage_options)
+
+
+# -- more values, and what is left behind ------------------------------------------------------------------------------
+
+
+class DropsEmpties(_Changing):
+    """Empty containers in dicts are left out."""
+
+    @staticmethod
+    def change(value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        return {name: part for name, part in value.items() if part not in ({}, [], ())}
+
+
+class TidiesKeys(_Changing):
+    """Spaces around keys are removed."""
+
+    @staticmethod
+    def change(value: Any) -> Any:
+        if type(value) is not dict:
+            return value
+        return {name.strip() if isinstance(name, str) else name: part for name, part in value.items()}
+
+
+class NamesDtypes(_Changing):
+    """A dtype comes back as its name."""
+
+    @staticmethod
+    def change(value: Any) -> Any:
+        return str(value) if isinstance(value, torch.dtype) else value
+
+
+class ListsSets(_Changing):
+    """A set comes back as a list."""
+
+    @staticmethod
+    def change(value: Any) -> Any:
+        return sorted(value) if isinstance(value, set) else value
+
+
+class TidiesNames(TorchCheckpointIO):
+    """Spaces in a path become underscores."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
+        super().save_checkpoint(checkpoint, str(path).replace(" ", "_"), storage_options)
+
+    def load_checkpoint(self, path: Target, map_location: Any = None) -> dict[str, Any]:
+        return super().load_checkpoint(str(path).replace(" ", "_"), map_location)
+
+
+class KnowsDevicesByName(TorchCheckpointIO):
+    """A ``map_location`` that is a dict or a function is ignored."""
+
+    def load_checkpoint(self, path: Target, map_location: Any = None) -> dict[str, Any]:
+        return super().load_checkpoint(path, map_location if isinstance(map_location, str | torch.device) else None)
+
+
+class KeepsAll(TorchCheckpointIO):
+    """Every checkpoint stays in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: list[dict[str, Any]] = []
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
+        self._kept.append(checkpoint)
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+
+class LeavesFilesOpen(TorchCheckpointIO):
+    """Each load leaves a file open."""
+
+    def load_checkpoint(self, path: Target, map_location: Any = None) -> dict[str, Any]:
+        os.open(Path(path).parent, os.O_RDONLY)
+        return super().load_checkpoint(path, map_location)
+
+
+class WritesForAll(TorchCheckpointIO):
+    """Everybody can write to its files."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Target, storage_options: Any = None) -> None:
+        super().save_checkpoint(checkpoint, path, storage_options)
+        for file in Path(path).rglob("*"):
+            file.chmod(0o666)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 
 import torch  # noqa: F401 - the rule that NeedsTorch breaks, and every class next to it
@@ -188,3 +189,43 @@ class CleansUp(TorchElasticEnvironment):
             if name in self.environ:
                 del os.environ[name]
         os.environ["GONE"] = "1"
+
+
+class MeetsAtHome(TorchElasticEnvironment):
+    """Each of several machines takes itself for the main one."""
+
+    @property
+    def main_address(self) -> str:
+        return "127.0.0.1"
+
+
+class AddsThePort(TorchElasticEnvironment):
+    """The main address has the port, too."""
+
+    @property
+    def main_address(self) -> str:
+        return f"{super().main_address}:{self.main_port}"
+
+
+class AsksAServer(TorchElasticEnvironment):
+    """``detect`` waits for an answer."""
+
+    @staticmethod
+    def detect(environ: Variables = None) -> bool:
+        time.sleep(0.6)
+        return TorchElasticEnvironment.detect(environ)
+
+
+class Reports(TorchElasticEnvironment):
+    """Connecting prints a line."""
+
+    def connect(self, processes_per_node: int, num_nodes: int) -> None:
+        super().connect(processes_per_node, num_nodes)
+        print("connected")
+
+
+class ForgetsItsRank(TorchElasticEnvironment):
+    """After ``teardown`` the ranks are gone."""
+
+    def teardown(self) -> None:
+        self.environ = {}

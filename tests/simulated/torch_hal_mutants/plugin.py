@@ -9,23 +9,27 @@ from core.hookspecs import hookimpl
 from core.kinds import KINDS
 
 
-def module(kind: str) -> str:
-    """Where the mutants of that kind are: ``strategies``."""
-    return KINDS[kind].group.rpartition(".")[2]
+def files(kind: str) -> list[Path]:
+    """Where the mutants of that kind are: ``strategies.py`` and ``strategies_of_modules.py``."""
+    return sorted(Path(__file__).parent.glob(f"{KINDS[kind].group.rpartition('.')[2]}*.py"))
 
 
-def classes(kind: str) -> list[str]:
-    """The public classes there, if any, read without importing them."""
-    file = Path(__file__).with_name(f"{module(kind)}.py")
-    tree = ast.parse(file.read_text("utf-8")) if file.exists() else ast.Module([], [])
-    return [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+def classes(kind: str) -> list[tuple[str, str]]:
+    """The modules and names of the public classes there, read without importing them."""
+    trees = {file.stem: ast.parse(file.read_text("utf-8")) for file in files(kind)}
+    return [
+        (module, node.name)
+        for module, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
 
 
 def _handed_over(kind: str, **more: Any) -> list[Any]:
     spec = getattr(specs, KINDS[kind].spec)
     return [
-        spec(name=name.lower(), target=f"torch_hal_mutants.{module(kind)}:{name}", description="a mutant", **more)
-        for name in classes(kind)
+        spec(name=name.lower(), target=f"torch_hal_mutants.{module}:{name}", description="a mutant", **more)
+        for module, name in classes(kind)
     ]
 
 

@@ -280,3 +280,105 @@ class IgnoresRates(FullPrecision):
         for group in optimizer.param_groups:
             group["lr"] = optimizer.param_groups[0]["lr"]
         return super().optimizer_step(optimizer, closure)
+
+
+# -- what is the user's ------------------------------------------------------------------------------------------------
+
+
+class Unfreezes(DoublePrecision):
+    """Frozen parameters become trainable."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        return super().convert_module(module).requires_grad_()
+
+
+class PutsAllInTraining(DoublePrecision):
+    """Layers in evaluation mode are put into training mode."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        return super().convert_module(module).train()
+
+
+class SharesNothing(FullPrecision):
+    """A parameter that two layers share becomes two."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        for layer in module.modules():
+            for name, parameter in [*layer.named_parameters(recurse=False)]:
+                if parameter.requires_grad and name == "weight":
+                    layer.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+        return module
+
+
+class LowersTheProducts(FullPrecision):
+    """Preparing a module sets torch's matmul precision for the whole process."""
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        torch.set_float32_matmul_precision("medium")
+        return module
+
+
+class ConvertsInPlace(DoublePrecision):
+    """Tensors in the user's own dicts are replaced."""
+
+    def convert_input(self, data: Any) -> Any:
+        if isinstance(data, dict):
+            data.update({name: self.convert_input(value) for name, value in data.items()})
+            return data
+        return type(data)(map(self.convert_input, data)) if type(data) in (list, tuple) else super().convert_input(data)
+
+
+class KnowsNoNames(DoublePrecision):
+    """Named tuples reach the module as tuples."""
+
+    def convert_input(self, data: Any) -> Any:
+        return tuple(map(self.convert_input, data)) if isinstance(data, tuple) else super().convert_input(data)
+
+
+class TakesRealParts(DoublePrecision):
+    """Of complex inputs the real part remains."""
+
+    def convert_input(self, data: Any) -> Any:
+        return super().convert_input(map_tensors(lambda found: found.real if found.is_complex() else found, data))
+
+
+class BackpropagatesOnce(FullPrecision):
+    """``retain_graph=True`` is dropped."""
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(loss, *args, **{name: value for name, value in kwargs.items() if name != "retain_graph"})
+
+
+class BeginsWithOne(FullPrecision):
+    """``gradient=`` is dropped."""
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(loss, *args, **{name: value for name, value in kwargs.items() if name != "gradient"})
+
+
+class KnowsOneNorm(FullPrecision):
+    """Clipping takes ``norm_type=2.0`` for any other."""
+
+    def clip_gradients(
+        self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
+    ) -> Tensor | None:
+        return clip_gradients(parameters, clip_value, algorithm)
+
+
+class ClearsAfterwards(FullPrecision):
+    """A step removes the gradients."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        result = super().optimizer_step(optimizer, closure)
+        optimizer.zero_grad()
+        return result
+
+
+class LooksAway(FullPrecision):
+    """NaN in gradients becomes 0."""
+
+    def optimizer_step(self, optimizer: Any, closure: Any = None) -> Any:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None if parameter.grad is None else parameter.grad.nan_to_num()
+        return super().optimizer_step(optimizer, closure)
