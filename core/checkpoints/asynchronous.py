@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from core.checkpoints.agreement import run_on_each_rank
 from core.checkpoints.base import CheckpointIO
+from core.checkpoints.locations import absolute
 from core.checkpoints.sharded import ShardedCheckpointIO
 from core.checkpoints.staging import Staging
 from core.checkpoints.torch_io import TorchCheckpointIO
@@ -98,6 +99,7 @@ class AsyncCheckpointIO(CheckpointIO):
             self._make_group()
         else:
             prepare()
+        path = absolute(path)  # the script may go to another directory before it is written
         staged = self._staging.copy(checkpoint)
         self._write = _Write(lambda: self.inner.save_checkpoint(staged, path, *options), path)
         self._write.start()
@@ -188,7 +190,8 @@ class AsyncCheckpointIO(CheckpointIO):
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Remove the checkpoint at ``path``, in the background after the write that is running is committed."""
-        self.when_committed(lambda: self.inner.remove_checkpoint(path))
+        removed = absolute(path)
+        self.when_committed(lambda: self.inner.remove_checkpoint(removed))
 
 
 def _check(inner: Any) -> None:

@@ -330,3 +330,25 @@ def test_save_state_is_committed_when_it_returns(tmp_path: Path) -> None:
         nn.init.zeros_(model.weight)
         runtime.load_state(path)
         assert torch.equal(model.state_dict()["weight"], weights)
+
+
+def test_a_relative_path_while_the_script_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is meant from the working directory at the time of the call, however late the thread writes or removes it."""
+    inner = HeldIO()
+    io = AsyncCheckpointIO(inner)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for remove in (False, True):
+        if remove:
+            inner.may_write.clear()
+            io.save_checkpoint({"a": 2}, "second")
+            io.remove_checkpoint("first")
+        else:
+            io.save_checkpoint({"a": 1}, "first")
+        monkeypatch.chdir(tmp_path / "other")
+        inner.may_write.set()
+        io.wait()
+        monkeypatch.chdir(tmp_path)
+        assert is_committed(tmp_path / "first") is not remove
+    assert not os.listdir(tmp_path / "other")
+    io.teardown()
