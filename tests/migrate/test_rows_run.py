@@ -458,6 +458,20 @@ def test_the_import_works(row: Any) -> None:
     assert hasattr(importlib.import_module(module), name)
 
 
+EPOCH_ENDS = [f"on_{stage}_epoch_end" for stage in ("train", "validation", "test", "predict")]
+
+
+@pytest.mark.parametrize("hook", EPOCH_ENDS)
+def test_the_module_comes_first_at_the_end_of_an_epoch(hook: str) -> None:
+    """The module's hook runs before that of a callback."""
+    called: list[str] = []
+    module = type("Notes", (Net,), {hook: lambda self: called.append("module")})()
+    callback = type("Noting", (Callback,), {hook: lambda self, *_: called.append("callback")})()
+    stage = {"train": "fit", "validation": "validate"}.get(name := hook.split("_")[1], name)
+    getattr(trainer(callbacks=[callback]), stage)(module, loader())
+    assert called == ["module", "callback"]
+
+
 def test_every_row_is_executed() -> None:
     """Each row that is not missing has a line here, or a case in the two other files; or a reason why it has none."""
     done = {
@@ -476,4 +490,4 @@ def test_every_row_is_executed() -> None:
         if section in done:
             assert rows - done[section] - without == set(), section
     of_modules = {row.name for row in TABLES["module_members"].rows.values() if row.state == "differs"}
-    assert of_modules - {*DIFFERENT_MODULE_MEMBERS, *MEMBERS} == set()
+    assert of_modules - {*DIFFERENT_MODULE_MEMBERS, *MEMBERS, *EPOCH_ENDS} == set()
