@@ -7,12 +7,17 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import torch
+
 from core.data import PreparedCombined
 from core.trainer.limits import agreed_length, length_of, limited
 from core.trainer.loaders import training_loader
 from core.trainer.run import Run
 
 __all__ = ["TrainingBatches"]
+
+_END: Any = object()
+"""In place of a batch, where there is none."""
 
 
 class TrainingBatches:
@@ -27,12 +32,19 @@ class TrainingBatches:
         self._run = run
         self.loader = training_loader(run, loader)
         self._limit_parts()
+        self._differs = False
+        """Whether processes read streams of their own, of which one may end before the others."""
+        self._others_end = False
+        """Whether another process has no batch after this one."""
         self.num_batches = self._agree(length_of(self.loader))
         """The number of batches of the running epoch in each process; infinite if it is not known."""
 
     def _agree(self, own: float) -> float:
         # The processes would wait for each other in a step that not all of them take.
-        length = agreed_length(self._run.runtime.strategy, own, smallest=True)
+        strategy, settings = self._run.runtime.strategy, self._run.settings
+        length = agreed_length(strategy, own, smallest=True)
+        if strategy.data_shards > 1 and not settings.use_distributed_sampler:
+            self._differs = math.isinf(agreed_length(strategy, own, smallest=False))
         if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
             self._is_complete = False
             return length
@@ -52,6 +64,7 @@ class TrainingBatches:
     def begin_epoch(self) -> None:
         """Go to the running epoch; every process calls it."""
         progress, loader = self._run.progress, self.loader
+        self._others_end = False
         self._limit_parts()
         loader.set_epoch(progress.epoch)
         first = progress.batch if progress.is_in_epoch else 0
@@ -65,18 +78,33 @@ class TrainingBatches:
     def is_last(self) -> bool:
         """Whether the newest batch is the last of its epoch."""
         if math.isinf(self.num_batches):
-            return self.loader.end_of_dataloader
-        return self.loader.batches_taken >= self.num_batches
+            return self.loader.end_of_dataloader or self._others_end
+        return self.loader.batches_taken >= self.num_batches or self._others_end
 
     def iterate(self) -> Iterator[tuple[int, Any, bool]]:
         """The number of each batch that is left of the epoch, the batch, and whether the optimizer steps after it."""
         loader, first, num = self.loader, self._run.progress.batch, self.num_batches
         size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
         stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
-        batches = enumerate(self._run.batch_hooks.applied(islice(loader, stop)), first)
-        if is_known or size == 1:
+        taken = islice(self._until_one_ends() if self._differs else loader, stop)
+        batches = enumerate(self._run.batch_hooks.applied(taken), first)
+        if size == 1 or (is_known and not self._differs):
             return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
-        return (
-            (index, batch, (index + 1) % size == 0 or index + 1 == num or loader.end_of_dataloader)
-            for index, batch in batches
-        )
+        return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
+
+    def _until_one_ends(self) -> Iterator[Any]:
+        """The batches until a process has no further one. Before each, the processes exchange a number."""
+        batches = iter(self.loader)
+        batch = next(batches, _END)
+        if self._in_any(batch is _END):
+            return
+        while True:
+            self._others_end = self._in_any(self.loader.end_of_dataloader)
+            yield batch
+            if self._others_end:
+                return
+            batch = next(batches)
+
+    def _in_any(self, value: bool) -> bool:
+        strategy = self._run.runtime.strategy
+        return bool(strategy.reduce(torch.tensor(int(value), device=strategy.root_device), "max"))
