@@ -47,12 +47,12 @@ def test_every_name_has_a_row() -> None:
     assert set(NAMES.split()) - named == set()
 
 
-@pytest.fixture(scope="module")
-def namespace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A live Runtime and the usual objects, for all rows in their order."""
-    folder = tmp_path_factory.mktemp("migration")
+@pytest.fixture
+def namespace(tmp_path: Path) -> dict[str, Any]:
+    """A live Runtime and the usual objects, for one row."""
+    folder = tmp_path
     runtime = Runtime(accelerator="cpu", devices=1, log_with="csv", project_dir=folder, gradient_accumulation_steps=2)
-    model = torch.nn.Linear(2, 1)
+    model = runtime.prepare(torch.nn.Linear(2, 1))
     optimizer = SGD(model.parameters(), lr=0.1)
     items: Any = range(10)
     return {
@@ -75,6 +75,14 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+BEFORE = {
+    "`load_state`": "runtime.save_state(folder / 'state')",
+    "`log`": "runtime.init_trackers('project')",
+    "`get_tracker`": "runtime.init_trackers('project')",
+}
+"""By row, what a script does before."""
+
+
 @pytest.mark.parametrize(("name", "code"), [pytest.param(left, code, id=left) for left, code, _ in ROWS])
 def test_the_right_hand_side_runs(
     name: str, code: str, namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -82,4 +90,4 @@ def test_the_right_hand_side_runs(
     """What the page shows runs without a warning; a decorator or a name with its first column in it, too."""
     monkeypatch.setenv("CORE_ACCELERATOR", "cpu")
     monkeypatch.setenv("CORE_DEVICES", "1")
-    exec(compile(code, name, "exec"), namespace)
+    exec(compile(f"{BEFORE.get(name, '')}\n{code}", name, "exec"), namespace)

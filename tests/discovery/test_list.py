@@ -157,7 +157,7 @@ def test_setting_without_effect_is_shown(capsys: pytest.CaptureFixture[str]) -> 
     ("arguments", "message"),
     [
         (["--knd"], "unknown option '--knd'. Did you mean '--kind'? Valid: --kind, --timeout, --probe"),
-        (["cpu"], "unknown option 'cpu'"),
+        (["cpu"], "unexpected argument 'cpu'. Valid: --kind, --timeout, --probe"),
         (["--json=1"], "unknown option '--json=1'"),
         (["--kind"], "--kind '' is not a kind of backend. Valid: 'accelerator', 'strategy', 'precision'"),
         (["--kind", "accelerators"], "--kind 'accelerators' is not a kind of backend. Did you mean 'accelerator'?"),
