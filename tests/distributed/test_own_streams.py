@@ -23,7 +23,7 @@ def by_hand(batches: int, accumulate: int = 1) -> dict[str, Any]:
     for _ in range(EPOCHS):
         for index in range(batches):
             items = torch.tensor([[float(rank), float(index)] for rank in range(PROCESSES)])
-            ((model(items) - 1).square().mean() / accumulate).backward()  # type: ignore[no-untyped-call]
+            ((model(items) - 1).square().mean() / accumulate).backward()
             if (index + 1) % accumulate == 0 or index + 1 == batches:
                 optimizer.step()
                 optimizer.zero_grad()
