@@ -38,7 +38,8 @@ class Normed(core.Module):
 
 def fit(strategy: str, name: str, ckpt_path: Any = None) -> dict[str, Any]:
     core.seed_everything(0)
-    module, loader = Normed(), DataLoader(ITEMS, batch_size=3, shuffle=True)
+    items: Any = ITEMS  # which torch takes for a data set
+    module, loader = Normed(), DataLoader(items, batch_size=3, shuffle=True)
     trainer = core.Trainer(
         accelerator="cpu",
         strategy=strategy,
