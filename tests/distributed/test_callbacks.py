@@ -12,7 +12,7 @@ from .conftest import assert_same, run_script
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("ddp_spawn", marks=pytest.mark.exhaustive)])
 def test_three_processes_decide_alike(strategy: str, tmp_path: Path) -> None:
     """By process 0's metrics and clock: same state, files that exist, and a checkpoint after the end that resumes.
 
