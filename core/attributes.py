@@ -59,7 +59,7 @@ def _unknown(obj: KnownAttributes, name: str) -> UnknownAttributeError:
     instead = obj._foreign_attributes.get(name)
     near = nearest(name, _public(obj))
     remedy = f" {instead}" if instead else near or f" All of them: help(core.{called})."
-    # With obj and without name, Python adds no suggestion of its own.
+    # Without the argument name, Python does not append a suggestion.
     return UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy}", obj=obj)
 
 

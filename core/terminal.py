@@ -65,7 +65,7 @@ def visible_length(text: str) -> int:
 def table(titles: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]], style: Style, width: int) -> str:
     """Rows under titles and a line; each row is its cells, and lines to show below it.
 
-    Where ``width`` columns are too few, the first cell of a row has a line of its own.
+    If a row does not fit in ``width`` columns, its first cell is on a separate line.
     """
     cells = [titles, *(row for row, _ in rows)]
     widths = [max(visible_length(row[column]) for row in cells) for column in range(len(titles))]

@@ -184,9 +184,7 @@ def _near(script: str) -> str:
     if os.path.isdir(script):
         return " It is a folder: give a file in it."
     folder = os.path.dirname(script)
-    found = (
-        [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
-        if (os.path.isdir(folder or "."))
-        else []
-    )
+    if not os.path.isdir(folder or "."):
+        return ""
+    found = [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
     return nearest(script, found, cutoff=0.8)

@@ -25,6 +25,7 @@ __all__ = [
     "found",
     "import_changes",
     "listed",
+    "settings_of_torch",
     "use_changes",
 ]
 
@@ -194,17 +195,24 @@ def _process_state() -> dict[str, Any]:
         "threads": dict.fromkeys((thread.name for thread in threading.enumerate()), "running"),
         "module search path": dict.fromkeys(sys.path, "searched"),
         "child processes": dict.fromkeys(_children(), "running"),
-        "settings of torch": {
-            "grad enabled": torch.is_grad_enabled(),
-            "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-            "float32 matmul precision": _matmul_precision(),
-            "anomaly mode": torch.is_anomaly_enabled(),
-            "flush denormal": (torch.tensor(1e-40) * 2).item() == 0,
-            "default generator": torch.initial_seed(),
-            "linear": id(torch.nn.functional.linear),
-            "forward": id(torch.nn.Linear.forward),
-        },
+        "settings of torch": settings_of_torch(),
         "devices in use": dict.fromkeys(_initialized(), "initialized"),
+    }
+
+
+def settings_of_torch() -> dict[str, Any]:
+    """What torch has set for the whole process."""
+    import torch
+
+    return {
+        "grad enabled": torch.is_grad_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "float32 matmul precision": _matmul_precision(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "flush denormal": (torch.tensor(1e-40) * 2).item() == 0,
+        "default generator": torch.initial_seed(),
+        "linear": id(torch.nn.functional.linear),
+        "forward": id(torch.nn.Linear.forward),
     }
 
 

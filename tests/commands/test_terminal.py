@@ -186,7 +186,7 @@ def test_a_reader_that_ends_before(line: str) -> None:
 
 
 def test_a_listing_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state has a line of its own where it does not fit; no line is longer than the terminal."""
+    """The state is on a separate line if it does not fit; no line is longer than the terminal."""
     drawn = ESCAPE.sub("", listed(monkeypatch, Terminal(), "--kind", "strategy", COLUMNS="50"))
     lines = drawn.splitlines()
     assert max(map(len, lines)) <= 50

@@ -105,7 +105,7 @@ def test_wrong_arguments() -> None:
 
 
 def test_a_resumed_run_continues_the_totals(clock: Clock, tmp_path: Path) -> None:
-    """The rates are those of its own batches; the time in between does not count."""
+    """The rates count the batches after resuming only; the time between the runs is left out."""
     rows, resumed = Rows(), Rows()
     keeps = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
     options: dict[str, Any] = {"max_epochs": 2, "log_every_n_steps": 3}

@@ -13,6 +13,7 @@ from core import Runtime
 from core.errors import CoreError
 from core.testing.marks import skip_by_declaration, tier
 from core.testing.precision_problem import Known, exactness
+from core.testing.probes import settings_of_torch
 
 __all__ = ["PrecisionKeepsTests"]
 
@@ -90,10 +91,10 @@ class PrecisionKeepsTests:
     @tier("T2")
     def test_torch_keeps_its_settings(self, runtime: Runtime) -> None:
         """``prepare`` and a step leave torch's global settings as they are."""
-        before = _settings()
+        before = {"default dtype": torch.get_default_dtype(), **settings_of_torch()}
         _, *steps = _tied(runtime)
         _step(runtime, *steps)
-        after = _settings()
+        after = {"default dtype": torch.get_default_dtype(), **settings_of_torch()}
         torch.set_float32_matmul_precision(before["float32 matmul precision"])  # for the next test
         assert after == before, f"torch's settings are {after} after a step. Expected: {before}"
 
@@ -230,13 +231,3 @@ def _backward(runtime: Runtime, loss: Tensor, argument: str, **options: Any) -> 
         if argument not in str(error):
             raise
         skip_by_declaration(str(error))
-
-
-def _settings() -> dict[str, Any]:
-    return {
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "default dtype": torch.get_default_dtype(),
-        "gradients": torch.is_grad_enabled(),
-        "anomaly detection": torch.is_anomaly_enabled(),
-    }

@@ -1,4 +1,4 @@
-"""Trains on a stream of its own in each process, of which one ends before the others; and resumes at each step."""
+"""Trains on a different stream in each process, of which one ends first; then resumes from each checkpoint."""
 
 import os
 from collections.abc import Iterator
