@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from core.attributes import KnownAttributes, method_of
 from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 
-__all__ = ["check_count", "check_path", "is_url", "suggest_arguments", "suggest_arguments_of"]
+__all__ = ["check_count", "check_path", "is_url", "suggest_arguments", "suggest_arguments_of", "suggest_in_methods"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def suggest_arguments(
     """Make ``method`` name the most similar argument if it gets an unknown one, and say which it takes.
 
     Args:
-        method: A constructor or a method without ``**`` arguments.
+        method: A constructor or a method; one with ``**`` arguments knows all names.
         remedies: For arguments that it does not have: what to do instead.
         owner: What users call it, for the message; its qualified name unless given.
 
@@ -62,17 +62,20 @@ def suggest_arguments(
     """
     signature = inspect.signature(method)
     others = list(signature.parameters.values())[1:]
-    names = [each.name for each in others if each.kind is not each.VAR_POSITIONAL]
+    names = [each.name for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
     instead = remedies or {}
 
     @wraps(method)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         try:  # costs nothing in a loop, where arguments are checked only after Python has refused the call
             return method(*args, **kwargs)
+        except WrongTypeError:
+            raise
         except TypeError:
             called = owner or _called(method, args)
             usage = _usage(called, names, method.__module__)
-            for name in kwargs:
+            for name in () if takes_any else kwargs:
                 if name not in names:
                     remedy = f" {instead[name]}" if name in instead else nearest(name, names) or usage
                     raise WrongTypeError(f"{called}: unknown argument {name!r}.{remedy}") from None
@@ -107,6 +110,23 @@ def _usage(called: str, names: list[str], module: str) -> str:
     if package and called.split(".")[0] not in sys.modules["core"].__all__:
         package = ".".join(module.split(".")[:2])
     return f" All of them: help({package}{'.' * bool(package)}{called})."
+
+
+def suggest_in_methods(*, leave: Collection[str]) -> Callable[[type[C]], type[C]]:
+    """Decorator: let all public methods of a front end, inherited ones too, name the most similar argument.
+
+    Args:
+        leave: Methods that a loop calls in each step, which stay as they are.
+    """
+
+    def decorate(cls: type[C]) -> type[C]:
+        for name in dir(cls):
+            method = inspect.getattr_static(cls, name)
+            if inspect.isfunction(method) and not name.startswith("_") and name not in leave:
+                setattr(cls, name, suggest_arguments(method))
+        return cls
+
+    return decorate
 
 
 def suggest_arguments_of(cls: type[C]) -> type[C]:

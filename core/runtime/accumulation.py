@@ -55,13 +55,21 @@ class Window:
         Raises:
             ConfigurationError: The last one was not entered.
         """
+        self.check_entered()
+        self.is_announced = True
+
+    def check_entered(self) -> None:
+        """Check that the context that ``accumulate()`` has returned was entered.
+
+        Raises:
+            ConfigurationError: It was not.
+        """
         if self.is_announced:
             self.is_announced = False
             raise ConfigurationError(
                 "accumulate: what the last call returned was not used, so nothing is accumulated. Write the forward "
                 "pass, backward and the step in a with block: with runtime.accumulate(model): ..."
             )
-        self.is_announced = True
 
     def begin(self, models: tuple[nn.Module, ...]) -> bool:
         """Begin a micro-batch; returns whether it is the window's last."""
@@ -134,12 +142,19 @@ class Window:
         """End the micro-batch."""
         self.is_inside, self.has_gradients, self._models = False, True, ()
 
-    def plain_divisor(self) -> int:
+    def plain_divisor(self, outside: int) -> int:
         """What a loss is divided by, to be its share of the mean over the window.
 
+        Args:
+            outside: The number for a loss outside of all windows.
+
         Raises:
-            ConfigurationError: An earlier loss of the window was given with ``num_items``.
+            ConfigurationError: An earlier loss of the window was given with ``num_items``; or ``accumulate`` was
+                called without ``with``.
         """
+        if not self.is_inside:
+            self.check_entered()
+            return outside
         if self._divisor is not None:
             raise _mixed()
         self._has_plain = True
@@ -163,6 +178,8 @@ class Window:
             )
         items = _count(num_items, strategy.root_device)
         is_alone = not self.is_inside
+        if is_alone:
+            self.check_entered()
         if self._has_weighted and not is_alone:
             raise ConfigurationError(
                 "backward(num_items=...): called twice in one micro-batch. Add the losses, and call it once."
@@ -239,13 +256,15 @@ class OptimizerGate:
         """Call ``step`` in the last micro-batch.
 
         Raises:
-            ConfigurationError: A closure is given, whose loss would be left out of the window.
+            ConfigurationError: A closure is given, whose loss would be left out of the window; or ``accumulate`` was
+                called without ``with``.
         """
         if closure is not None:
             raise ConfigurationError(
                 "step: was given a closure, which cannot be combined with gradient_accumulation_steps > 1. Call "
                 "runtime.backward(loss) and step(), or set gradient_accumulation_steps=1."
             )
+        self._window.check_entered()
         if not self._state.sync_gradients:
             self._is_waiting = True
             return None

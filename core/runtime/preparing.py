@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from core.checking import suggest_arguments
 from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError, WrongTypeError
 from core.plan import Plan
@@ -62,7 +61,6 @@ class Preparing(LoaderState, DataFacts):
         self._strategy.check_sync_batch_norm()
         self._sync_batchnorm = True
 
-    @suggest_arguments
     def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
         """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
 
@@ -118,7 +116,6 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
-    @suggest_arguments
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
@@ -136,7 +133,6 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared
 
-    @suggest_arguments
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
         """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
         del device_placement
@@ -147,7 +143,6 @@ class Preparing(LoaderState, DataFacts):
         self._bind_step()
         return prepared
 
-    @suggest_arguments
     def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
         """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
         check_kind("prepare_scheduler: scheduler", scheduler, LRScheduler, "Pass a scheduler of torch.")
@@ -156,7 +151,6 @@ class Preparing(LoaderState, DataFacts):
         self._prepared.add([prepared])
         return prepared
 
-    @suggest_arguments
     def prepare_data_loader(
         self,
         loader: Any,

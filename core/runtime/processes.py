@@ -13,6 +13,7 @@ from core.errors import LaunchError, WrongTypeError
 from core.plan import Plan
 from core.runtime.agreement import Agreement, call_site
 from core.runtime.arguments import check_process
+from core.runtime.contexts import used_by_with
 from core.runtime.splitting import split
 
 __all__ = ["ProcessControl"]
@@ -51,6 +52,7 @@ class ProcessControl(Agreement):
         self._agree_in_debug("wait_for_everyone")
         strategy.barrier()
 
+    @used_by_with("runtime.main_process_first()")
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
         """A context that process 0 leaves before the others enter it.
@@ -61,6 +63,7 @@ class ProcessControl(Agreement):
         with self._first("main_process_first", self.is_main_process, per_node=False):
             yield
 
+    @used_by_with("runtime.local_main_process_first()")
     @contextmanager
     def local_main_process_first(self) -> Iterator[None]:
         """A context that on each machine the local process 0 leaves before the machine's others enter it.
@@ -170,6 +173,7 @@ class ProcessControl(Agreement):
             self._is_triggered = False
         return is_triggered
 
+    @used_by_with("runtime.split_between_processes(inputs) as part")
     @contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """A context with this process's contiguous part of ``inputs``.

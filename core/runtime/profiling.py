@@ -14,6 +14,7 @@ from torch.profiler import profile, schedule, supported_activities
 
 from core.checking import check_path, suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.runtime.contexts import used_by_with
 from core.runtime.life import RunLife
 
 __all__ = ["ProfileKwargs", "Profiling"]
@@ -41,6 +42,7 @@ class Profiling(RunLife):
     _profile_kwargs: ProfileKwargs | None = None
     """What :meth:`profile` uses if it is given nothing."""
 
+    @used_by_with("runtime.profile() as profiler")
     @contextmanager
     def profile(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from core.accelerators.base import Accelerator
-from core.checking import suggest_arguments
+from core.checking import suggest_arguments, suggest_in_methods
 from core.checkpoints.base import CheckpointIO
 from core.data import DataSettings
 from core.environments.base import ClusterEnvironment
@@ -38,6 +38,7 @@ from core.strategies.base import Strategy
 __all__ = ["Runtime"]
 
 
+@suggest_in_methods(leave=("backward",))
 class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking, Profiling, MemoryRelease):
     """Hardware, processes, precision and checkpoints for your own training loop.
 

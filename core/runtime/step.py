@@ -101,7 +101,7 @@ class StepParts(Synchronization):
         if num_items is not None:
             loss = self._window.weighted(loss, num_items, self._strategy)
         elif self._loss_divisor > 1:
-            divisor = self._window.plain_divisor() if self._window.is_inside else self._loss_divisor
+            divisor = self._window.plain_divisor(self._loss_divisor)
             if native is tensor_backward and type(loss) is Tensor and not (loss.dim() or args or kwargs):
                 native(loss, self._first_gradient(loss, divisor))
                 return

@@ -13,6 +13,7 @@ from torch import nn
 from core.errors import ConfigurationError
 from core.runtime.accumulation import MicroBatch, Window
 from core.runtime.arguments import check_joinables
+from core.runtime.contexts import used_by_with
 from core.runtime.preparing import Preparing
 
 __all__ = ["Synchronization"]
@@ -90,11 +91,13 @@ class Synchronization(Preparing):
             return MicroBatch(self._window, models, None)
         return MicroBatch(self._window, models, self.no_sync)
 
+    @used_by_with("runtime.no_sync(model)")
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves the gradients of ``model`` unreduced, for accumulation."""
         self._prepared.check_model("no_sync", model)
         return self._live_strategy().no_sync(self.strategy_module(model))
 
+    @used_by_with("runtime.trigger_sync_in_backward(model)")
     def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward reduces the gradients of ``model``, also those of a forward pass in no_sync.
 
@@ -109,6 +112,7 @@ class Synchronization(Preparing):
         self._prepared.check_model("trigger_sync_in_backward", model)
         return self._live_strategy().sync_in_backward(self.strategy_module(model))
 
+    @used_by_with("runtime.join_uneven_inputs([model])")
     def join_uneven_inputs(
         self, joinables: Sequence[Any], even_batches: bool | None = None
     ) -> AbstractContextManager[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from core.checking import check_path, is_url
+from core.checking import check_path, is_url, suggest_arguments
 from core.checkpoints import absolute
 from core.checkpoints.whole import load_whole
 from core.errors import CheckpointError, ConfigurationError
@@ -30,7 +30,8 @@ class ClassOnly(Generic[T]):
 
     def __get__(self, owner: Any, kind: type[Any]) -> Callable[..., T]:
         if owner is None:
-            return self._function.__get__(kind)  # type: ignore[no-any-return]
+            called = f"{kind.__name__}.{self._function.__name__}"
+            return suggest_arguments(self._function, owner=called).__get__(kind)  # type: ignore[no-any-return, attr-defined]
         name = self._function.__name__
 
         def refuse(*args: Any, **kwargs: Any) -> T:

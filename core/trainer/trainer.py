@@ -14,7 +14,7 @@ from torch import nn
 
 from core.accelerators.base import Accelerator
 from core.callbacks.base import Callback
-from core.checking import check_path, suggest_arguments
+from core.checking import check_path, suggest_arguments, suggest_in_methods
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
@@ -63,6 +63,7 @@ from core.trainer.trials import tune
 __all__ = ["Trainer"]
 
 
+@suggest_in_methods(leave=())
 class Trainer(TrainerSettings, TrainerFacts):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
@@ -280,7 +281,6 @@ class Trainer(TrainerSettings, TrainerFacts):
 
     # -- stages --------------------------------------------------------------------------------------------------
 
-    @suggest_arguments
     def fit(
         self,
         model: nn.Module,
@@ -328,7 +328,6 @@ class Trainer(TrainerSettings, TrainerFacts):
         tune(self, adapted, source, ckpt_path)
         self._launch(fit, adapted, ckpt_path, source)
 
-    @suggest_arguments
     def validate(
         self,
         model: nn.Module | None = None,
@@ -351,7 +350,6 @@ class Trainer(TrainerSettings, TrainerFacts):
             self, "validate", verbose, self._evaluate("validate", model, dataloaders, datamodule, ckpt_path)[0]
         )
 
-    @suggest_arguments
     def test(
         self,
         model: nn.Module | None = None,
@@ -366,7 +364,6 @@ class Trainer(TrainerSettings, TrainerFacts):
         check_weights_only(weights_only)
         return shown(self, "test", verbose, self._evaluate("test", model, dataloaders, datamodule, ckpt_path)[0])
 
-    @suggest_arguments
     def predict(
         self,
         model: nn.Module | None = None,

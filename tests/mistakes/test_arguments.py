@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from core import Runtime, Trainer, seed_everything
+from core import DataModule, Runtime, Trainer, seed_everything
 from core.callbacks import EarlyStopping, ModelCheckpoint
 from core.plan import Request, resolve
 from core.strategies import DDPStrategy
@@ -168,6 +168,24 @@ MISTAKES: dict[str, Mistake] = {
         "ckpt_path",
         "'best'",
         "Call fit before, or give a path",
+    ),
+    "no checkpoint for a module": Mistake(
+        lambda: Net.load_from_checkpoint(map_location="cpu"),  # type: ignore[call-arg]
+        "Net.load_from_checkpoint",
+        "missing a required argument",
+        "'checkpoint_path'",
+    ),
+    "no checkpoint for a DataModule": Mistake(
+        lambda: DataModule.load_from_checkpoint(),  # type: ignore[call-arg]
+        "DataModule.load_from_checkpoint",
+        "missing a required argument",
+        "'checkpoint_path'",
+    ),
+    "misspelt argument of save_checkpoint": Mistake(
+        lambda: trainer().save_checkpoint(file_path="x"),  # type: ignore[call-arg]
+        "Trainer.save_checkpoint",
+        "'file_path'",
+        "Did you mean 'filepath'?",
     ),
     "evaluation without a step": Mistake(
         lambda: trainer().test(Net(), loader()), "module: Net", "'test_step'", "does not define"

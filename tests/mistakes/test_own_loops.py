@@ -53,11 +53,20 @@ def profiling(**arguments: Any) -> Any:
     return using(step)
 
 
-def accumulated_without_with(run: Any, model: Any, optimizer: Any) -> None:
-    for _ in range(2):
+def accumulated_without_with(step: Any) -> Mistake:
+    """``accumulate`` without ``with``, in the first step of a loop."""
+
+    def first(run: Any, model: Any, optimizer: Any) -> None:
         run.accumulate(model)
-        run.backward(model(torch.ones(2, 3)).mean())
-        optimizer.step()
+        step(run, model(torch.ones(2, 3)), optimizer)
+
+    make = using(first, gradient_accumulation_steps=2)
+    return Mistake(make, "accumulate", "was not used", "with runtime.accumulate(model): ...")
+
+
+def own_backward_and_step(run: Any, output: Any, optimizer: Any) -> None:
+    output.mean().backward()
+    optimizer.step()
 
 
 def own_model_accumulated() -> None:
@@ -158,11 +167,40 @@ MISTAKES: dict[str, Mistake] = {
     "another model for no_sync": Mistake(
         entering("no_sync", nn.Linear(2, 2)), "no_sync", "a Linear that was not prepared", "Pass a model that"
     ),
-    "accumulate without with": Mistake(
-        using(accumulated_without_with, gradient_accumulation_steps=2),
-        "accumulate",
-        "was not used",
-        "with runtime.accumulate(model): ...",
+    "accumulate without with": accumulated_without_with(lambda run, output, optimizer: run.backward(output.mean())),
+    "accumulate without with, and a step": accumulated_without_with(own_backward_and_step),
+    "accumulate without with, and items": accumulated_without_with(
+        lambda run, output, optimizer: run.backward(output.sum(), num_items=2)
+    ),
+    "iterating over a context": Mistake(
+        lambda: list(runtime().split_between_processes([1, 2])),  # type: ignore[call-overload]
+        "runtime.split_between_processes",
+        "without with",
+        "with runtime.split_between_processes(inputs) as part: ...",
+    ),
+    "length of a context": Mistake(
+        lambda: len(runtime().split_between_processes([1, 2])),  # type: ignore[arg-type]
+        "runtime.split_between_processes",
+        "without with",
+        "with runtime.split_between_processes(inputs) as part: ...",
+    ),
+    "item of a context": Mistake(
+        lambda: runtime().split_between_processes([1, 2])[0],  # type: ignore[index]
+        "runtime.split_between_processes",
+        "without with",
+        "with runtime.split_between_processes(inputs) as part: ...",
+    ),
+    "clipping to nothing": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_norm_(model.parameters())),
+        "Runtime.clip_grad_norm_",
+        "Given: a generator",
+        "missing a required argument: 'max_norm'",
+    ),
+    "misspelt argument of clipping": Mistake(
+        using(lambda run, model, optimizer: run.clip_grad_value_(model.parameters(), clip_val=1)),
+        "Runtime.clip_grad_value_",
+        "'clip_val'",
+        "Did you mean 'clip_value'?",
     ),
     "number for prepare_data_loader": Mistake(
         lambda: runtime().prepare_data_loader(3), "prepare_data_loader", "type int", "DataLoader(dataset, batch_size="
@@ -349,8 +387,9 @@ def test_accumulation_goes_on_after_the_mistake() -> None:
     """The context that was not used is forgotten when it was named."""
     with runtime(gradient_accumulation_steps=2) as run:
         model = run.prepare(nn.Linear(3, 1))
-        run.accumulate(model)
-        with pytest.raises(ConfigurationError, match="was not used"):
+        for second in (run.accumulate, lambda model: run.backward(model(torch.ones(2, 3)).mean())):
             run.accumulate(model)
+            with pytest.raises(ConfigurationError, match="was not used"):
+                second(model)
         with run.accumulate(model):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,40 @@ def test_every_worker_gives_every_sample(
         assert all(torch.equal(a, b) for a, b in zip(list(loader), list(own), strict=True))
     run.teardown()
     assert len(warnings_of(caplog, "every sample")) == count
+
+
+CONTEXTS: dict[str, Any] = {
+    "split_between_processes": lambda run, model: run.split_between_processes([1, 2]),
+    "main_process_first": lambda run, model: run.main_process_first(),
+    "local_main_process_first": lambda run, model: run.local_main_process_first(),
+    "no_sync": lambda run, model: run.no_sync(model),
+    "trigger_sync_in_backward": lambda run, model: run.trigger_sync_in_backward(model),
+    "join_uneven_inputs": lambda run, model: run.join_uneven_inputs([model]),
+    "profile": lambda run, model: run.profile(activities=["cpu"]),
+}
+
+
+@pytest.mark.parametrize("method", CONTEXTS)
+def test_context_without_with(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning, with the line and what to write; none with ``with``."""
+    with runtime() as run:
+        model = run.prepare(torch.nn.Linear(3, 1))
+        with CONTEXTS[method](run, model):
+            pass
+        assert warnings_of(caplog, "without with") == []
+        CONTEXTS[method](run, model)
+        line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    (said,) = warnings_of(caplog, "without with")
+    assert said.startswith(f"{__file__}:{line}: runtime.{method}: ")
+    assert f"Write: with runtime.{method}(" in said
+
+
+def test_context_as_a_decorator(caplog: pytest.LogCaptureFixture) -> None:
+    """``@runtime.main_process_first()`` above a function is a use."""
+    with runtime() as run:
+        numbers = run.main_process_first()(lambda: [1, 2])
+        assert [numbers(), numbers()] == [[1, 2], [1, 2]]
+    assert warnings_of(caplog, "without with") == []
 
 
 class Recorded(Logger):
