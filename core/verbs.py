@@ -11,7 +11,7 @@ VERBS = {
     "doctor": ("core.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
     "conformance": ("core.conformance", "test a backend, and write a page to publish"),
     "new-plugin": ("core.new_plugin.__main__", "write the package of a new backend"),
-    "migrate": ("core.migrate.__main__", "list what a Lightning script needs to run here"),
+    "migrate": ("core.migrate.__main__", "list what a script for Lightning or Accelerate needs"),
     "consolidate": ("core.consolidate", "write a checkpoint directory as one file"),
     "completion": ("core.completion", "write the completion of these commands for a shell"),
 }

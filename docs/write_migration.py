@@ -1,6 +1,6 @@
-"""Writes docs/migrating-from-lightning.md's tables, and which rows of core/migrate/lightning.toml are missing here.
+"""Writes the tables of the pages on migrating, and which rows of core/migrate/*.toml are missing here.
 
-Run ``python docs/write_migration.py`` after a change to the Trainer, the callbacks or the table.
+Run ``python docs/write_migration.py`` after a change to the Trainer, the Runtime, the callbacks or a table.
 """
 
 from __future__ import annotations
@@ -12,30 +12,47 @@ import tomllib
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from core import Callback, DataModule, Module, Trainer, callbacks, seed_everything
-from core.migrate.tables import HOMES, MISSING, Section, read_tables
+from core import Callback, DataModule, Module, Runtime, Trainer, callbacks, seed_everything
+from core.migrate.report import ACCELERATE, LIGHTNING, Library, import_of
+from core.migrate.tables import MISSING, Row, Section, full_path, read_tables
 
-HERE = Path(__file__).parent
-PAGE = HERE / "migrating-from-lightning.md"
-TABLE = HERE.parent / "core" / "migrate" / "lightning.toml"
+ROOT = Path(__file__).parents[1]
+LIBRARIES = (LIGHTNING, ACCELERATE)
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 
 
-def main() -> None:
-    """Write both files."""
-    text = TABLE.read_text("utf-8")
+def main(root: Path = ROOT) -> None:
+    """Write the tables and the pages of all libraries."""
+    for library in LIBRARIES:
+        write(library, root)
+
+
+def files(library: Library, root: Path) -> tuple[Path, Path]:
+    """The table and the page of a library."""
+    return root / "core" / "migrate" / f"{library.table}.toml", root / library.page
+
+
+def write(library: Library, root: Path) -> None:
+    """Write which rows of a library's table are missing, and its page."""
+    table, place = files(library, root)
+    text = table.read_text("utf-8")
     for name, content in tomllib.loads(text).items():
         there = names_here(name)
         rows = {key: row.get("here", key) for key, row in content["rows"].items()}
-        missing = [key for key, here in rows.items() if not (exists(name, here) if there is None else here in there)]
+        missing = [
+            key
+            for key, here in rows.items()
+            if "shown" not in content["rows"][key] and not (exists(name, here) if there is None else here in there)
+        ]
         listed = "".join(f'\n    "{key}",' for key in missing) + "\n" * bool(missing)
         before, header, after = text.partition(f"[{name}]\n")
         after = re.sub(r"^missing = \[[^]]*\]$", f"missing = [{listed}]", after, count=1, flags=re.MULTILINE)
         text = before + header + after
-    TABLE.write_text(text, encoding="utf-8")
-    page = PAGE.read_text("utf-8")
+    table.write_text(text, encoding="utf-8")
+    page = place.read_text("utf-8")
     before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{tables(read_tables().values())}{END}{after}", encoding="utf-8")
+    sections = read_tables(table).values()
+    place.write_text(f"{before}{BEGIN}\n{tables(library, sections)}{END}{after}", encoding="utf-8")
 
 
 def names_here(section: str) -> Collection[str] | None:
@@ -51,6 +68,10 @@ def names_here(section: str) -> Collection[str] | None:
         return inspect.signature(Module.log).parameters
     if section == "model_checkpoint_arguments":
         return inspect.signature(callbacks.ModelCheckpoint).parameters
+    if section == "constructor":
+        return inspect.signature(Runtime).parameters
+    if section in ACCELERATE.groups["members"]:
+        return dir(Runtime(accelerator="cpu", devices=1))
     if section == "trainer_members":
         return dir(Trainer(accelerator="cpu", devices=1, enable_progress_bar=False))
     objects = {"module_members": Module, "datamodule_members": DataModule, "callback_members": Callback}
@@ -59,24 +80,34 @@ def names_here(section: str) -> Collection[str] | None:
 
 def exists(section: str, path: str) -> bool:
     """Whether a path such as ``core.callbacks.Timer`` can be imported."""
-    module, _, name = (f"{HOMES[section]}.{path}" if section in HOMES else path).rpartition(".")
+    module, _, name = full_path(section, path).rpartition(".")
     try:
         return bool(module) and hasattr(importlib.import_module(module), name)
     except ImportError:
         return False
 
 
-def tables(sections: Iterable[Section]) -> str:
+def tables(library: Library, sections: Iterable[Section]) -> str:
     """The sections as Markdown."""
     parts = []
     for section in sections:
+        intro = f"{section.intro}\n\n" if section.intro else ""
         parts.append(
-            f"\n## {section.title}\n\n| Lightning | here | what differs, or what to use instead |\n|---|---|---|\n"
+            f"\n## {section.title}\n\n{intro}| {library.name} | here | what differs, or what to use instead |\n"
+            "|---|---|---|\n"
         )
         for row in section.rows.values():
-            here = "missing" if row.state == MISSING else f"`{row.here}`"
-            parts.append(f"| `{row.name}` | {here} | {row.note} |\n")
+            parts.append(f"| {row.shown or f'`{row.name}`'} | {here_of(library, row)} | {row.note} |\n")
     return "".join(parts) + "\n"
+
+
+def here_of(library: Library, row: Row) -> str:
+    """The middle column: an example, the line that imports it, or the name."""
+    if row.state == MISSING:
+        return "missing"
+    if library is ACCELERATE:
+        return f"`{row.example or import_of(row)}`"
+    return f"`{row.here}`"
 
 
 if __name__ == "__main__":

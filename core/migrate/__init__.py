@@ -1,4 +1,4 @@
-"""What of a script written for Lightning works here, works differently, or is missing.
+"""What of a script written for Lightning or Accelerate works here, works differently, or is missing.
 
-It reads scripts and tables, and imports neither Lightning nor torch.
+It reads scripts and tables, and imports none of these libraries, nor torch.
 """

@@ -1,4 +1,4 @@
-"""``torch-hal migrate FILE...``, also ``python -m core.migrate``: what Lightning scripts need to run here."""
+"""``torch-hal migrate FILE...``, also ``python -m core.migrate``: what scripts for other libraries need to run here."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     """
     parser = VerbParser(
         program,
-        description="Read scripts written for Lightning, and list what works when the import is changed, what works "
-        "differently, and what is missing. The scripts are not run.",
+        description="Read scripts written for Lightning or Accelerate, and list what works when the import is changed, "
+        "what works differently, and what is missing. The scripts are not run.",
         epilog=f"example: {program} train.py\n\nThe exit code is 1 if something is missing.",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a script, or a directory with scripts")

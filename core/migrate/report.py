@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.errors import ConfigurationError
+from core.migrate.accelerate import uses as uses_of_accelerate
 from core.migrate.scripts import Use, class_kinds, uses
 from core.migrate.tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
-__all__ = ["Finding", "as_json", "as_text", "examine"]
+__all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine", "import_of"]
 
-IMPORTED = ("names", "callbacks", "loggers", "profilers")
+
+class Library(NamedTuple):
+    """A library that scripts are written for."""
+
+    name: str
+    table: str
+    version: str
+    page: str
+    """What says more about it."""
+    groups: Mapping[str, tuple[str, ...]]
+    """The sections in which names of one kind are."""
+
+    def read(self) -> dict[str, Section]:
+        """Its table."""
+        return read_tables(Path(__file__).with_name(f"{self.table}.toml"))
+
+
+LIGHTNING = Library(
+    "Lightning",
+    "lightning",
+    "2.6",
+    "docs/migrating-from-lightning.md",
+    {"names": ("names", "callbacks", "loggers", "profilers")},
+)
+ACCELERATE = Library(
+    "Accelerate",
+    "accelerate",
+    "1.15",
+    "docs/migrating-from-accelerate.md",
+    {
+        "names": ("imports", "functions"),
+        "members": ("preparing", "loop", "values", "processes", "engines", "saving", "tracking"),
+    },
+)
+
+IMPORTED = (*LIGHTNING.groups["names"], *ACCELERATE.groups["names"])
 """The sections with names that are imported."""
 
 HEADINGS = {
@@ -24,7 +61,7 @@ HEADINGS = {
 
 
 class Finding(NamedTuple):
-    """One name of Lightning in one script."""
+    """One name of a library in one script."""
 
     lines: tuple[int, ...]
     use: str
@@ -33,6 +70,8 @@ class Finding(NamedTuple):
     here: str
     """What to write here."""
     note: str
+    library: str
+    """The library that the script uses it of."""
 
 
 def examine(files: Iterable[Path]) -> dict[Path, list[Finding]]:
@@ -41,11 +80,17 @@ def examine(files: Iterable[Path]) -> dict[Path, list[Finding]]:
     Raises:
         ConfigurationError: A file cannot be read, or is not Python.
     """
-    tables = read_tables()
+    lightning, accelerate = LIGHTNING.read(), ACCELERATE.read()
     trees = {file: _parsed(file) for file in files}
-    kinds = class_kinds(trees.values(), tables["callbacks"].rows)
-    members = {name: section.rows for name, section in tables.items()}
-    return {file: _findings(uses(tree, kinds, members), tables) for file, tree in trees.items()}
+    kinds = class_kinds(trees.values(), lightning["callbacks"].rows)
+    members = {name: section.rows for name, section in lightning.items()}
+    return {
+        file: [
+            *_findings(uses(tree, kinds, members), lightning, LIGHTNING),
+            *_findings(uses_of_accelerate(tree), accelerate, ACCELERATE),
+        ]
+        for file, tree in trees.items()
+    }
 
 
 def _parsed(file: Path) -> ast.AST:
@@ -58,25 +103,25 @@ def _parsed(file: Path) -> ast.AST:
         raise ConfigurationError(f"{file}{f':{line}' if line else ''}: is not Python: {error}.") from error
 
 
-def _findings(found: Iterable[Use], tables: Mapping[str, Section]) -> list[Finding]:
+def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Library) -> list[Finding]:
     lines: dict[tuple[str, str, str], list[int]] = {}
     for use in found:
         lines.setdefault((use.section, use.name, use.call), []).append(use.line)
     findings = []
     for (section, name, call), numbers in lines.items():
-        where = tables[section]
-        if section == "names":
-            where = next((tables[place] for place in IMPORTED if name in tables[place].rows), where)
-        row = where.rows.get(name) or Row(name, MISSING, "", f"Lightning 2.6 has no such name in {where.peer!r}.")
+        places = [tables[place] for place in library.groups.get(section, (section,))]
+        where = next((place for place in places if name in place.rows), places[0])
+        unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
+        row = where.rows.get(name) or Row(name, MISSING, "", unknown)
         if section == "trainer_arguments" and name not in where.rows:
             from core.trainer.renamed import REMEDIES  # with torch, so only when it is needed
 
             row = row._replace(note=REMEDIES.get(name, row.note))
-        if section == "names" and name not in where.rows:
-            row = row._replace(note="The table has no such name; look for it in the docs.")
-        findings.append(
-            Finding(tuple(dict.fromkeys(numbers)), _shown(where, name, call), row.state, _written(where, row), row.note)
-        )
+        if (section == "names" or library is ACCELERATE) and name not in where.rows:
+            row = row._replace(note=f"The table has no such name; look for it in {library.page}.")
+        lines_of = tuple(dict.fromkeys(numbers))
+        written = _written(where, row)
+        findings.append(Finding(lines_of, _shown(where, name, call), row.state, written, row.note, library.name))
     return findings
 
 
@@ -94,9 +139,14 @@ def _written(section: Section, row: Row) -> str:
     if row.state == MISSING:
         return ""
     if section.name in IMPORTED:
-        module, _, name = row.here.rpartition(".")
-        return f"from {module} import {name}" + (f" as {row.name}" if name != row.name else "")
-    return "" if row.here == row.name else row.here
+        return import_of(row)
+    return "" if row.here == row.name or row.example else row.here
+
+
+def import_of(row: Row) -> str:
+    """The line that imports what is here, by the name that the script uses."""
+    module, _, name = row.here.rpartition(".")
+    return f"from {module} import {name}" + (f" as {row.name}" if name != row.name else "")
 
 
 def as_json(findings: Mapping[Path, Iterable[Finding]]) -> dict[str, Any]:
@@ -116,18 +166,28 @@ def as_text(findings: Mapping[Path, list[Finding]]) -> str:
     for file, found in findings.items():
         lines = [str(file)]
         if not found:
-            lines.append("  uses nothing of Lightning")
+            lines.append("  uses nothing of Lightning or Accelerate")
+        if any(finding.library == ACCELERATE.name for finding in found):
+            lines.append(f"  uses Accelerate; see {ACCELERATE.page}")
         for state, heading in HEADINGS.items():
             of_state = [finding for finding in found if finding.state == state]
             lines += [f"  {heading}:"] if of_state else []
             width = max((len(finding.use) for finding in of_state), default=0)
             for finding in of_state:
-                said = ". ".join(filter(None, (finding.here, finding.note)))
+                said = _plain(finding.note)
+                if finding.here and said:
+                    said = f"{finding.here}{'.' if said[0].isupper() else ';'} {said}"
+                said = said or finding.here
                 lines.append(f"    {_numbers(finding.lines):>9}  {finding.use:<{width}}  {said}".rstrip())
         blocks.append("\n".join(lines))
     works, differs, missing = (_count(findings, state) for state in HEADINGS)
     blocks.append(f"{works} names work, {differs} differ, {missing} missing.")
     return "\n\n".join(blocks) + "\n"
+
+
+def _plain(note: str) -> str:
+    """A note without the marks of Markdown; a link is the path of its page."""
+    return re.sub(r"\[[^]]*\]\(([^)]*)\)", r"docs/\1", note).replace("`", "")
 
 
 def _numbers(lines: tuple[int, ...]) -> str:

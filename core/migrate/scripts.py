@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-__all__ = ["Use", "class_kinds", "uses"]
+__all__ = ["Imports", "Use", "class_kinds", "uses"]
 
 ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
 MODULES = frozenset(
@@ -66,31 +66,38 @@ class Use(NamedTuple):
     """For an argument of one of several methods, how the script calls that one: ``trainer.test``."""
 
 
-class _Imports:
-    """The names in a script that come from Lightning, with their whole paths."""
+class Imports:
+    """The names in a script that come from a library, with their whole paths.
 
-    def __init__(self, tree: ast.AST) -> None:
+    Args:
+        tree: The script.
+        roots: The library's packages; Lightning's by default.
+        modules: Names in it that are modules.
+    """
+
+    def __init__(self, tree: ast.AST, roots: Collection[str] = ROOTS, modules: Collection[str] = MODULES) -> None:
+        self._modules = frozenset((*roots, *modules))
         self.paths: dict[str, str] = {}
         self.uses: list[Use] = []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     root = alias.name.partition(".")[0]
-                    if root in ROOTS:
+                    if root in roots:
                         self.paths[alias.asname or root] = alias.name if alias.asname else root
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ROOTS and not node.level:
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in roots and not node.level:
                 for alias in node.names:
                     self.paths[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                    if alias.name not in MODULES:
+                    if alias.name not in modules:
                         self.uses.append(Use("names", alias.name, node.lineno))
 
     def path(self, node: ast.AST) -> str:
-        """The path of an expression such as ``pl.callbacks.Timer`` in Lightning; empty if it is not from there."""
+        """The path of an expression such as ``pl.callbacks.Timer`` in the library; empty if it is not from there."""
         if isinstance(node, ast.Name):
             return self.paths.get(node.id, "")
         if isinstance(node, ast.Attribute):
             outer = self.path(node.value)
-            return f"{outer}.{node.attr}" if outer and _last(outer) in (*ROOTS, *MODULES) else ""
+            return f"{outer}.{node.attr}" if outer and _last(outer) in self._modules else ""
         return ""
 
     def name(self, node: ast.AST) -> str:
@@ -107,7 +114,7 @@ def class_kinds(trees: Iterable[ast.AST], callbacks: Iterable[str]) -> dict[str,
     """
     known = {**BASES, **dict.fromkeys(callbacks, "callback_members")}
     kinds: dict[str, str] = {}
-    pairs = [(tree, _Imports(tree)) for tree in trees]
+    pairs = [(tree, Imports(tree)) for tree in trees]
     while True:
         found = {
             node.name: section
@@ -130,7 +137,7 @@ def uses(tree: ast.AST, kinds: Mapping[str, str], members: Mapping[str, Iterable
         kinds: Classes of this and other scripts; see :func:`class_kinds`.
         members: The known names by section. Other attributes of a module belong to the script, except for hooks.
     """
-    reader = _Reader(_Imports(tree), kinds, {section: frozenset(names) for section, names in members.items()})
+    reader = _Reader(Imports(tree), kinds, {section: frozenset(names) for section, names in members.items()})
     reader.visit(tree)
     return sorted(
         dict.fromkeys([*reader.imports.uses, *reader.found]), key=lambda use: (use.line, use.section, use.name)
@@ -138,7 +145,7 @@ def uses(tree: ast.AST, kinds: Mapping[str, str], members: Mapping[str, Iterable
 
 
 class _Reader(ast.NodeVisitor):
-    def __init__(self, imports: _Imports, kinds: Mapping[str, str], members: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, imports: Imports, kinds: Mapping[str, str], members: Mapping[str, frozenset[str]]) -> None:
         self.imports, self.kinds, self.members = imports, kinds, members
         self.found: list[Use] = []
         self.scopes: list[dict[str, str]] = [{}]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from core.errors import WrongTypeError
 from core.runtime.agreement import call_site
@@ -15,7 +15,7 @@ __all__ = ["used_by_with"]
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
+M = TypeVar("M", bound=Callable[..., AbstractContextManager[Any]])
 T = TypeVar("T")
 
 
@@ -60,20 +60,18 @@ class _MethodContext(AbstractContextManager[T]):
     __iter__ = __len__ = __getitem__ = _refuse
 
 
-def used_by_with(
-    usage: str,
-) -> Callable[[Callable[P, AbstractContextManager[T]]], Callable[P, AbstractContextManager[T]]]:
+def used_by_with(usage: str) -> Callable[[M], M]:
     """Decorator: a method of a Runtime returns a context that tells if it is used without ``with``.
 
     Args:
         usage: How to write the call, for messages.
     """
 
-    def decorate(method: Callable[P, AbstractContextManager[T]]) -> Callable[P, AbstractContextManager[T]]:
+    def decorate(method: M) -> M:
         @wraps(method)
-        def make(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        def make(*args: Any, **kwargs: Any) -> _MethodContext[Any]:
             return _MethodContext(method(*args, **kwargs), usage)
 
-        return make
+        return cast("M", make)  # callers see the type of the method's own context, which may be a decorator
 
     return decorate

@@ -114,6 +114,6 @@ class EngineFacts:
         buffer_seq_dims: Sequence[int] | None = None,
         no_restore_buffers: set[Tensor] | None = None,
     ) -> AbstractContextManager[None]:
-        """A context that changes nothing, whatever it is given: no strategy shards batches along their sequences."""
+        """A context that changes nothing: a strategy that divides sequences among processes does so by itself."""
         del buffers, buffer_seq_dims, no_restore_buffers
         return nullcontext()

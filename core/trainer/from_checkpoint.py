@@ -31,7 +31,7 @@ class ClassOnly(Generic[T]):
     def __get__(self, owner: Any, kind: type[Any]) -> Callable[..., T]:
         if owner is None:
             called = f"{kind.__name__}.{self._function.__name__}"
-            return suggest_arguments(self._function, owner=called).__get__(kind)  # type: ignore[no-any-return, attr-defined]
+            return suggest_arguments(self._function, owner=called).__get__(kind)  # type: ignore[no-any-return]
         name = self._function.__name__
 
         def refuse(*args: Any, **kwargs: Any) -> T:

@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer
 from core.callbacks import ModelSummary, ProgressBar
-from core.migrate.tables import HERE, read_tables
+from core.migrate.report import LIGHTNING
+from core.migrate.tables import HERE
 
 DATA = TensorDataset(torch.arange(16.0).view(8, 2) / 16, torch.ones(8, 1))
 
@@ -210,7 +211,7 @@ def profiled() -> str:
 
 def test_each_argument_has_a_case() -> None:
     """Those of the table that are here."""
-    assert {row.name for row in read_tables()["trainer_arguments"].rows.values() if row.state == HERE} - {
+    assert {row.name for row in LIGHTNING.read()["trainer_arguments"].rows.values() if row.state == HERE} - {
         *CASES
     } == set()
 

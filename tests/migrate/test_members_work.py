@@ -17,13 +17,14 @@ from core import Callback, DataModule, Module
 from core import callbacks as library
 from core.callbacks import ModelCheckpoint
 from core.errors import BackendError
-from core.migrate.tables import HERE, read_tables
+from core.migrate.report import LIGHTNING
+from core.migrate.tables import HERE
 
 from .test_arguments_work import Net, loader, trainer
 
 
 def here(section: str) -> set[str]:
-    return {row.name for row in read_tables()[section].rows.values() if row.state == HERE}
+    return {row.name for row in LIGHTNING.read()[section].rows.values() if row.state == HERE}
 
 
 # -- hooks ---------------------------------------------------------------------------------------------------------

@@ -13,9 +13,12 @@ import pytest
 
 from core import Trainer
 from core.migrate.__main__ import main
-from core.migrate.tables import HERE, MISSING, Row, read_tables
+from core.migrate.report import ACCELERATE, LIGHTNING, Library
+from core.migrate.tables import HERE, MISSING, Row
+from core.runtime.settings import REMEDIES
 
 ROOT = Path(__file__).parents[2]
+LIBRARIES = (LIGHTNING, ACCELERATE)
 PAGE = ROOT / "docs" / "migrating-from-lightning.md"
 
 SCRIPT = """\
@@ -204,32 +207,39 @@ def writer() -> Any:
     return module
 
 
-def test_table_and_page_say_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row that is not missing exists here, each missing one does not, and the page has the table."""
+def test_tables_and_pages_say_what_is_here(tmp_path: Path) -> None:
+    """Each row that is not missing exists here, each missing one does not, and the pages have the tables."""
     script = writer()
-    for name in ("TABLE", "PAGE"):
-        path = getattr(script, name)
-        monkeypatch.setattr(script, name, tmp_path / path.name)
-        (tmp_path / path.name).write_text(path.read_text("utf-8"), encoding="utf-8")
-    script.main()
-    for path in (ROOT / "core" / "migrate" / "lightning.toml", PAGE):
-        assert (tmp_path / path.name).read_text("utf-8") == path.read_text("utf-8"), (
-            f"{path.name} is out of date. Run: python docs/write_migration.py"
+    pairs = [(file, tmp_path / file.relative_to(ROOT)) for library in LIBRARIES for file in script.files(library, ROOT)]
+    for file, copy in pairs:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(file.read_text("utf-8"), encoding="utf-8")
+    script.main(tmp_path)
+    for file, copy in pairs:
+        assert copy.read_text("utf-8") == file.read_text("utf-8"), (
+            f"{file.name} is out of date. Run: python docs/write_migration.py"
         )
 
 
-def test_a_missing_row_says_what_to_use_instead() -> None:
+@pytest.mark.parametrize(("library", "count"), [(LIGHTNING, 350), (ACCELERATE, 180)])
+def test_a_missing_row_says_what_to_use_instead(library: Library, count: int) -> None:
     """No row says only that it is missing."""
-    rows: list[Row] = [row for part in read_tables().values() for row in part.rows.values()]
-    assert len(rows) > 350
+    rows: list[Row] = [row for part in library.read().values() for row in part.rows.values()]
+    assert len(rows) > count
     assert [row.name for row in rows if row.state == MISSING and not row.note] == []
-    assert [row.name for row in rows if row.state == HERE and row.note] == []
+    assert [row.name for row in rows if row.state == HERE and row.note and not row.example] == []
+
+
+def test_remedies_are_those_of_the_runtime() -> None:
+    """The table says what the constructor of a Runtime says of an argument that it does not have."""
+    rows = ACCELERATE.read()["constructor"].rows
+    assert {name: row.note for name, row in rows.items() if name in REMEDIES} == REMEDIES
 
 
 def test_remedies_name_what_exists() -> None:
     """What a remedy says of ``trainer``, such as ``trainer.plan.devices``, is there."""
     trainer = Trainer(accelerator="cpu", devices=1, enable_progress_bar=False)
-    notes = [row.note for part in read_tables().values() for row in part.rows.values() if row.state == MISSING]
+    notes = [row.note for part in LIGHTNING.read().values() for row in part.rows.values() if row.state == MISSING]
     paths = {path for note in notes for path in re.findall(r"\btrainer\.([a-z_]+(?:\.[a-z_]+)*)", note)}
     assert len(paths) > 2
     for path in sorted(paths):

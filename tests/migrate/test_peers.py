@@ -14,7 +14,7 @@ from declared import PREFIX
 from python_processes import run_python
 from torch import nn
 
-from core.migrate.tables import read_tables
+from core.migrate.report import LIGHTNING
 
 from .test_migrate import PAGE, before
 
@@ -56,10 +56,10 @@ def names_of_lightning() -> dict[str, set[str]]:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("section", read_tables())
+@pytest.mark.parametrize("section", LIGHTNING.read())
 def test_the_table_is_complete(section: str) -> None:
     """Each of Lightning's names has a row."""
-    assert names_of_lightning()[section] - {*read_tables()[section].rows} == set()
+    assert names_of_lightning()[section] - {*LIGHTNING.read()[section].rows} == set()
 
 
 def test_the_pages_script_computes_the_same(tmp_path: Path) -> None:

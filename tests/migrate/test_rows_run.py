@@ -19,12 +19,13 @@ from torch.utils.data import ConcatDataset, DataLoader
 from core import Callback, DataModule, Module, Trainer, callbacks, loggers, profilers, seed_everything
 from core.callbacks import ModelCheckpoint
 from core.errors import CoreError
-from core.migrate.tables import HERE, MISSING, read_tables
+from core.migrate.report import LIGHTNING
+from core.migrate.tables import HERE, MISSING
 
 from .test_arguments_work import CASES, DATA, loader, trainer
 from .test_members_work import CALLBACKS, MEMBERS
 
-TABLES = read_tables()
+TABLES = LIGHTNING.read()
 
 # Of a running fit of two epochs, in its second one, after the third of four batches. t is the Trainer, m the module.
 TRAINER_MEMBERS = {

@@ -170,13 +170,13 @@ MISTAKES: dict[str, Mistake] = {
         "Call fit before, or give a path",
     ),
     "no checkpoint for a module": Mistake(
-        lambda: Net.load_from_checkpoint(map_location="cpu"),  # type: ignore[call-arg]
+        lambda: Net.load_from_checkpoint(map_location="cpu"),
         "Net.load_from_checkpoint",
         "missing a required argument",
         "'checkpoint_path'",
     ),
     "no checkpoint for a DataModule": Mistake(
-        lambda: DataModule.load_from_checkpoint(),  # type: ignore[call-arg]
+        lambda: DataModule.load_from_checkpoint(),
         "DataModule.load_from_checkpoint",
         "missing a required argument",
         "'checkpoint_path'",

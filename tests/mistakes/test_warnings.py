@@ -89,7 +89,11 @@ def test_context_without_with(method: str, caplog: pytest.LogCaptureFixture) -> 
 def test_context_as_a_decorator(caplog: pytest.LogCaptureFixture) -> None:
     """``@runtime.main_process_first()`` above a function is a use."""
     with runtime() as run:
-        numbers = run.main_process_first()(lambda: [1, 2])
+
+        @run.main_process_first()
+        def numbers() -> list[int]:
+            return [1, 2]
+
         assert [numbers(), numbers()] == [[1, 2], [1, 2]]
     assert warnings_of(caplog, "without with") == []
 

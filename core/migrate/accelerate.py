@@ -1,0 +1,51 @@
+"""What a script uses of Accelerate: names that it imports, arguments, and members of its Accelerator."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from core.migrate.scripts import Imports, Use
+
+__all__ = ["uses"]
+
+ROOTS = ("accelerate",)
+MODULES = ("accelerator", "data_loader", "launchers", "local_sgd", "logging", "scheduler", "state", "tracking", "utils")
+"""Names that are modules, so a script that imports them uses nothing yet."""
+
+USUAL_NAME = "accelerator"
+"""What scripts call their Accelerator; a function may get it as an argument without an annotation."""
+
+
+def uses(tree: ast.AST) -> list[Use]:
+    """What a script uses, in the order of lines; nothing if it does not import Accelerate."""
+    imports = Imports(tree, ROOTS, MODULES)
+    if not imports.paths:
+        return []
+    objects = {USUAL_NAME, *_objects(tree, imports)}
+    found = list(imports.uses)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            path = imports.path(node)
+            if path and path.rpartition(".")[2] not in MODULES:
+                found.append(Use("names", path.rpartition(".")[2], node.lineno))
+            elif not path and _last_of(node.value) in objects:
+                found.append(Use("members", node.attr, node.lineno))
+        elif isinstance(node, ast.Call) and imports.name(node.func) == "Accelerator":
+            found += [Use("constructor", each.arg, each.value.lineno) for each in node.keywords if each.arg is not None]
+    return sorted(dict.fromkeys(found), key=lambda use: (use.line, use.section, use.name))
+
+
+def _objects(tree: ast.AST, imports: Imports) -> Iterator[str]:
+    """The last names of what is an Accelerator: ``a`` of ``a = Accelerator()`` and of ``self.a = Accelerator()``."""
+    for node in ast.walk(tree):
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Assign) and isinstance(value, ast.Call) and imports.name(value.func) == "Accelerator":
+            yield from filter(None, map(_last_of, node.targets))
+        elif isinstance(node, ast.arg) and node.annotation and imports.name(node.annotation) == "Accelerator":
+            yield node.arg
+
+
+def _last_of(node: ast.AST) -> str:
+    """``b`` of ``b`` and of ``a.b``."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

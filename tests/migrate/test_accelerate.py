@@ -1,0 +1,101 @@
+"""``python -m core migrate`` on scripts written for Accelerate."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from pathlib import Path
+
+import pytest
+from declared import PREFIX
+
+from core.migrate.__main__ import main
+from core.migrate.report import ACCELERATE
+
+from .test_migrate import examined, report
+
+SCRIPT = """\
+import accelerate
+from accelerate import Accelerator as Acc, PartialState
+from accelerate.logging import get_logger
+from accelerate.utils import DataLoaderConfiguration, gather_object, no_such
+
+def evaluate(accelerator, other: Acc, model):
+    accelerator.gather_for_metrics(model.loss)
+    other.reduce(model)
+
+class Program:
+    def __init__(self):
+        self.hal = Acc(mixed_precision="fp16", log_with="wandb", dynamo_backend="inductor", no_such=1)
+        self.hal.prepare(1)
+        self.layer.prepare(1)
+
+def main():
+    a = accelerate.Accelerator()
+    a.verify_device_map(1)
+    a.no_such
+    accelerate.utils.set_seed(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "state", "lines"),
+    [
+        ("Accelerator", "works", [2, 17]),
+        ("get_logger", "works", [3]),
+        ("DataLoaderConfiguration", "works", [4]),
+        ("set_seed", "works", [20]),
+        ("accelerator.prepare", "works", [13]),
+        ("accelerator.reduce", "works", [8]),
+        ("Accelerator(mixed_precision=)", "works", [12]),
+        ("accelerator.gather_for_metrics", "differs", [7]),
+        ("gather_object", "works", [4]),
+        ("Accelerator(log_with=)", "differs", [12]),
+        ("Accelerator(dynamo_backend=)", "missing", [12]),
+        ("Accelerator(no_such=)", "missing", [12]),
+        ("PartialState", "missing", [2]),
+        ("no_such", "missing", [4]),
+        ("accelerator.verify_device_map", "missing", [18]),
+        ("accelerator.no_such", "missing", [19]),
+    ],
+)
+def test_what_a_script_uses_is_found(
+    use: str, state: str, lines: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports, arguments, and members of what is an Accelerator, or is called so."""
+    assert examined(tmp_path, capsys, SCRIPT)[use] == (state, lines)
+
+
+def test_what_is_not_accelerates_is_not_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Members of other objects, and a script that calls something an accelerator and does not import the library."""
+    assert sum(use.startswith("accelerator.") for use in examined(tmp_path, capsys, SCRIPT)) == 5
+    assert examined(tmp_path, capsys, "def run(accelerator):\n    accelerator.prepare(1)\n") == {}
+
+
+def test_the_report_says_what_the_script_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The library, its page, what to import, and the remedy."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    assert main([str(tmp_path / "script.py")]) == 1
+    text = capsys.readouterr().out
+    assert "\n  uses Accelerate; see docs/migrating-from-accelerate.md\n" in text
+    assert "Accelerator                    from core import Runtime as Accelerator\n" in text
+    assert "from core.data import DataSettings as DataLoaderConfiguration" in text
+    assert "Call torch.compile(model, backend=...) before prepare.\n" in text
+    assert "see docs/logging.md\n" in text
+    assert "`" not in text
+    _, data = report(capsys, tmp_path / "script.py")
+    assert {found["library"] for found in data["files"][0]["findings"]} == {"Accelerate"}
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None, reason=f"{PREFIX}Accelerate not installed (nox -s peers)"
+)
+@pytest.mark.filterwarnings("default")
+def test_the_table_is_complete() -> None:
+    """It has every argument and member of the installed Accelerate's class."""
+    import accelerate
+
+    tables, members = ACCELERATE.read(), ACCELERATE.groups["members"]
+    known = {name for section in members for name in tables[section].rows}
+    assert {*inspect.signature(accelerate.Accelerator).parameters} - {*tables["constructor"].rows} == set()
+    assert {name for name in dir(accelerate.Accelerator) if not name.startswith("_")} - known == set()
