@@ -184,7 +184,7 @@ def draw(modules: Graph, layers: list[list[str]]) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top - GAP_Y + MARGIN:.0f}" role="img">',
             "<title>The rooms of core and their imports</title>",
-            f"<desc>Each room and the rooms that it imports. {escape(told)}.</desc>",
+            f"<desc>Each package and the packages that it imports. {escape(told)}.</desc>",
             "<style>text{font:10.5px sans-serif;fill:#333}.room{font-weight:bold;font-size:13px}"
             "rect{fill:#fff;stroke:#456}path{fill:none;stroke:#89a;stroke-width:1.2;marker-end:url(#tip)}</style>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'

@@ -1,4 +1,4 @@
-"""The laws that hold for all of core, whichever room a line stands in; see docs/architecture.md."""
+"""The laws that hold for all of core, whichever package a line is in; see docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,16 +38,16 @@ READS_THE_ENVIRONMENT = {
     "doctor/__main__.py": "the edge of a command",
     "discovery/watch.py": "compares it before and after a plugin is imported, and undoes what the import changed",
     "discovery/worker.py": "the edge of the process that --probe starts",
-    "environments/base.py": "the room that reads it",
-    "environments/local.py": "the room that reads it",
+    "environments/base.py": "the package that reads it",
+    "environments/local.py": "the package that reads it",
     "environments/inherited.py": "the edge of both front ends: leaves out ranks of the process that started this one",
-    "environments/kubeflow.py": "the room that reads it",
-    "environments/lsf.py": "the room that reads it",
-    "environments/plain.py": "the room that reads it",
-    "environments/pmix.py": "the room that reads it",
-    "environments/mpi.py": "the room that reads it",
-    "environments/slurm.py": "the room that reads it",
-    "environments/torchelastic.py": "the room that reads it",
+    "environments/kubeflow.py": "the package that reads it",
+    "environments/lsf.py": "the package that reads it",
+    "environments/plain.py": "the package that reads it",
+    "environments/pmix.py": "the package that reads it",
+    "environments/mpi.py": "the package that reads it",
+    "environments/slurm.py": "the package that reads it",
+    "environments/torchelastic.py": "the package that reads it",
     "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
     "loggers/find.py": "CORE_PLUGINS, where a logger of an installed distribution is requested",
@@ -209,6 +210,20 @@ def test_public_names_are_listed_and_say_where_they_live() -> None:
     assert {*core.__all__} <= {*dir(core)}
     with pytest.raises(AttributeError, match="NoSuchName"):
         core.NoSuchName  # noqa: B018
+
+
+def test_the_page_on_architecture_has_every_package() -> None:
+    """Its table has each package and module of core once, those of a higher layer of the import contract first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract.get("containers") == ["core"])
+    level = {name.strip(): number for number, layer in enumerate(layers) for name in layer.split("|")}
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    table = page.partition("| package or module | content |")[2].partition("\n\n")[0]
+    names = [
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)/?`", row.split("|")[1:2][0] if row else "")
+    ]
+    assert sorted(names) == sorted(level)
+    assert [level[name] for name in names] == sorted(level.values())
 
 
 def test_no_file_is_long() -> None:

@@ -38,6 +38,8 @@ FRAMES = 20
 _TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
 _WAITS = ("torch.distributed", "torch.autograd.graph", "core.strategies.board", "core.strategies.stacks")
 """Modules whose functions wait for other processes; the second, in backward."""
+_WAITS_ITSELF = "torch.nn.parallel.distributed"
+"""The module whose functions wait before the module's own forward pass: for its buckets, and for its buffers."""
 
 
 @frozen
@@ -59,7 +61,8 @@ class Whereabouts:
             return cls(rank, False, "its main thread has ended", "")
         summary = traceback.extract_stack(frame)
         place = _place(frame)
-        waits = any(name.startswith(_WAITS) for name in _modules(frame))
+        modules = _modules(frame)
+        waits = any(name.startswith(_WAITS) for name in modules) or modules[:1] == [_WAITS_ITSELF]
         return cls(rank, waits, f"{note}{place}", "".join(traceback.format_list(summary[-FRAMES:])))
 
     def encode(self) -> str:
