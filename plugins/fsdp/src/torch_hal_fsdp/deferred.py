@@ -13,7 +13,7 @@ from core.errors import ConfigurationError, quoted
 from core.strategies.sharding import put_whole
 from torch_hal_fsdp.selection import post_order
 
-__all__ = ["Deferred", "InitFunction", "find_deferred", "initialise"]
+__all__ = ["Deferred", "InitFunction", "find_deferred", "initialize"]
 
 InitFunction = Callable[[nn.Module], object]
 """Initializes a module's own parameters and buffers, as ``reset_parameters`` does."""
@@ -55,7 +55,7 @@ def find_deferred(root: nn.Module, init_fn: InitFunction | None) -> list[Deferre
     return found
 
 
-def initialise(found: Sequence[Deferred], init_fn: InitFunction | None, device: torch.device) -> None:
+def initialize(found: Sequence[Deferred], init_fn: InitFunction | None, device: torch.device) -> None:
     """Initialize each full module on the host, and keep this process's shards.
 
     The host's generator draws as it does when the module is made there; parameters that several modules share take the

@@ -19,7 +19,7 @@ from core.errors import ConfigurationError, quoted
 from core.precisions import Precision
 from core.random import get_host_rng_state, set_host_rng_state
 from core.strategies.sharding import Plan, apply_plan, find_plan
-from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialise
+from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialize
 from torch_hal_fsdp.selection import Selection, post_order, select
 
 __all__ = ["Division"]
@@ -185,7 +185,7 @@ class Division:
         holder = [own]
         dist.broadcast_object_list(holder, 0)
         set_host_rng_state(holder[0])
-        initialise(deferred, self.init_fn, self.device)
+        initialize(deferred, self.init_fn, self.device)
         if not torch.equal(own["torch"], holder[0]["torch"]):
             set_host_rng_state(own)
 

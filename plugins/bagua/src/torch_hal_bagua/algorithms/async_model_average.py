@@ -84,7 +84,7 @@ class _AsyncReplica(Replica):
         self._gate = StepGate()
         self._order = DeviceOrder(connection.device)
         self._mark: torch.Event | None = None
-        self._unsynchronised = ExitStack()
+        self._unsynchronized = ExitStack()
         # A separate group, since the averagers of two modules run in parallel.
         peers = Communicator(connection.layout, hierarchical=False).peers
         assert peers is not None
@@ -131,7 +131,7 @@ class _AsyncReplica(Replica):
     def _end_warmup(self) -> None:
         """Stop reducing gradients; DistributedDataParallel only forwards calls from now on."""
         if isinstance(self._wrapped, DistributedDataParallel):
-            self._unsynchronised.enter_context(self._wrapped.no_sync())
+            self._unsynchronized.enter_context(self._wrapped.no_sync())
 
     def abort(self) -> None:
         self._is_aborted = True
@@ -176,4 +176,4 @@ class _AsyncReplica(Replica):
         try:
             self._averager.leave(failed)
         finally:
-            self._unsynchronised.close()
+            self._unsynchronized.close()
