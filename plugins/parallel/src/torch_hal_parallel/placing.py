@@ -11,7 +11,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 import core
 from core.errors import ConfigurationError, quoted
 
-__all__ = ["bring", "find_model", "plan_for_present"]
+__all__ = ["bring", "check_alone", "find_model", "inside", "plan_for_present"]
 
 
 def find_model(module: nn.Module, name: str | None) -> tuple[nn.Module, str]:
@@ -46,8 +46,38 @@ def find_model(module: nn.Module, name: str | None) -> tuple[nn.Module, str]:
     return part, chosen
 
 
+def check_alone(module: nn.Module, model: nn.Module, name: str, size: int, pipelined: nn.Module | None) -> None:
+    """Refuse a pipeline that is not all that trains.
+
+    Args:
+        module: What is prepared.
+        model: The part of it that is a pipeline.
+        name: Its name in the user's module.
+        size: The number of processes of the pipeline.
+        pipelined: What the run has as a pipeline already.
+
+    Raises:
+        ConfigurationError: It has parameters outside of ``model``, or there is another pipeline.
+    """
+    if pipelined is not None and pipelined is not model:
+        raise ConfigurationError(
+            f"pipeline={size}: a second module was prepared. Only one module of a run can be a pipeline."
+        )
+    inner = {id(parameter) for parameter in model.parameters()}
+    others = [own for own, parameter in module.named_parameters() if id(parameter) not in inner]
+    if others:
+        raise ConfigurationError(
+            f"pipeline={size}: the module has parameters outside of its model {name!r}: {', '.join(others[:10])}. "
+            "Move them into the model."
+        )
+
+
 def bring(
-    module: nn.Module, device: torch.device, present: Callable[[nn.Module], bool], share: Callable[[Tensor], None]
+    module: nn.Module,
+    device: torch.device,
+    present: Callable[[nn.Module], bool],
+    share: Callable[[Tensor], None],
+    kept: Container[int] = (),
 ) -> None:
     """Give ``module`` the values of rank 0, on the device; parts that other processes hold get none, on ``meta``.
 
@@ -59,11 +89,18 @@ def bring(
         device: Of this process.
         present: Whether this process holds the own tensors of a module.
         share: Overwrites a tensor with that of rank 0; every process calls it.
+        kept: The ids of modules that stay as they are, since an earlier run has brought them.
 
     Raises:
         ConfigurationError: It is on ``meta``.
     """
-    on_meta = [name for name, parameter in module.named_parameters() if parameter.is_meta]
+    parts = {name: part for name, part in module.named_modules() if id(part) not in kept}
+    on_meta = [
+        f"{name}.{own}".lstrip(".")
+        for name, part in parts.items()
+        for own, parameter in part.named_parameters(recurse=False)
+        if parameter.is_meta
+    ]
     if on_meta:
         raise ConfigurationError(
             f"module: the parameters {quoted(on_meta[:10])} are on 'meta'. Create the model on the CPU, or use "
@@ -76,7 +113,7 @@ def bring(
         share(here)
         return here if is_present else torch.empty_like(here, device="meta")
 
-    for part in module.modules():
+    for part in parts.values():
         is_present = present(part)
         for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
             if id(parameter) not in taken:

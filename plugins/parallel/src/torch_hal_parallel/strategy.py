@@ -35,6 +35,7 @@ from core.strategies.sharding import (
 )
 from torch_hal_parallel.arguments import check_used
 from torch_hal_parallel.context import SequenceSplit
+from torch_hal_parallel.divided import Divided, division_of, record
 from torch_hal_parallel.gradients import Line, clip_norm, clip_value
 from torch_hal_parallel.pipeline import (
     Pipeline,
@@ -44,7 +45,7 @@ from torch_hal_parallel.pipeline import (
     microbatches_of,
     stage_numbers,
 )
-from torch_hal_parallel.placing import bring, find_model, inside, plan_for_present
+from torch_hal_parallel.placing import bring, check_alone, find_model, inside, plan_for_present
 from torch_hal_parallel.stages import Stage, check_pipeline_plan, find_parts, stage_ranges
 from torch_hal_parallel.state import OwnParameters, gather_states, load_module, load_optimizer, whole_tensors
 from torch_hal_parallel.whole_step import pipelined_step
@@ -245,23 +246,21 @@ class ModelParallelStrategy(ProcessGroupStrategy):
     def setup_module(self, module: nn.Module) -> nn.Module:
         """``module`` itself, divided; all processes start with the values of rank 0.
 
+        A model that an earlier run has divided in the same way is used as it is.
+
         Raises:
-            ConfigurationError: It cannot be divided as the arguments require, was divided by an earlier run, or the run
-                has a pipelined module already.
+            ConfigurationError: It cannot be divided as the arguments require, an earlier run has divided it in another
+                way, or the run has a pipelined module already.
         """
-        if "_parallel_over" in module.__dict__:
-            raise ConfigurationError(
-                f"module: an earlier run has divided it over {module.__dict__['_parallel_over']}. Create a new module, "
-                "and load a checkpoint."
-            )
         self.precision.convert_module(module)
         before = dict(module.named_parameters(remove_duplicate=False))
         model, name = find_model(module, self.model_name)
+        divided = division_of(model)
         absent: set[int] = set()
         parts: list[nn.Module] = []
         ranges: list[range] = []
         if self._size["pipeline"] > 1:
-            self._check_alone(module, model, name)
+            check_alone(module, model, name, self._size["pipeline"], self._pipelined)
             found = find_parts(model, self.pipeline_plan)
             parts, numbers = list(found.values()), stage_numbers(self.schedule, self._size["pipeline"])
             ranges = stage_ranges(parts, sum(len(own) for own in numbers), self.pipeline_split)
@@ -273,31 +272,29 @@ class ModelParallelStrategy(ProcessGroupStrategy):
                 for part in parts[some.start : some.stop]
             )
         owner, plan = find_plan(model, self.tensor_parallel_plan) if self._size["tensor"] > 1 else (model, {})
-        bring(module, self.root_device, lambda part: id(part) not in absent, self.broadcast_tensor)
-        if plan:
-            apply_plan(owner, plan_for_present(owner, dict(plan), matches, absent), self.mesh["tensor"])
-        if self._size["context"] > 1:
-            SequenceSplit(self._lines["context"], self.sequence_dim).apply(model)
+        over = dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
+        how: dict[str, object] = {"schedule": self.schedule, "pipeline_split": [len(some) for some in ranges]}
+        how |= {"tensor_parallel_plan": dict(plan), "sequence_dim": self.sequence_dim}
+        if divided is not None:
+            divided.take_up(over, how, self.mesh, self._lines)
+        kept = set() if divided is None else inside(iter([model]))
+        bring(module, self.root_device, lambda part: id(part) not in absent, self.broadcast_tensor, kept)
+        if divided is None:
+            divided = Divided(over, how)
+            if plan:
+                apply_plan(owner, plan_for_present(owner, dict(plan), matches, absent), self.mesh["tensor"])
+                divided.mesh = self.mesh
+            if self._size["context"] > 1:
+                divided.split = SequenceSplit(self._lines["context"], self.sequence_dim)
+                divided.split.apply(model)
+            record(model, divided)
+        if divided.mesh is not None:
+            self.release_at_leave(partial(detach_mesh, divided.mesh))
         if parts:
             self._make_pipeline(model, parts, ranges)
         self._followed.record(before, module)
         self._modules.append(module)
-        module.__dict__["_parallel_over"] = dict(zip(self.mesh.mesh_dim_names or (), self.mesh.shape, strict=True))
         return module
-
-    def _check_alone(self, module: nn.Module, model: nn.Module, name: str) -> None:
-        if self._pipelined is not None:
-            raise ConfigurationError(
-                f"pipeline={self._size['pipeline']}: a second module was prepared. Only one module of a run can be a "
-                "pipeline."
-            )
-        inner = {id(parameter) for parameter in model.parameters()}
-        others = [own for own, parameter in module.named_parameters() if id(parameter) not in inner]
-        if others:
-            raise ConfigurationError(
-                f"pipeline={self._size['pipeline']}: the module has parameters outside of its model {name!r}: "
-                f"{', '.join(others[:10])}. Move them into the model."
-            )
 
     def _make_pipeline(self, model: nn.Module, parts: Sequence[nn.Module], ranges: Sequence[range]) -> None:
         line, last = self._lines["pipeline"], len(ranges) - 1

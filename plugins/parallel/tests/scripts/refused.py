@@ -70,6 +70,9 @@ with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(contex
     tried("odd length", spread, text[:, :11])
     blind = runtime.prepare(Blind())
     tried("no attention", blind, torch.ones(2, 4, 4))
+with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(context=2, sequence_dim=2)) as runtime:
+    runtime.launch()
+    tried("divided otherwise", runtime.prepare, spread)
 uneven = ModelParallelStrategy(tensor=2, tensor_parallel_plan={"0": "colwise", "1": "rowwise"})
 with Runtime(accelerator="cpu", devices=2, strategy=uneven) as runtime:
     runtime.launch()
