@@ -92,6 +92,20 @@ def test_what_cannot_run_is_refused(
         activate(**{"accelerator": "cpu", **arguments})
 
 
+def test_an_engine_that_is_asked_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``deepspeed_plugin`` or ``TrainingArguments(deepspeed=...)``, which set the variable after activation."""
+    from accelerate.state import PartialState
+    from torch_hal_accelerate import activate, deactivate
+
+    activate(accelerator="acme", devices=1)
+    try:
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+        with pytest.raises(ConfigurationError, match=r"ACCELERATE_USE_DEEPSPEED=true: .*TrainingArguments\(deepspeed="):
+            PartialState()
+    finally:
+        deactivate()
+
+
 def test_contradictions() -> None:
     """Between Accelerate's names and torch-hal's."""
     from torch_hal_accelerate import Accelerator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,11 @@ from core.errors import ConfigurationError
 from core.plan import Plan, Request, resolve
 from core.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
-__all__ = ["MIXED_PRECISION", "make_plan", "mixed_precision_of"]
+__all__ = ["MIXED_PRECISION", "check_engines", "make_plan", "mixed_precision_of"]
 
 MIXED_PRECISION = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 """Accelerate's names of precisions, and torch-hal's."""
+logger = logging.getLogger(__name__)
 ENGINES = {
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
@@ -31,12 +33,8 @@ def make_plan(**arguments: Any) -> Plan:
     given = {name: value for name, value in arguments.items() if value is not None}
     _read_launched(given, environ)
     plan = resolve(Request.read(environ=environ, **given))
-    if _lacks_processes(plan, environ):
-        raise ConfigurationError(
-            "accelerate launch --cpu --num_processes: starts one process only, unless --mpirun_hostfile is given. Set "
-            "devices (or the environment variable CORE_DEVICES) to the number of processes, or start the script with "
-            "torchrun or torch-hal run."
-        )
+    if _is_launched_alone(plan, environ):
+        plan = _alone(plan, given, environ)
     reason = why_not(plan)
     if reason is not None:
         raise ConfigurationError(
@@ -79,26 +77,58 @@ def why_not(plan: Plan) -> str | None:
     return None
 
 
-def _lacks_processes(plan: Plan, environ: Mapping[str, str]) -> bool:
-    """Whether ``accelerate launch --cpu`` was asked for several processes: then it sets an address, but no ranks."""
-    is_cpu = environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
-    is_launched = "ACCELERATE_MIXED_PRECISION" in environ and "MASTER_ADDR" in environ
+def _is_launched_alone(plan: Plan, environ: Mapping[str, str]) -> bool:
+    """Whether ``accelerate launch`` has started this process only, and nothing else says how many there are."""
     return (
-        is_cpu
-        and is_launched
-        and len(plan.devices) == 1
+        "ACCELERATE_MIXED_PRECISION" in environ
+        and "ACCELERATE_DYNAMO_BACKEND" in environ
         and plan.request["devices"] == "auto"
-        and (not plan.parts["cluster_environment"].creates_processes_externally)
+        and not plan.parts["cluster_environment"].creates_processes_externally
     )
 
 
-def _read_launched(given: dict[str, Any], environ: Mapping[str, str]) -> None:
+def _alone(plan: Plan, given: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
+    """The Plan for one device, as Accelerate runs such a process.
+
+    Raises:
+        ConfigurationError: Several processes were asked for: then there is an address.
+    """
+    if "MASTER_ADDR" in environ:
+        is_cpu = plan.accelerator.name == "cpu"
+        raise ConfigurationError(
+            f"accelerate launch {'--cpu ' if is_cpu else ''}--num_processes: starts one process only, unless "
+            f"{'--mpirun_hostfile' if is_cpu else '--multi_gpu (distributed_type: MULTI_GPU)'} is given. "
+            f"{'Set' if is_cpu else 'Add it, set'} devices (or the environment variable CORE_DEVICES) to the number of "
+            "processes, or start the script with torchrun or torch-hal run."
+        )
+    if len(plan.devices) == 1:
+        return plan
+    logger.warning(
+        "accelerate launch has started one process, so one of %d devices is used. For all, pass --multi_gpu and "
+        "--num_processes, or set devices (or the environment variable CORE_DEVICES) to -1",
+        len(plan.devices),
+    )
+    return resolve(Request.read(environ=environ, **{**given, "devices": 1}))
+
+
+def check_engines(environ: Mapping[str, str]) -> None:
+    """Refuse an engine that Accelerate would run on devices of its own choice.
+
+    Raises:
+        ConfigurationError: ``accelerate launch``, a plugin's object or TrainingArguments ask for one.
+    """
     for variable, engine in ENGINES.items():
         if environ.get(variable, "false").lower() == "true":
             raise ConfigurationError(
                 f"environment variable {variable}={environ[variable]}: {engine} under Accelerate does not take a "
-                "planned device. Start the script without it, or use core.Runtime with a strategy for that engine."
+                "planned device. accelerate launch sets it, and so do deepspeed_plugin, megatron_lm_plugin and "
+                "TrainingArguments(deepspeed=...). Start the script without them, or use core.Runtime with a strategy "
+                "for that engine."
             )
+
+
+def _read_launched(given: dict[str, Any], environ: Mapping[str, str]) -> None:
+    check_engines(environ)
     if environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes"):
         asked = given.get("accelerator", environ.get("CORE_ACCELERATOR", "auto"))
         if asked not in ("auto", "cpu"):

@@ -15,6 +15,7 @@ from accelerate.utils import DistributedType
 from core.errors import ConfigurationError
 from core.strategies import Strategy
 from torch_hal_accelerate.activation import Active
+from torch_hal_accelerate.planning import check_engines
 
 __all__ = ["plan_states"]
 
@@ -33,6 +34,7 @@ def plan_states(made: Active) -> None:
     @wraps(original)
     def planned_init(self: Any, cpu: bool = False, **kwargs: Any) -> None:
         nonlocal named
+        check_engines(os.environ)  # set since activation, by arguments of Accelerate and Transformers
         if self.initialized:
             original(self, cpu, **kwargs)
             return

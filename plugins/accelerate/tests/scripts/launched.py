@@ -17,6 +17,7 @@ if __name__ == "__main__":
             optimizer.step()
     rank, world = accelerator.process_index, accelerator.num_processes
     found = {"device": str(accelerator.device), "world": world, "mixed_precision": accelerator.mixed_precision}
+    found["accumulates"] = accelerator.gradient_accumulation_steps
     accelerator.wait_for_everyone()
     deactivate()
     bf16 = found["mixed_precision"] == "bf16"
