@@ -78,10 +78,13 @@ class BatchSizeFinder(Tuning):
         init_val: The first size.
         max_trials: The largest number of sizes that are tried.
         batch_arg_name: The name of the attribute of module or DataModule, or of the hyperparameter.
+        margin: The part of the size that ``"binsearch"`` found which is left as a reserve, from 0 to below 1; ``None``
+            for 0.05. ``"power"`` has none.
+        max_val: The largest size that is tried.
 
     Raises:
-        ConfigurationError: An argument is out of range; or, in ``fit``, loaders were passed, there is no such
-            attribute, no size fits, or the strategy's processes cannot run forward and backward alone.
+        ConfigurationError: An argument is out of range or has no effect; or, in ``fit``, loaders were passed, there is
+            no such attribute, no size fits, or the strategy's processes cannot run forward and backward alone.
     """
 
     def __init__(
@@ -91,12 +94,18 @@ class BatchSizeFinder(Tuning):
         init_val: int = 2,
         max_trials: int = 25,
         batch_arg_name: str = "batch_size",
+        margin: float | None = None,
+        max_val: int = 8192,
     ) -> None:
         if mode not in MODES:
             raise ConfigurationError(f"mode={mode!r}: must be 'power' or 'binsearch'.")
-        for name, value in (("steps_per_trial", steps_per_trial), ("init_val", init_val), ("max_trials", max_trials)):
+        counts = {"steps_per_trial": steps_per_trial, "init_val": init_val, "max_trials": max_trials}
+        for name, value in (counts | {"max_val": max_val}).items():
             check_count(name, value, 1)
+        if init_val > max_val:
+            raise ConfigurationError(f"init_val={init_val}: is above max_val={max_val}, the largest size to try.")
         self._mode, self._steps, self._first, self._max_trials = mode, steps_per_trial, init_val, max_trials
+        self._largest, self._margin = max_val, _read_margin(margin, mode)
         self._batch_arg_name = batch_arg_name
         self.optimal_batch_size: int | None = None
         """What the last search found; ``None`` before."""
@@ -135,7 +144,7 @@ class BatchSizeFinder(Tuning):
                 too_large = size
             if (works and is_whole) or (too_large and self._mode == "power") or too_large == 1:
                 break
-            size = (fits + too_large) // 2 if too_large else size * 2
+            size = (fits + too_large) // 2 if too_large else min(size * 2, self._largest)
             if size == fits or size < 1:
                 break
         if not fits:
@@ -143,7 +152,7 @@ class BatchSizeFinder(Tuning):
                 f"BatchSizeFinder: {self._batch_arg_name}={too_large} does not fit into memory. Set a smaller "
                 "init_val, or use a smaller model or another precision."
             )
-        return fits
+        return max(1, int(fits * (1 - self._margin)))
 
     def _try(self, trial: Any) -> tuple[bool, bool]:
         """Whether the size that is set fits into memory, and whether one batch has all items."""
@@ -159,6 +168,18 @@ class BatchSizeFinder(Tuning):
         # Outside of the except block: its traceback would keep the tensors of the failed step alive.
         _free(trainer)
         return not failed, rehearsal.is_whole
+
+
+def _read_margin(margin: float | None, mode: str) -> float:
+    if margin is None:
+        return 0.05 if mode == "binsearch" else 0.0
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < 1:
+        raise ConfigurationError(f"margin={margin!r}: must be a number from 0 to below 1, such as 0.05.")
+    if mode == "power":
+        raise ConfigurationError(
+            f"margin={margin!r}: has no effect with mode='power'. Leave it out, or set mode='binsearch'."
+        )
+    return margin
 
 
 def _free(trainer: Any) -> None:

@@ -117,6 +117,10 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
             from core.trainer.renamed import REMEDIES  # with torch, so only when it is needed
 
             row = row._replace(note=REMEDIES.get(name, row.note))
+        if section == "trainer_members" and name not in where.rows:
+            from core.trainer.foreign_attributes import FOREIGN
+
+            row = row._replace(note=FOREIGN.get(name, row.note))
         if (section == "names" or library is ACCELERATE) and name not in where.rows:
             row = row._replace(note=f"The table has no such name; look for it in {library.page}.")
         lines_of = tuple(dict.fromkeys(numbers))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from core.runtime.agreement import Agreement, describe_leaves
 from core.runtime.arguments import check_leaves, check_process
 from core.strategies.base import Strategy
 from core.strategies.comparison import by_rank
+from core.strategies.picklable import pickled, unpickled
 from core.strategies.reductions import check_reduction
 
 __all__ = ["Collectives", "exchange_objects", "pad_to", "sizes_along"]
@@ -237,7 +237,7 @@ def exchange_objects(strategy: Strategy, call: str, obj: Any, note: str | None =
 def _packed(obj: Any) -> bytes | str:
     """``obj`` pickled, with its tensors on the host; or why it cannot be."""
     try:
-        return pickle.dumps(map_tensors(Tensor.cpu, obj))
+        return pickled(map_tensors(Tensor.cpu, obj))
     except Exception as error:  # noqa: BLE001  an object's own pickling may raise anything; all processes are told
         return f"{type(error).__name__}: {error}"
 
@@ -245,4 +245,4 @@ def _packed(obj: Any) -> bytes | str:
 def _unpacked(call: str, payload: bytes | str, rank: int) -> Any:
     if isinstance(payload, str):
         raise ConfigurationError(f"{call}: rank {rank} gave an object that cannot be pickled: {payload}")
-    return pickle.loads(payload)
+    return unpickled(payload)

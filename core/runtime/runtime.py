@@ -177,6 +177,11 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
                 f"strategy={self.plan.strategy.name!r}: it runs whole training steps only, so it cannot be used with a "
                 "loop of your own. Use core.Trainer, or another strategy."
             )
+        if type(self._strategy).setup is not Strategy.setup:
+            raise ConfigurationError(
+                f"strategy: {type(self._strategy).__name__} defines setup(trainer), which only a Trainer calls. "
+                "Override setup_environment or setup_module instead, which a Runtime calls too."
+            )
         if sync_batchnorm:
             self._synchronize_batch_norms()
         self._set_project(project_dir, project_config)

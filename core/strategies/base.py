@@ -121,13 +121,10 @@ class Strategy(StepMethods, ABC):
     """What the Plan decided about devices and processes."""
     parallel_devices: Sequence[torch.device]
     """The devices of this machine's processes, by local rank; all of one process's devices if it drives several."""
-
     imported_modules: tuple[str, ...] = ()
     """The modules that each process imports first."""
-
     moves_modules: bool = True
     """Whether :meth:`setup_module` moves modules; the front end turns it off for one that the user has placed."""
-
     __signature__: ClassVar[inspect.Signature]
 
     def __init__(self, **parts: Unpack[StrategyParts]) -> None:
@@ -280,6 +277,9 @@ class Strategy(StepMethods, ABC):
         """Prepare this process: its device, the precision on it, and the connection to the other processes."""
         self.accelerator.setup_device(self.root_device)
         self.precision.connect(self.accelerator.autocast_device_type(self.root_device))
+
+    def setup(self, trainer: Any) -> None:
+        """Called by a Trainer, not by a Runtime, in each process before each stage; for what needs ``trainer``."""
 
     def teardown(self, failed: bool = False) -> None:
         """Disconnect from the other processes and free resources; may be called twice.

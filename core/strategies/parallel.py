@@ -35,7 +35,8 @@ from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.launchers.base import SETTLE_SECONDS
 from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
-from core.strategies.reductions import REDUCTIONS, check_reduction, copy_for_reduction
+from core.strategies.picklable import pickled, unpickled
+from core.strategies.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
 from core.strategies.sendable import as_reduced, as_sent
 from core.strategies.threads import thread_limit
 
@@ -111,10 +112,10 @@ class ParallelStrategy(Strategy):
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """Combined over all processes; see :meth:`Strategy.reduce`."""
-        is_mean = check_reduction(reduction).is_mean
+        is_mean = check_reduction(reduction, tensor.dtype).is_mean
         self._check_alike(tensor)
         result = self.all_reduce(copy_for_reduction(tensor, self.root_device, is_mean=is_mean), reduction)
-        return result.div_(self.world_size) if is_mean else result
+        return as_result(result.div_(self.world_size) if is_mean else result, tensor.dtype)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Stacked by rank; see :meth:`Strategy.all_gather`."""
@@ -461,9 +462,9 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def broadcast(self, obj: T, src: int = 0) -> T:
         """As the process with rank ``src`` has it."""
-        holder = [obj]
+        holder = [pickled(obj) if self.global_rank == src else b""]
         dist.broadcast_object_list(holder, src)
-        return holder[0]
+        return obj if self.global_rank == src else unpickled(holder[0])  # type: ignore[no-any-return]
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""
@@ -480,8 +481,8 @@ class ProcessGroupStrategy(ParallelStrategy):
     def all_gather_object(self, obj: T) -> list[T]:
         """By rank."""
         gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, obj)
-        return gathered
+        dist.all_gather_object(gathered, pickled(obj))
+        return [unpickled(payload) for payload in gathered]
 
 
 def _in_worker(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.errors import ConfigurationError, nearest, quoted
 
-__all__ = ["REDUCTIONS", "Reduction", "check_reduction", "copy_for_reduction"]
+__all__ = ["REDUCTIONS", "Reduction", "as_result", "check_reduction", "copy_for_reduction"]
 
 
 @attrs.frozen
@@ -40,21 +40,44 @@ REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
 """The reductions that :meth:`core.Strategy.reduce` takes, by name."""
 
 
-def check_reduction(reduction: str) -> Reduction:
+def check_reduction(reduction: str, dtype: torch.dtype = torch.float32) -> Reduction:
     """The entry of :data:`REDUCTIONS` with this name.
 
+    Args:
+        reduction: The name.
+        dtype: That of the tensors.
+
     Raises:
-        ConfigurationError: There is none.
+        ConfigurationError: There is none, or it is not possible with ``dtype``.
     """
     if reduction not in REDUCTIONS:
         raise ConfigurationError(
             f"reduction={reduction!r}: unknown. Valid: {quoted(REDUCTIONS)}.{nearest(str(reduction), REDUCTIONS)}"
         )
+    if dtype.is_complex and reduction not in ("mean", "sum"):
+        raise ConfigurationError(
+            f"reduction={reduction!r}: the tensor has dtype {dtype}, of which only the mean and the sum are reduced. "
+            "Reduce torch.view_as_real(tensor), or its abs()."
+        )
+    if dtype is torch.uint64 and reduction != "mean":
+        raise ConfigurationError(
+            f"reduction={reduction!r}: the tensor has dtype {dtype}, in which torch does not compute. Convert it to "
+            "torch.int64."
+        )
     return REDUCTIONS[reduction]
 
 
 def copy_for_reduction(tensor: Tensor, device: torch.device, *, is_mean: bool) -> Tensor:
-    """A contiguous copy of ``tensor`` on ``device``; of integers in float32 if they are to be averaged."""
+    """A contiguous copy of ``tensor`` on ``device``: in float32 integers that are to be averaged, and any float8."""
     is_fractional = tensor.is_floating_point() or tensor.is_complex()
-    dtype = torch.float32 if is_mean and not is_fractional else tensor.dtype
+    dtype = torch.float32 if (is_mean and not is_fractional) or _is_float8(tensor.dtype) else tensor.dtype
     return tensor.detach().to(device, dtype, copy=True).contiguous()
+
+
+def as_result(reduced: Tensor, dtype: torch.dtype) -> Tensor:
+    """What was made of a :func:`copy_for_reduction` of a tensor of ``dtype``: a float8 again if it was one."""
+    return reduced.to(dtype) if _is_float8(dtype) else reduced
+
+
+def _is_float8(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1

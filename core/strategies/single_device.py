@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 from torch import Tensor
 
 from core.strategies.base import Strategy
-from core.strategies.reductions import check_reduction, copy_for_reduction
+from core.strategies.reductions import as_result, check_reduction, copy_for_reduction
 
 __all__ = ["SingleDeviceStrategy"]
 
@@ -22,7 +22,8 @@ class SingleDeviceStrategy(Strategy):
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """A copy of ``tensor``; see :meth:`Strategy.reduce`."""
-        return copy_for_reduction(tensor, tensor.device, is_mean=check_reduction(reduction).is_mean)
+        is_mean = check_reduction(reduction, tensor.dtype).is_mean
+        return as_result(copy_for_reduction(tensor, tensor.device, is_mean=is_mean), tensor.dtype)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """``tensor`` with a leading dimension of 1."""

@@ -15,10 +15,11 @@ from core.errors import ConfigurationError
 from core.profilers import Profiler
 from core.trainer.checks import checked_callbacks
 from core.trainer.evaluate import EvaluationLoop
+from core.trainer.finished import FinishedFit
 from core.trainer.fit import FitLoop
 from core.trainer.hardware_facts import HardwareFacts
 from core.trainer.logged_facts import LoggedFacts
-from core.trainer.optimization import Schedule
+from core.trainer.optimization import Optimization, Schedule
 from core.trainer.progress import Progress
 from core.trainer.run import Run
 from core.trainer.settings import Settings
@@ -36,6 +37,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     _callbacks: list[Callback]
     _run: Run | None
     _fit_loop: FitLoop | None
+    _finished: FinishedFit | None
     _ckpt_path: str | None
     _evaluation: EvaluationLoop | None
     _batch_counts: dict[str, list[float]]
@@ -181,23 +183,37 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers of the running ``fit``, as the strategy set them up."""
-        return [] if self._fit_loop is None else list(self._fit_loop.optimization.optimizers)
+        """The optimizers of the running or the last ``fit``, as the strategy set them up.
+
+        Empty after a ``fit`` that failed, or whose process has ended, as those of ``ddp_spawn`` do.
+        """
+        return list(self._optimization.optimizers)
 
     @property
     def lr_scheduler_configs(self) -> list[Schedule]:
-        """The learning rate schedulers of the running ``fit``, and when each is stepped."""
-        return [] if self._fit_loop is None else list(self._fit_loop.optimization.schedules)
+        """The learning rate schedulers of the same ``fit``, and when each is stepped."""
+        return list(self._optimization.schedules)
+
+    @property
+    def _optimization(self) -> Optimization:
+        if self._fit_loop is not None:
+            return self._fit_loop.optimization
+        state = None if self._finished is None else self._finished.state  # kept for save_checkpoint after fit
+        return Optimization() if state is None else state.optimization
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """The number of optimizer steps of the running ``fit``, as far as it is known; ``inf`` if it has no end.
+        """The optimizer steps of the running or the last ``fit``, as far as they are known; ``inf`` if it has no end.
 
         Raises:
-            ConfigurationError: No ``fit`` is running, or the loader has no length and ``max_steps`` is not set.
+            ConfigurationError: No ``fit`` was started, or the loader has no length and ``max_steps`` is not set.
         """
         settings = self.settings
-        batches = self.running_fit("estimated_stepping_batches").batches.num_batches
+        if self._fit_loop is None and "train" not in self._batch_counts:
+            raise ConfigurationError(
+                "estimated_stepping_batches: no fit was started. Call it in configure_optimizers or later."
+            )
+        batches = self.num_training_batches
         if math.isinf(settings.epoch_limit):
             return settings.step_limit
         if math.isinf(batches):

@@ -289,25 +289,37 @@ class FitLoop:
         run.batch_counts["train"] = [self.batches.num_batches]
         times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
         if progress.phase == "batches" and self._run_batches(times):
-            progress.finish_batches()
-            self.schedules.step("epoch", progress.completed_epochs)
-        if times.is_due_at_end or (times.is_possible and self._may_stop()):
-            self._validate()
+            self._finish_batches()
+        if times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop()):
+            self._validate(times)
         progress.start_end()
         run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
         self._agree_to_stop()
 
-    def _validate(self) -> None:
+    def _finish_batches(self) -> None:
+        """Step the schedulers of epochs, unless the epoch's last batch has already done so."""
+        progress = self._run.progress
+        if progress.phase == "batches":
+            progress.finish_batches()
+            self.schedules.step("epoch", progress.completed_epochs)
+
+    def _validate(self, times: ValidationTimes) -> None:
         run, progress = self._run, self._run.progress
         assert self.validation is not None
         if progress.validated == progress.batch:
             return
         self._reload("val")
         run.stage = "validate"
-        self.validation.run(finished=progress.note_validation)
+        self.validation.run(finished=partial(self._finish_validation, times))
         run.stage, run.metric_log.stage = "train", self.metrics
         self.step_module.use("training_step")
         self._agree_to_stop()
+
+    def _finish_validation(self, times: ValidationTimes) -> None:
+        progress = self._run.progress
+        progress.note_validation()
+        if times.is_due(is_last=progress.phase == "end") and not progress.is_accumulating:
+            self.schedules.step_monitoring("step", progress.step)
 
     def _step_monitoring(self) -> None:
         progress = self._run.progress
@@ -332,15 +344,15 @@ class FitLoop:
         batches = self.batches.iterate()
         while True:
             first, wanted = progress.batch, times.batches_left
-            ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)))
+            ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)), times)
             self._check_losses(is_whole=ended == "stopped" or wanted is None or progress.batch >= num)
             if ended == "stopped":
-                return progress.batch == num
+                return progress.phase == "end"
             if ended == "skipped":
                 return True
             if wanted is None or progress.batch - first < wanted or progress.batch >= num:
                 break
-            self._validate()
+            self._validate(times)
             if self._may_stop():
                 return False
         if progress.batch == 0:
@@ -350,7 +362,9 @@ class FitLoop:
             )
         return True
 
-    def _train(self, batches: Iterator[tuple[int, Any, bool]]) -> Literal["done", "stopped", "skipped"]:
+    def _train(
+        self, batches: Iterator[tuple[int, Any, bool]], times: ValidationTimes
+    ) -> Literal["done", "stopped", "skipped"]:
         """Train on ``batches``; returns whether on all of them, or why not."""
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log = run.settings, run.metric_log
@@ -363,6 +377,7 @@ class FitLoop:
         schedules, has_step_schedules = self.schedules, self.schedules.has("step")
         counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
         count = self.strategy.global_steps if self.strategy.counts_steps else None
+        num, is_stream = self.batches.num_batches, math.isinf(self.batches.num_batches)
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
         try:
             for batch_idx, batch, is_step_end in batches:
@@ -381,14 +396,20 @@ class FitLoop:
                 elif self._has_loss is None:
                     self._has_loss = False
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
+                is_last = self.batches.is_last if is_stream else batch_idx + 1 == num
                 if is_step_end:
                     progress.step = progress.step + counted if count is None else count()
                     if has_step_schedules:
+                        # Where validation comes next, its metrics are what the last step's schedulers monitor.
+                        waiting = progress.step if times.is_due(is_last) else None
                         for number in range(before + 1, progress.step + 1):
                             schedules.step("step", number)
-                            schedules.step_monitoring("step", number)
+                            if number != waiting:
+                                schedules.step_monitoring("step", number)
                     if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
                         metric_log.is_step_due = True
+                if is_last:
+                    self._finish_batches()
                 if batch_end:
                     outputs = self._outputs(loss)
                     for hook in batch_end:

@@ -98,14 +98,14 @@ class LoggingMembers:
 
     @property
     def logger(self) -> Logger | None:
-        """The Trainer's first logger; ``None`` if there is none, or no Trainer is running this module."""
-        trainer = self._running_trainer
+        """The Trainer's first logger; ``None`` if there is none, or no Trainer."""
+        trainer = self._newest_trainer
         return None if trainer is None else trainer.logger
 
     @property
     def loggers(self) -> list[Logger]:
-        """The Trainer's loggers; empty if no Trainer is running this module."""
-        trainer = self._running_trainer
+        """The Trainer's loggers; empty without a Trainer."""
+        trainer = self._newest_trainer
         return [] if trainer is None else trainer.loggers
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -113,8 +113,10 @@ class LoggingMembers:
         self.trainer.runtime.print(*args, **kwargs)
 
     @property
-    def _running_trainer(self) -> Any:
-        return getattr(self, "_trainer", None)
+    def _newest_trainer(self) -> Any:
+        """What is running this module, or was the last to do so and still exists; ``None`` without one."""
+        running, last = getattr(self, "_trainer", None), getattr(self, "_last_trainer", None)
+        return last() if running is None and last is not None else running
 
 
 def _refused(name: str, enable_graph: bool, sync_dist_group: Any) -> ConfigurationError:

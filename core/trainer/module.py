@@ -16,7 +16,7 @@ from core.trainer.module_steps import ModuleSteps
 
 __all__ = ["Module"]
 
-UNSENT = ("_trainer", "_step_modules", "_given_compiler")
+UNSENT = ("_trainer", "_last_trainer", "_step_modules", "_given_compiler")
 """Attributes that copies and pickles of a Module lack."""
 
 
@@ -24,6 +24,9 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 
     _trainer: Any = None
+    """Runs the module now."""
+    _last_trainer: Any = None
+    """A weak reference to the Trainer of the last run, if there was one: the module does not keep it alive."""
     _step_modules: tuple[nn.Module, ...] = ()
     """Its StepModule, once there is one; in a tuple, since torch would take it for a submodule otherwise."""
 
@@ -100,12 +103,12 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
 
     @property
     def trainer(self) -> Any:
-        """The :class:`core.Trainer` that is running this module.
+        """The :class:`core.Trainer` that is running this module, or was the last to do so and still exists.
 
         Raises:
-            ConfigurationError: No Trainer is running this module.
+            ConfigurationError: There is none.
         """
-        trainer = self._trainer
+        trainer = self._newest_trainer
         if trainer is None:
             raise ConfigurationError(
                 f"{type(self).__name__}.trainer: no Trainer is running this module. Use trainer, log() and "
@@ -115,13 +118,15 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
 
     @property
     def current_epoch(self) -> int:
-        """The running epoch, from 0; 0 if no Trainer is running this module."""
-        return int(self._trainer.current_epoch) if self._trainer is not None else 0
+        """:attr:`trainer`'s running epoch, from 0, or number of completed epochs after its ``fit``; 0 without one."""
+        trainer = self._newest_trainer
+        return 0 if trainer is None else int(trainer.current_epoch)
 
     @property
     def global_step(self) -> int:
-        """Optimizer steps taken so far; 0 if no Trainer is running this module."""
-        return int(self._trainer.global_step) if self._trainer is not None else 0
+        """Optimizer steps that :attr:`trainer` has taken so far; 0 without one."""
+        trainer = self._newest_trainer
+        return 0 if trainer is None else int(trainer.global_step)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in UNSENT}

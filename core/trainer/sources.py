@@ -103,9 +103,10 @@ class DataSource:
         if owner is not None:
             owner.setup(self.stage)
 
-    def teardown(self) -> None:
-        """Call ``teardown`` of the DataModule and of the Module."""
-        for owner in self._owners():
+    def teardown(self, of: str) -> None:
+        """Call ``teardown`` of the DataModule or of the Module; ``of`` as in :meth:`setup`."""
+        owner: DataHooks | None = getattr(self, of)
+        if owner is not None:
             owner.teardown(self.stage)
 
     def creates(self, kind: str) -> bool:

@@ -98,13 +98,15 @@ def _run_stage(
             hook(source.stage)
         source.setup("module")
         module.configure_model()
+        runtime.strategy.setup(trainer)
         with compiled_steps(module, trainer.settings, runtime.strategy):
             outcome = stage(trainer, run, found, source)
         finished = None if trainer._fit_loop is None else FinishedFit.of(trainer._fit_loop.state)
         trainer._finished = finished or trainer._finished
-        source.teardown()
+        source.teardown("datamodule")
         for hook in run.hooks.bind_callbacks("teardown"):
             hook(source.stage)
+        source.teardown("module")
         if runtime.plan.runs_function:  # this process ends with the run
             outcome = Results.of(run, outcome, finished)
     except BaseException as error:

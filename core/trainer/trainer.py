@@ -457,7 +457,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         self.callbacks, self.profiler = checked_callbacks(self.callbacks), find_profiler(self.profiler)
         if not self.is_trial:
             attach_callbacks(self.callbacks, module)
-        self._module, self._interrupted = weakref.ref(module), False
+        self._module, module._last_trainer = weakref.ref(module), weakref.ref(self)
+        self._interrupted = False
         try:
             outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
         except BaseException:

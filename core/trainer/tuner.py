@@ -21,14 +21,10 @@ __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
 NOT_SEARCHED = dict.fromkeys(
     ("val_dataloaders", "dataloaders"), "The search only trains: leave it out, and pass train_dataloaders."
 )
-NOT_SCALED = {
-    **dict.fromkeys(
-        ("train_dataloaders", "val_dataloaders", "dataloaders"),
-        "A loader that was passed keeps its batch size: define train_dataloader in the module or in a DataModule.",
-    ),
-    "margin": "The result is the largest size that fits; multiply it by such a margin yourself.",
-    "max_val": "Set max_trials: with mode='power' the size doubles with each.",
-}
+NOT_SCALED = dict.fromkeys(
+    ("train_dataloaders", "val_dataloaders", "dataloaders"),
+    "A loader that was passed keeps its batch size: define train_dataloader in the module or in a DataModule.",
+)
 """Arguments of Lightning's searches that these do not have: what to do instead."""
 
 
@@ -131,6 +127,8 @@ class Tuner:
         init_val: int = 2,
         max_trials: int = 25,
         batch_arg_name: str = "batch_size",
+        margin: float | None = None,
+        max_val: int = 8192,
     ) -> int:
         """See :func:`core.find_batch_size`.
 
@@ -147,6 +145,8 @@ class Tuner:
             init_val=init_val,
             max_trials=max_trials,
             batch_arg_name=batch_arg_name,
+            margin=margin,
+            max_val=max_val,
         )
 
 

@@ -35,10 +35,13 @@ class ValidationTimes:
         # A run that is resumed may be where validation is due and not yet done.
         return 0 if not since and 0 < progress.batch != progress.validated else every - since
 
-    @property
-    def is_due_at_end(self) -> bool:
-        """Whether validation is due after the last batch that was trained on."""
+    def is_due(self, is_last: bool) -> bool:
+        """Whether validation is due after the newest batch that was trained on.
+
+        Args:
+            is_last: Whether that batch is the last of the epoch.
+        """
         progress, every = self._progress, self._every
         if every is None:
-            return self.is_possible and progress.phase == "end"
+            return self.is_possible and is_last
         return progress.batch > 0 and (self._before + progress.batch) % every == 0

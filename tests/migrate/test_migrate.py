@@ -133,6 +133,21 @@ def test_what_is_missing_is_found(
     assert examined(tmp_path, capsys, SCRIPT)[use] == ("missing", lines)
 
 
+def test_names_of_earlier_lightnings_have_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``trainer.tune``, ``validation_epoch_end`` and what else the errors of a run know."""
+    (tmp_path / "old.py").write_text(
+        "import lightning.pytorch as pl\n"
+        "class Net(pl.LightningModule):\n"
+        "    def validation_epoch_end(self, outputs): self.trainer.lr_schedulers\n"
+        "trainer = pl.Trainer()\ntrainer.tune(Net())\n"
+    )
+    assert main([str(tmp_path / "old.py")]) == 1
+    text = capsys.readouterr().out
+    assert re.search(r"3  LightningModule.validation_epoch_end +Use on_validation_epoch_end\.\n", text)
+    assert re.search(r"3  trainer.lr_schedulers +Use trainer.lr_scheduler_configs\.\n", text)
+    assert re.search(r"5  trainer.tune +Use core.Tuner\(trainer\), or the callbacks", text)
+
+
 def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """``layer``, ``helper`` and a class that derives from nothing of Lightning's are not in the report."""
     found = examined(tmp_path, capsys, SCRIPT)

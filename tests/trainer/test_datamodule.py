@@ -120,7 +120,7 @@ def test_the_module_itself_and_callbacks() -> None:
     assert trainer.global_step == 7
     assert set(trainer.callback_metrics) == {"error"}
     setups = ["module prepare_data", "callback setup fit", "module setup fit"]
-    assert module.calls == [*setups, "module teardown fit", "callback teardown fit"]
+    assert module.calls == [*setups, "callback teardown fit", "module teardown fit"]
 
 
 def test_the_state_of_a_datamodule_is_in_checkpoints(tmp_path: Path) -> None:

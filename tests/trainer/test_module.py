@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -65,6 +67,56 @@ def test_outside_of_a_run() -> None:
     for ask in (lambda: module.trainer, lambda: module.all_gather(1), lambda: module.print("x")):
         with pytest.raises(ConfigurationError, match=r"Regression.trainer: no Trainer is running this module"):
             ask()
+
+
+def test_after_a_run() -> None:
+    """Trainer, epoch and step are those of the last run, as long as the Trainer exists; the module does not keep it."""
+    module, trainer = Regression(), quiet(max_epochs=2, logger=Recorded())
+    trainer.fit(module, loader())
+    assert module.trainer is trainer
+    assert module.logger is trainer.logger
+    assert (module.current_epoch, module.global_step) == (2, 14)
+    with pytest.raises(ConfigurationError, match="no epoch or evaluation is running"):
+        module.log("late", 1)
+    assert copy.deepcopy(module).current_epoch == 0
+    del trainer
+    gc.collect()
+    assert (module.current_epoch, module.logger, module.loggers) == (0, None, [])
+
+
+def test_what_a_trainer_keeps_after_a_fit() -> None:
+    """Optimizers and schedulers with their state, until the next fit; evaluation leaves them as they are."""
+
+    class Scheduled(Regression):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1), "name": "rate"}]
+
+    trainer = quiet(max_epochs=2)
+    assert (trainer.optimizers, trainer.lr_scheduler_configs) == ([], [])
+    with pytest.raises(ConfigurationError, match="estimated_stepping_batches: no fit was started"):
+        trainer.estimated_stepping_batches  # noqa: B018
+    first, second = Scheduled(), Scheduled()
+    trainer.fit(first, loader(), loader())
+    trainer.validate(first, loader(), verbose=False)
+    (optimizer,), (config,) = trainer.optimizers, trainer.lr_scheduler_configs
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0005)
+    assert [id(one) for one in optimizer.param_groups[0]["params"]] == [id(one) for one in first.parameters()]
+    assert "momentum_buffer" in optimizer.state[next(first.parameters())]
+    assert (config.name, config.scheduler.last_epoch) == ("rate", 2)
+    assert trainer.estimated_stepping_batches == 14
+    trainer.fit(second, loader(25))
+    assert trainer.optimizers[0].param_groups[0]["params"][0] is next(second.parameters())
+    assert trainer.estimated_stepping_batches == 4
+    kept = weakref.ref(optimizer)
+    del optimizer, config
+    gc.collect()
+    assert kept() is None, "the optimizer of the fit before"
+
+
+class Recorded:
+    def log_metrics(self, metrics: Any, step: int) -> None:
+        del metrics, step
 
 
 def test_within_a_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,118 @@ def test_a_plateau_is_resumed(hook: str, tmp_path: Path) -> None:
     assert_same(resumed, whole)
 
 
+class ByStep(Plateau):
+    """Monitors, every three steps, what the validation after these steps logs: 1, 2, 3, …."""
+
+    options: ClassVar[dict[str, Any]] = {"monitor": "count", "interval": "step", "frequency": 3}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.stepped: list[tuple[int, float]] = []
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.count: torch.Tensor = self.count + 1
+        self.log("count", self.count)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.stepped.append((self.global_step, float(metric)))
+        scheduler.step(metric)
+
+
+def test_a_plateau_of_steps_monitors_the_validation_after_its_step() -> None:
+    """Not the one before, which is not there for the first step."""
+    module = ByStep()
+    quiet(max_steps=9, val_check_interval=3, check_val_every_n_epoch=None).fit(module, loader(), loader(50))
+    assert module.stepped == [(3, 1.0), (6, 2.0), (9, 3.0)]
+    often = ByStep()
+    quiet(max_steps=6, val_check_interval=2, check_val_every_n_epoch=None).fit(often, loader(), loader(50))
+    assert often.stepped == [(3, 1.0), (6, 3.0)], "step 3 has no validation of its own"
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
+def test_a_plateau_of_steps_is_resumed(hook: str, tmp_path: Path) -> None:
+    """Neither missed nor stepped twice, before and after the validation that it waits for."""
+
+    class SavesAtSix(Callback):
+        def save(self, trainer: Trainer, of: str) -> None:
+            if of == hook and trainer.global_step == 6:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.save(trainer, "on_train_batch_end")
+
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            self.save(trainer, "on_validation_end")
+
+    settings: dict[str, Any] = {"max_steps": 12, "val_check_interval": 3, "check_val_every_n_epoch": None}
+    whole = ByStep()
+    quiet(callbacks=SavesAtSix(), **settings).fit(whole, loader(), loader(50))
+    resumed = ByStep()
+    quiet(**settings).fit(resumed, loader(), loader(50), ckpt_path=tmp_path / "saved")
+    assert whole.stepped == [(step, step / 3) for step in (3, 6, 9, 12)]
+    assert resumed.stepped == whole.stepped[1 if hook == "on_train_batch_end" else 2 :]
+    assert_same(resumed, whole)
+
+
+class Halved(Regression):
+    """Its learning rate halves with each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: list[float] = []
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        return [optimizer], [StepLR(optimizer, 1, gamma=0.5)]
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.rates.append(self.optimizers().param_groups[0]["lr"] / 0.05)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_schedulers_of_epochs_are_stepped_before_the_end_of_the_last_batch(is_stream: bool) -> None:
+    """As those of steps are, and as in Lightning; also where the number of batches is not known."""
+    batches: Any = Batches() if is_stream else loader(25)
+    module = Halved()
+    trainer = quiet(max_epochs=2)
+    trainer.fit(module, batches)
+    assert module.rates == [1.0, 0.5, 0.5, 0.25]
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.0125
+
+
+class Batches:
+    """Two batches, without a length."""
+
+    def __iter__(self) -> Any:
+        return iter(list(loader(25)))
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_scheduler_of_epochs_is_resumed_after_the_last_batch(is_stream: bool, tmp_path: Path) -> None:
+    """Neither missed nor stepped twice; the epoch is validated then."""
+
+    class SavesLast(Callback):
+        validations = 0
+
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 2:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            self.validations += 1
+
+    def batches() -> Any:
+        return Batches() if is_stream else loader(25)
+
+    whole, resumed, saves, counts = Halved(), Halved(), SavesLast(), SavesLast()
+    quiet(max_epochs=3, callbacks=saves).fit(whole, batches(), loader())
+    quiet(max_epochs=3, callbacks=counts).fit(resumed, batches(), loader(), ckpt_path=tmp_path / "saved")
+    assert resumed.rates == whole.rates[2:]
+    assert (saves.validations, counts.validations) == (3, 3)
+    assert_same(resumed, whole)
+
+
 class Misnamed(Plateau):
     options: ClassVar[dict[str, Any]] = {"monitor": "eror"}
 

@@ -28,6 +28,25 @@ class Noting(SingleDeviceStrategy):
         self.calls: list[str] = []
 
 
+class OwnSetup(Noting):
+    """Looks at the Trainer, as Lightning's strategies do."""
+
+    def setup(self, trainer: Trainer) -> None:
+        self.calls.append(f"setup on {self.root_device} with {type(trainer.lightning_module).__name__}")
+        super().setup(trainer)
+
+
+def test_setup_gets_the_trainer() -> None:
+    """In each stage, when the accelerator and the other parts are there; a Runtime, which has none, refuses it."""
+    strategy = OwnSetup()
+    trainer = Trainer(strategy=strategy, max_epochs=1, logger=False, enable_checkpointing=False)
+    trainer.fit(Regression(), loader())
+    trainer.test(Regression(), loader(), verbose=False)
+    assert strategy.calls == 2 * ["setup on cpu with Regression"]
+    with pytest.raises(ConfigurationError, match=r"OwnSetup defines setup\(trainer\), which only a Trainer calls"):
+        Runtime(strategy=OwnSetup())
+
+
 class OwnStep(Noting):
     """Owns backward and step, as an engine does."""
 

@@ -160,8 +160,14 @@ class Limited(Rated):
     ("options", "most", "expected"),
     [
         ({}, 20, 16),
-        ({"mode": "binsearch"}, 20, 20),
-        ({"mode": "binsearch"}, 2, 2),
+        ({"mode": "binsearch", "margin": 0}, 20, 20),
+        ({"mode": "binsearch", "margin": 0}, 2, 2),
+        ({"mode": "binsearch"}, 20, 19),
+        ({"mode": "binsearch", "margin": 0.9}, 2, 1),
+        ({"max_val": 10}, 20, 10),
+        ({"mode": "binsearch", "margin": 0.0, "max_val": 10}, 20, 10),
+        ({"max_val": 20}, 20, 20),
+        ({"max_val": 2}, 20, 2),
         ({"mode": "power", "init_val": 3}, 20, 12),
         ({"max_trials": 2}, 20, 4),
         ({}, 1000, 64),
@@ -202,6 +208,11 @@ def test_errors() -> None:
         (LearningRateFinder, {"num_training_steps": 1}, "num_training_steps=1"),
         (BatchSizeFinder, {"mode": "linear"}, "mode='linear'"),
         (BatchSizeFinder, {"init_val": 0}, "init_val=0"),
+        (BatchSizeFinder, {"init_val": 9, "max_val": 8}, "init_val=9: is above max_val=8"),
+        (BatchSizeFinder, {"max_val": 0}, "max_val=0"),
+        (BatchSizeFinder, {"mode": "binsearch", "margin": 1.0}, "margin=1.0: must be a number from 0 to below 1"),
+        (BatchSizeFinder, {"mode": "binsearch", "margin": True}, "margin=True: must be a number"),
+        (BatchSizeFinder, {"margin": 0.1}, "margin=0.1: has no effect with mode='power'"),
     ):
         with pytest.raises(CoreError, match=message):
             finder(**options)
@@ -212,6 +223,7 @@ def test_lightning_s_tuner() -> None:
     module = Limited()
     tuner = Tuner(quiet())
     assert tuner.scale_batch_size(module) == 16
+    assert tuner.scale_batch_size(module, mode="binsearch", margin=0.25, max_val=16) == 12
     options = {name: value for name, value in RANGE.items() if name != "num_training_steps"}
     found = tuner.lr_find(module, num_training=RANGE["num_training_steps"], early_stop_threshold=None, **options)
     assert module.lr == found.suggestion()
@@ -221,7 +233,7 @@ def test_lightning_s_tuner() -> None:
         (tuner.lr_find, {"num_trainings": 3}, "Did you mean 'num_training'"),
         (tuner.lr_find, {"method": "validate"}, "only training is searched"),
         (tuner.scale_batch_size, {"train_dataloaders": loader()}, "A loader that was passed keeps its batch size"),
-        (tuner.scale_batch_size, {"max_val": 64}, "Set max_trials"),
+        (tuner.scale_batch_size, {"max_vals": 64}, "Did you mean 'max_val'"),
     ):
         with pytest.raises(CoreError, match=f"Tuner.*{remedy}"):
             search(module, **refused)

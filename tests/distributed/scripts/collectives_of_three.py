@@ -75,6 +75,21 @@ def check_values(runtime: Runtime, rank: int) -> None:
         summed = runtime.reduce(own_numbers, "sum")
         assert (summed.dtype, summed.tolist()) == (dtype, [900, 3])
         assert runtime.reduce(own_numbers, "mean").tolist() == [300.0, 1.0]
+        assert runtime.broadcast({"t": own_numbers}, from_process=2)["t"].tolist() == [600, 1]
+
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # torch computes nothing in them
+        own_numbers = torch.tensor([2.0 * rank, 1.0]).to(dtype)
+        for reduction, value in {"mean": [2.0, 1.0], "sum": [6.0, 3.0], "max": [4.0, 1.0]}.items():
+            reduced = runtime.reduce(own_numbers, reduction)
+            assert (reduced.dtype, reduced.float().tolist()) == (dtype, value)
+        objects = [item["t"].float().tolist() for item in runtime.gather_object([{"t": own_numbers}])]
+        assert objects == [[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
+        assert runtime.strategy.broadcast([own_numbers], 1)[0].float().tolist() == [2.0, 1.0]
+        assert runtime.strategy.all_gather_object(own_numbers)[2].dtype is dtype
+    with pytest.raises(ConfigurationError, match=r"torch.uint64, in which torch does not compute. Convert it"):
+        runtime.reduce(torch.tensor(1, dtype=torch.uint64), "sum")
+    with pytest.raises(ConfigurationError, match=r"torch.complex64, of which only the mean and the sum"):
+        runtime.reduce(torch.tensor(1j), "max")
 
     assert runtime.gather_object([rank] * rank) == [1, 2, 2]
     assert runtime.gather_object(("t", torch.tensor(rank)))[1::2] == [torch.tensor(i) for i in range(3)]
