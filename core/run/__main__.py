@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -35,6 +36,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
             os.environ.pop(name, None)
         os.environ.update(run.variables)
         return start(options, run.processes, program)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{program}: interrupted by SIGINT\n")
+        return 128 + int(signal.SIGINT)
     except CoreError as error:
         sys.stderr.write(f"{program}: {error}\n")
         return 2

@@ -26,6 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from core.environments.local import GLOO_INTERFACE
 from core.errors import LaunchError
 from core.run import tied
+from core.run.importing import imports_core
 from core.run.left_over import LeftOver
 from core.run.lost_link import LostLink
 from core.run.options import Options
@@ -62,7 +63,8 @@ def start(options: Options, processes: int, program: str) -> int:
     command = options.command()
     if sys.platform == "linux":
         # A worker ends with the agent, however that ends. It asks the system for that before it runs the command.
-        command = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *command]
+        blocks = [tied.BLOCKS_INTERRUPTS] if imports_core(options) else []
+        command = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *blocks, *command]
     level = logging.root.manager.disable
     if not options.verbose:
         logging.disable(logging.ERROR)  # the agent logs what the message below says, in other words
@@ -77,9 +79,9 @@ def start(options: Options, processes: int, program: str) -> int:
             output.close()
             return _report(error, left_over.failed, options, program)
         except SignalException as error:
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from None
             return 128 + int(error.sigval)
-        except KeyboardInterrupt:
-            return 128 + int(signal.SIGINT)
         except (RendezvousError, TimeoutError) as error:
             cause = error.__cause__ or error
             raise LaunchError(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 from unittest import mock
 
 from torch.distributed.elastic.multiprocessing.api import PContext
+
+from core.strategies.launchers.interrupts import blocks_interrupts
 
 __all__ = ["LeftOver"]
 
@@ -30,6 +34,8 @@ class LeftOver:
         def close_sooner(context: PContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
             if context is not self._context:
                 self._context, self.failed = context, _failed(context)
+            if death_sig == signal.SIGINT:
+                _end_importing(context)
             close(context, death_sig, min(timeout, FAILED_SECONDS) if self.failed else timeout)
 
         self._patch: Any = mock.patch.object(PContext, "close", close_sooner)
@@ -42,6 +48,14 @@ class LeftOver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._patch.stop()
+
+
+def _end_importing(context: PContext) -> None:
+    """End the processes that block SIGINT because they still import the script."""
+    for process in context.pids().values():
+        if blocks_interrupts(process):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
 
 
 def _failed(context: PContext) -> set[int]:

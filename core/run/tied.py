@@ -1,5 +1,7 @@
 """``tied.py PARENT COMMAND...``: become ``COMMAND``, which the system kills when process ``PARENT`` ends. For Linux.
 
+With ``tied.py PARENT --blocks-interrupts COMMAND...``, ``COMMAND`` starts with SIGINT blocked, until core unblocks it.
+
 torchrun's agent leaves its processes running if it is killed. This is a script that imports next to nothing; it runs
 without site-packages, and takes a few milliseconds.
 """
@@ -10,12 +12,17 @@ import os
 import signal
 import sys
 
+BLOCKS_INTERRUPTS = "--blocks-interrupts"
 _PR_SET_PDEATHSIG = 1
 """Of ``prctl(2)``. It holds for the command too, since exec keeps it."""
 
 
 def main(parent: int, command: list[str]) -> None:
     """Replace this process by ``command``."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends this script without a traceback
+    if command[0] == BLOCKS_INTERRUPTS:
+        command = command[1:]
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

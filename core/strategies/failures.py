@@ -36,6 +36,7 @@ from core.strategies.launchers.blame import (
     is_lost_peer,
     note_exits,
     print_error,
+    print_interrupted,
     summary,
 )
 from core.strategies.run_store import another_connection
@@ -210,6 +211,10 @@ class Failures:
     # -- this process's own failure ------------------------------------------------------------------------------
 
     def _show_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if self._process == os.getpid() and isinstance(error, KeyboardInterrupt):
+            logger.debug("rank %s was interrupted", self._rank, exc_info=error)
+            print_interrupted(trace, f"rank {self._rank} of {self._world_size}: ")
+            return
         if self._process != os.getpid() or not isinstance(error, Exception):
             self._hook(kind, error, trace)
             return

@@ -7,6 +7,7 @@ import os
 from core.environments.inherited import own_environ
 from core.strategies.launchers.base import Launcher
 from core.strategies.launchers.function import FunctionLauncher
+from core.strategies.launchers.interrupts import unblock_interrupts
 from core.strategies.launchers.lifeline import attach_lifeline, watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 from core.strategies.launchers.script import ScriptLauncher, script_command
@@ -22,5 +23,6 @@ __all__ = [
 ]
 
 # At import and not when a run begins: a script may run for long before that, and its parent may end meanwhile.
+unblock_interrupts()
 if attach_lifeline(os.environ):
     own_environ()  # the ranks are this process's, also if it starts others before its run

@@ -30,6 +30,7 @@ __all__ = [
     "note_exits",
     "note_failure",
     "print_error",
+    "print_interrupted",
     "show_launch_errors",
     "summary",
 ]
@@ -157,13 +158,30 @@ def print_error(line: str) -> None:
         sys.stderr.flush()
 
 
+def print_interrupted(trace: TracebackType | None, who: str = "") -> None:
+    """Say in one line that this process ends by Ctrl-C, and where in the script it was.
+
+    Args:
+        trace: Of the KeyboardInterrupt.
+        who: Which process of the run it is.
+    """
+    place = ""
+    for frame, line in traceback.walk_tb(trace):
+        if frame.f_globals.get("__name__") == "__main__":
+            place = f" at {frame.f_code.co_filename}:{line}"
+    print_error(f"{who}interrupted by SIGINT{place}")
+
+
 def is_interactive() -> bool:
     """Whether an uncaught exception does not end this process."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def show_launch_errors() -> None:
-    """Make an uncaught LaunchError of a failed process show that process first, and end this one with its exit code."""
+    """Make an uncaught LaunchError of a failed process show that process first, and end this one with its exit code.
+
+    And an uncaught KeyboardInterrupt a line, not a traceback of where this process waited.
+    """
     if not is_interactive() and not isinstance(sys.excepthook, _LaunchErrors):
         sys.excepthook = _LaunchErrors(sys.excepthook)
 
@@ -175,6 +193,9 @@ class _LaunchErrors:
         self._hook = hook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            print_interrupted(trace)
+            return
         if not isinstance(error, LaunchError) or error.exit_code is None:
             self._hook(kind, error, trace)
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 from core.errors import LaunchError
 from core.strategies.launchers.blame import exit_status, print_error
+from core.strategies.launchers.interrupts import blocks_interrupts
 
 __all__ = ["forwarding"]
 
@@ -40,11 +41,13 @@ def forwarding(processes: Callable[[], Iterable[int | None]]) -> Iterator[None]:
         before, last[number] = last.get(number), time.monotonic()
         if before is not None and last[number] - before < SAME_SECONDS:
             return
+        running = [process for process in processes() if process is not None]
+        if number == signal.SIGINT and any(map(blocks_interrupts, running)):
+            raise KeyboardInterrupt  # they still import the script
         # The first tells the others, if it handles the signal. Another may not yet do so, and would end at once.
-        for process in list(processes())[: 1 if before is None else None]:
-            if process is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(process, number)
+        for process in running[: 1 if before is None else None]:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
         if before is not None and number in (signal.SIGTERM, signal.SIGINT):
             raise SystemExit(128 + number)
 

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple
@@ -41,6 +42,7 @@ from core.strategies.launchers.blame import (
     summary,
 )
 from core.strategies.launchers.forwarding import forwarding
+from core.strategies.launchers.interrupts import interrupts_blocked, unblock_interrupts
 from core.strategies.launchers.lifeline import watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 
@@ -119,12 +121,16 @@ class FunctionLauncher(Launcher):
         task: _Task = (function, args, kwargs)
         payload = _pickled_task(task, self.strategy) if self._start_method == "spawn" else None
         try:
-            if payload is None:
-                # A new thread has no pool of OpenMP threads: a pool does not survive the fork, and a worker that
-                # inherits one would wait for it forever.
-                _in_fresh_thread(lambda: self._fork(task))
-            else:
-                self._spawn()
+            if payload is not None:
+                resource_tracker.ensure_running()  # else the first process starts it, which unblocks SIGINT
+            with interrupts_blocked():
+                if payload is None:
+                    # A new thread has no pool of OpenMP threads: a pool does not survive the fork, and a worker that
+                    # inherits one would wait for it forever.
+                    _in_fresh_thread(lambda: self._fork(task))
+                else:
+                    self._spawn()
+            if payload is not None:
                 self._send(payload)
             with forwarding(lambda: [worker.process.pid for worker in self._workers if worker.exit_code is None]):
                 return self._supervise()
@@ -304,6 +310,7 @@ def _work(
         prepare()
     if os.getppid() != parent:
         return
+    unblock_interrupts()
     watch_parent(parent)
     os.environ.update(environ)
     try:

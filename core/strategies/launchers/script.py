@@ -21,7 +21,15 @@ from core.strategies.launchers.base import (
     describe_exit,
     end_processes,
 )
-from core.strategies.launchers.blame import agreed_exit_code, ended_by_failure, exit_status
+from core.strategies.launchers.blame import (
+    agreed_exit_code,
+    ended_by_failure,
+    exit_status,
+    is_interactive,
+    note_exits,
+    show_launch_errors,
+)
+from core.strategies.launchers.interrupts import interrupts_blocked
 from core.strategies.launchers.lifeline import LIFELINE
 
 __all__ = ["ScriptLauncher"]
@@ -74,20 +82,26 @@ class ScriptLauncher(Launcher):
             LaunchError: This process runs no script that could be started again, or a process could not be started.
         """
         command = script_command(sys.orig_argv, self.strategy)
+        if not is_interactive():
+            show_launch_errors()
+            note_exits()  # the others wait for this process, also before they have joined
         atexit.register(self._at_exit)
-        for local_rank in range(1, self.num_processes):
-            rank, environ = self._environ(local_rank)
-            environ = {**os.environ, **environ, LIFELINE: str(os.getpid())}
-            try:
-                process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)
-            except OSError as error:
-                self.finish(failed=True)
-                raise LaunchError(
-                    f"strategy={self.strategy!r} could not start rank {rank}: {error}.{_advice(error, environ)} "
-                    f"Command: {command}"
-                ) from error
-            self._children.append(_Child(rank, process))
+        with interrupts_blocked():
+            for local_rank in range(1, self.num_processes):
+                self._children.append(self._start(command, local_rank))
         threading.Thread(target=self._watch, name="core-launcher", daemon=True).start()
+
+    def _start(self, command: Sequence[str], local_rank: int) -> _Child:
+        rank, environ = self._environ(local_rank)
+        environ = {**os.environ, **environ, LIFELINE: str(os.getpid())}
+        try:
+            return _Child(rank, subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL))
+        except OSError as error:
+            self.finish(failed=True)
+            raise LaunchError(
+                f"strategy={self.strategy!r} could not start rank {rank}: {error}.{_advice(error, environ)} "
+                f"Command: {command}"
+            ) from error
 
     def check(self, settle: float = 0.0) -> None:
         """Raise if another process has failed.

@@ -1,0 +1,72 @@
+"""Ctrl-C before a run has begun: one line says so, and no traceback of each process that still imports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from python_processes import SETTINGS, run_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("started_not_forked")]
+
+SCRIPT = Path(__file__).parent / "scripts" / "importing.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "started", "code"),
+    [
+        ((SCRIPT, ".", "ddp"), 2, -signal.SIGINT),
+        ((SCRIPT, ".", "ddp_spawn"), 3, -signal.SIGINT),
+        (("-m", "core.run", "--devices", "3", SCRIPT, ".", "ddp"), 3, 128 + signal.SIGINT),
+    ],
+    ids=["ddp", "ddp_spawn", "run"],
+)
+def test_processes_that_import_end_in_silence(
+    tmp_path: Path, command: tuple[object, ...], started: int, code: int
+) -> None:
+    """The signal goes to all, as from a terminal: all are gone within seconds, and there is one line."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("importing-*"))) < started and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        stderr = process.communicate(timeout=20)[1]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code, stderr
+    lines = [line for line in stderr.splitlines() if "share" not in line]  # more processes than cores
+    assert len(lines) == 1, stderr
+    assert "interrupted by SIGINT" in lines[0]
+    for path in tmp_path.glob("importing-*"):
+        assert not Path("/proc", path.name.removeprefix("importing-")).exists()
+
+
+def test_rank_0_exits_before_the_others_have_joined(tmp_path: Path) -> None:
+    """``sys.exit(3)`` ends the others, which would wait for it until their time limit."""
+    script = tmp_path / "exits.py"
+    script.write_text(
+        "import sys\n"
+        "from core import Runtime\n"
+        "from core.strategies import DDPStrategy\n"
+        "class Exits(DDPStrategy):\n"
+        "    def init_dist_connection(self):\n"
+        "        if self.global_rank == 0:\n"
+        "            sys.exit(3)\n"
+        "        super().init_dist_connection()\n"
+        "Runtime(accelerator='cpu', devices=3, strategy=Exits()).launch()\n"
+    )
+    run_python(script, cwd=tmp_path, expect=3, timeout=60, leaves_nothing=True)
