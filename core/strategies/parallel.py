@@ -464,7 +464,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         """As the process with rank ``src`` has it."""
         holder = [pickled(obj) if self.global_rank == src else b""]
         dist.broadcast_object_list(holder, src)
-        return obj if self.global_rank == src else unpickled(holder[0])  # type: ignore[no-any-return]
+        return obj if self.global_rank == src else unpickled(holder[0])
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""

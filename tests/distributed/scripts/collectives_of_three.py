@@ -79,9 +79,9 @@ def check_values(runtime: Runtime, rank: int) -> None:
 
     for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):  # torch computes nothing in them
         own_numbers = torch.tensor([2.0 * rank, 1.0]).to(dtype)
-        for reduction, value in {"mean": [2.0, 1.0], "sum": [6.0, 3.0], "max": [4.0, 1.0]}.items():
+        for reduction, values in {"mean": [2.0, 1.0], "sum": [6.0, 3.0], "max": [4.0, 1.0]}.items():
             reduced = runtime.reduce(own_numbers, reduction)
-            assert (reduced.dtype, reduced.float().tolist()) == (dtype, value)
+            assert (reduced.dtype, reduced.float().tolist()) == (dtype, values)
         objects = [item["t"].float().tolist() for item in runtime.gather_object([{"t": own_numbers}])]
         assert objects == [[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]
         assert runtime.strategy.broadcast([own_numbers], 1)[0].float().tolist() == [2.0, 1.0]
