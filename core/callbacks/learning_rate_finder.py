@@ -64,18 +64,23 @@ class LearningRateRange(Callback):
                     group["lr"] = rate
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Note the loss, the mean over all processes and accumulated batches."""
-        loss = outputs if isinstance(outputs, Tensor) else outputs["loss"]
+        """Note the loss, the mean over all processes and accumulated batches that have one."""
         strategy = trainer.strategy
-        self._sum += float(strategy.reduce(loss.detach().float().to(strategy.root_device)))
-        self._batches += 1
-        if trainer.global_step == self._step:
+        own = torch.zeros(2)  # the loss, and whether there is one: a process may skip its batch
+        if outputs is not None:
+            loss = outputs if isinstance(outputs, Tensor) else outputs["loss"]
+            own = torch.tensor([float(loss.detach()), 1.0])
+        total, share = strategy.reduce(own.to(strategy.root_device)).tolist()
+        if share:
+            self._sum += total / share
+            self._batches += 1
+        if trainer.global_step == self._step or not self._batches:
             return  # in an accumulation
         step, self._step = self._step, trainer.global_step
         value, self._sum, self._batches = self._sum / self._batches, 0.0, 0
         self._mean = SMOOTHING * self._mean + (1 - SMOOTHING) * value
-        smoothed = self._mean / (1 - SMOOTHING ** (step + 1))
         self.results["lr"].append(self.rate(step))
+        smoothed = self._mean / (1 - SMOOTHING ** len(self.results["lr"]))
         self.results["loss"].append(smoothed)
         limit = self.early_stop_threshold
         if limit is not None and step > 1 and not smoothed <= limit * min(self.results["loss"][:-1]):

@@ -14,6 +14,14 @@ from core.loggers.values import as_mapping, plain
 
 __all__ = ["Logger", "NoExperiment"]
 
+_INSTEAD = {
+    "log_metrics": "write_metrics",
+    "log_hyperparams": "write_hyperparams",
+    "log": "write_metrics",
+    "store_init_configuration": "write_hyperparams",
+}
+"""What front ends and users call, and what it calls in process 0."""
+
 
 class Logger(ABC):
     """Writes what one run logs. Every process may call every method; only process 0 writes.
@@ -35,6 +43,13 @@ class Logger(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         suggest_arguments_of(cls)
+        for name, instead in _INSTEAD.items():
+            if name in vars(cls):
+                raise ConfigurationError(
+                    f"{cls.__name__}: a subclass of core.loggers.Logger defines {instead!r} instead of {name!r}. A "
+                    "logger written for Lightning or Accelerate needs no base class: remove it, and pass the object "
+                    "to Trainer(logger=...) or Runtime(log_with=...)."
+                )
 
     def __init__(self) -> None:
         self.process_index = launched_ranks()[0]

@@ -8,6 +8,7 @@ from typing import Any
 from core.errors import ConfigurationError, quoted
 from core.strategies.base import Strategy
 from core.trainer.datamodule import DataHooks
+from core.trainer.overridden import overridden
 
 __all__ = ["BatchHooks", "check_batch_hooks"]
 
@@ -16,10 +17,8 @@ NAMES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch
 
 
 def _overrides(owner: DataHooks | None) -> dict[str, Callable[..., Any]]:
-    kind = type(owner)
-    return {
-        name: getattr(owner, name) for name in NAMES if getattr(kind, name, None) not in (None, vars(DataHooks)[name])
-    }
+    found = {name: overridden(owner, DataHooks, name) for name in NAMES}
+    return {name: hook for name, hook in found.items() if hook is not None}
 
 
 def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:

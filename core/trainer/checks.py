@@ -23,6 +23,7 @@ from core.trainer.foreign import change_import
 from core.trainer.misspelt import check_names, similar_methods
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
+from core.trainer.overridden import overridden
 from core.trainer.plain import PlainModule
 from core.trainer.settings import Settings
 from core.trainer.signatures import check_signatures
@@ -56,7 +57,7 @@ def check_module(module: Any, *steps: str) -> None:
     if "_parameters" not in vars(module):
         raise uninitialized("module", module)
     check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
-    missing = [step for step in steps if getattr(type(module), step) is getattr(Module, step)]
+    missing = [step for step in steps if overridden(module, Module, step) is None]
     if missing:
         own = module.user_module if isinstance(module, PlainModule) else module
         raise ConfigurationError(
@@ -86,9 +87,8 @@ def check_optimization(module: Module, settings: Settings, strategy: Strategy) -
             f"gradient_clip_val={settings.gradient_clip_val!r}: {name} has automatic_optimization=False and steps by "
             "itself. Remove it, and call self.clip_gradients(optimizer, gradient_clip_val=...) before the step."
         )
-    kind = type(module)
-    names = [name for name in (*CUSTOM_STEP, "lr_scheduler_step") if getattr(kind, name) is not getattr(Module, name)]
-    names += ["on_before_zero_grad"] if kind.on_before_zero_grad is not Module.on_before_zero_grad else []
+    parts = (*CUSTOM_STEP, "lr_scheduler_step", "on_before_zero_grad")
+    names = [part for part in parts if overridden(module, Module, part) is not None]
     if names:
         raise ConfigurationError(
             f"module: {name} overrides {quoted(names)}, which the Trainer calls only if it steps the optimizer, and "
@@ -110,8 +110,7 @@ def check_predicts(module: Any) -> None:
         ConfigurationError: It defines neither, or an unknown hook.
     """
     check_module(module)
-    step, forward = (getattr(one, "__func__", one) for one in (module.predict_step, module.forward))
-    if step is Module.predict_step and forward is Module.forward:
+    if all(overridden(module, Module, name) is None for name in ("predict_step", "forward")):
         raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
 
 
@@ -222,9 +221,10 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
         WrongTypeError: It is not a Callback, or a list of them.
         ConfigurationError: One defines an unknown hook.
     """
-    if type(module).configure_callbacks is Module.configure_callbacks:
+    configure = overridden(module, Module, "configure_callbacks")
+    if configure is None:
         return
-    own = [adapted(callback) for callback in _as_list(module.configure_callbacks())]
+    own = [adapted(callback) for callback in _as_list(configure())]
     for callback in own:
         if isinstance(callback, AdaptedCallback):
             continue

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -18,6 +19,7 @@ from core.trainer.controls import Controls
 from core.trainer.module import Module
 from core.trainer.module_steps import CUSTOM_STEP
 from core.trainer.optimization import needs_closure, takes_closure
+from core.trainer.overridden import overridden
 from core.trainer.run import Run
 
 __all__ = ["STEP_HOOKS", "compose_step", "overridden_parts"]
@@ -28,9 +30,8 @@ STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", 
 
 def overridden_parts(run: Run) -> list[str]:
     """The parts of the Trainer's step that the module or a callback overrides."""
-    module = type(run.module)
     return [
-        *(name for name in CUSTOM_STEP if getattr(module, name) is not getattr(Module, name)),
+        *(name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None),
         *(name for name in STEP_HOOKS if run.hooks.bind(name)),
     ]
 
@@ -96,23 +97,17 @@ class CustomStep:
         self, run: Run, controls: Controls, parts: StepParts, options: TrainingStepOptions, passes_closure: bool
     ) -> None:
         module, hooks = run.module, run.hooks
-        kind = type(module)
         self._run, self._controls, self._parts, self._options = run, controls, parts, options
         self._optimizer, self._accumulate = options.optimizer, options.accumulate
         self._passes_closure = passes_closure
         self._zero_grad_hooks, self._before_backward, self._after_backward, self._before_step = (
             hooks.bind(name) for name in STEP_HOOKS
         )
-        self._own_step = module.optimizer_step if kind.optimizer_step is not Module.optimizer_step else None
-        self._own_zero = (
-            module.optimizer_zero_grad if kind.optimizer_zero_grad is not Module.optimizer_zero_grad else None
-        )
-        self._own_clipping = (
-            module.configure_gradient_clipping
-            if kind.configure_gradient_clipping is not Module.configure_gradient_clipping
-            else None
-        )
-        self._backward = parts.backward if kind.backward is Module.backward else self._scaled(module)
+        self._own_step = overridden(module, Module, "optimizer_step")
+        self._own_zero = overridden(module, Module, "optimizer_zero_grad")
+        self._own_clipping = overridden(module, Module, "configure_gradient_clipping")
+        own_backward = overridden(module, Module, "backward")
+        self._backward = parts.backward if own_backward is None else self._scaled(own_backward)
         self._batch: Any = None
         self._batch_idx = 0
         self._is_first = True
@@ -122,9 +117,9 @@ class CustomStep:
         self._has_run = False
         """Whether the closure has run for the running batch."""
 
-    def _scaled(self, module: Module) -> Callable[[Tensor], object]:
-        precision, own = self._controls.strategy.precision, module.backward
-        return lambda loss: own(precision.scale_loss(loss))
+    def _scaled(self, backward: Callable[..., Any]) -> Callable[[Tensor], object]:
+        precision = self._controls.strategy.precision
+        return lambda loss: backward(precision.scale_loss(loss))
 
     def __call__(self, batch: Any, batch_idx: int, is_step_end: bool) -> Tensor | None:
         """See :data:`core.strategies.TrainingStep`."""
@@ -176,6 +171,7 @@ class CustomStep:
         """What the ``step`` of the optimizer does that ``optimizer_step`` gets."""
         if closure is not None and self._passes_closure:
 
+            @torch.enable_grad()  # the step of an optimizer runs without gradients
             def closure_with_hooks() -> Any:
                 loss = closure()
                 self._prepare_gradients()

@@ -89,7 +89,7 @@ class EvaluationLoop:
         limits = [min(number, at_most) for number in counts]
         run.batch_counts |= {self.stage.name: counts, run.stage: limits}
         run.metric_log.stage = self.metrics
-        with _evaluation_mode(run):
+        with _evaluation_mode(run), torch.no_grad():
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
             share_buffers(self.strategy, run.module)

@@ -28,6 +28,7 @@ from core.trainer.manual import manual_step, step_without_optimizer
 from core.trainer.metrics import StageMetrics
 from core.trainer.module import Module
 from core.trainer.optimization import Optimization, Schedule, read_optimizers
+from core.trainer.overridden import overridden
 from core.trainer.reloading import KINDS, Reloading
 from core.trainer.run import Run, parts_in_evaluation
 from core.trainer.sanity import sanity_check
@@ -168,7 +169,7 @@ class FitLoop:
 
     def _forward(self) -> Callable[[Any, int], Tensor | None]:
         model, module = self.model, self._run.module
-        ends_step = type(module).training_step_end is not Module.training_step_end
+        end = overridden(module, Module, "training_step_end")
         # Not self: in a circle with it, the loader and its workers would live on after the run.
         mappings, shards = self._mappings, self.strategy.data_shards
         # A step that is compiled as a whole runs this only to be traced: the values are not those of the step.
@@ -176,8 +177,8 @@ class FitLoop:
 
         def forward(batch: Any, batch_idx: int) -> Tensor | None:
             output = model(batch, batch_idx)
-            if ends_step:
-                output = module.training_step_end(output)
+            if end is not None:
+                output = end(output)
             if output is None and shards > 1:  # the others would wait for its gradients, or go on with other ones
                 raise ConfigurationError(
                     f"training_step: returned None for batch {batch_idx}, but only a run with one process can skip a "

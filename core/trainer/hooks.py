@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.profilers.base import Profiler
+from core.trainer.overridden import overridden
 
 __all__ = ["Hooks", "ModuleHooks"]
 
@@ -159,27 +160,20 @@ class Hooks:
 
     def bind_module(self, name: str) -> BoundHooks:
         """The module's hook called ``name``, if the module overrides it."""
-        module = self._module
-        if getattr(type(module), name) is getattr(ModuleHooks, name):
-            return ()
-        return (self._timed(name, module, getattr(module, name)),)
+        hook = overridden(self._module, ModuleHooks, name)
+        return () if hook is None else (self._timed(name, self._module, hook),)
 
     def bind_callbacks(
         self, name: str, only: type[Any] = Callback, other_than: type[Any] | tuple[()] = ()
     ) -> BoundHooks:
         """The hooks called ``name`` of the callbacks of type ``only``, and not ``other_than``, that override it."""
-        default = getattr(Callback, name)
-        overriding = (
-            callback
+        return tuple(
+            self._timed(name, callback, partial(hook, self._trainer, self._module))
             for callback in self.callbacks
             if isinstance(callback, only)
             and not isinstance(callback, other_than)
-            and getattr(type(callback), name) is not default
             and name not in callback.idle_hooks
-        )
-        return tuple(
-            self._timed(name, callback, partial(getattr(callback, name), self._trainer, self._module))
-            for callback in overriding
+            and (hook := overridden(callback, Callback, name)) is not None
         )
 
     def _timed(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:

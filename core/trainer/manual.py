@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from core.strategies.step import TrainingStep
 from core.trainer.controls import Controls
 from core.trainer.module import Module
+from core.trainer.overridden import overridden
 
 __all__ = ["manual_step", "step_without_optimizer"]
 
@@ -27,7 +28,7 @@ def manual_step(model: nn.Module, module: Module, controls: Controls, outputs: l
         controls: Of the fit.
         outputs: Receives what the step returned, which may be anything.
     """
-    end = None if type(module).training_step_end is Module.training_step_end else module.training_step_end
+    end = overridden(module, Module, "training_step_end")
 
     def step(batch: Any, batch_idx: int, is_step_end: bool) -> None:
         del is_step_end

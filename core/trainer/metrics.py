@@ -277,7 +277,7 @@ class StageMetrics:
 
 def _reduction(name: str, given: Any) -> str:
     try:
-        return REDUCTIONS[given]
+        return REDUCTIONS[given.lower() if isinstance(given, str) else given]
     except (KeyError, TypeError):  # TypeError: it cannot be a key
         raise ConfigurationError(
             f"log({name!r}): unknown reduce_fx={given!r}. Valid: {quoted(LOG_REDUCTIONS)}, and torch's functions of "

@@ -116,6 +116,11 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
             )
         return trainer
 
+    @trainer.setter
+    def trainer(self, trainer: Any) -> None:
+        """Take the facts of ``trainer`` while no Trainer is running this module, for example in its tests."""
+        self._trainer = trainer
+
     @property
     def current_epoch(self) -> int:
         """:attr:`trainer`'s running epoch, from 0, or number of completed epochs after its ``fit``; 0 without one."""

@@ -13,6 +13,7 @@ from core.strategies.base import Strategy
 from core.trainer.metric_log import MetricLog
 from core.trainer.module import Module
 from core.trainer.optimization import Schedule
+from core.trainer.overridden import overridden
 
 __all__ = ["Schedules"]
 
@@ -33,8 +34,7 @@ class Schedules:
         self, schedules: Sequence[Schedule], module: Module, metric_log: MetricLog, strategy: Strategy
     ) -> None:
         self._metric_log, self._strategy = metric_log, strategy
-        is_overridden = type(module).lr_scheduler_step is not Module.lr_scheduler_step
-        self._step: Callable[[Any, Any], None] = module.lr_scheduler_step if is_overridden else step_scheduler
+        self._step: Callable[[Any, Any], None] = overridden(module, Module, "lr_scheduler_step") or step_scheduler
         self._plain = {interval: _due(schedules, interval, False) for interval in ("epoch", "step")}
         self._monitoring = {interval: _due(schedules, interval, True) for interval in ("epoch", "step")}
 

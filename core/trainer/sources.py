@@ -13,6 +13,7 @@ from core.trainer.checks import check_hooks, check_loader, described
 from core.trainer.datamodule import DataHooks, DataModule
 from core.trainer.foreign import change_import
 from core.trainer.misspelt import check_names
+from core.trainer.overridden import overridden
 from core.trainer.stage import STAGES
 from core.trainer.unsupported import OF_DATAMODULES
 
@@ -83,14 +84,15 @@ class DataSource:
             )
 
     def _owner(self, kind: str) -> DataHooks | None:
-        return next((owner for owner in self._owners() if _overrides(owner, f"{kind}_dataloader")), None)
+        name = f"{kind}_dataloader"
+        return next((owner for owner in self._owners() if overridden(owner, DataHooks, name) is not None), None)
 
     def _owners(self) -> tuple[DataHooks, ...]:
         return (self.module,) if self.datamodule is None else (self.datamodule, self.module)
 
     def prepare(self, strategy: Strategy) -> None:
         """Call ``prepare_data`` where it is due; no process goes on before it is done. Every process calls this."""
-        owners = [owner for owner in self._owners() if _overrides(owner, "prepare_data")]
+        owners = [owner for owner in self._owners() if overridden(owner, DataHooks, "prepare_data") is not None]
         for owner in owners:
             if (strategy.local_rank if owner.prepare_data_per_node else strategy.global_rank) == 0:
                 owner.prepare_data()
@@ -129,7 +131,3 @@ class DataSource:
             return None
         check_loader(f"{type(owner).__name__}.{kind}_dataloader", loader)
         return loader
-
-
-def _overrides(owner: DataHooks, name: str) -> bool:
-    return getattr(type(owner), name) is not getattr(DataHooks, name) or name in vars(owner)

@@ -144,12 +144,13 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
     run.progress.reset()
     run.metric_log.reset()
     train_loader = None if run.settings.limit_train_batches == 0 else source.loader("train")
-    val_loader = None if run.settings.limit_val_batches == 0 else source.loader("val")
+    has_validation = run.settings.limit_val_batches != 0 and run.module.validation_step is not None
+    val_loader = source.loader("val") if has_validation else None
     if val_loader is not None:
         check_module(run.module, "validation_step")
         if not trainer.is_trial:
             warn_of_late_validation(run.settings)
-    elif run.settings.limit_val_batches != 0 and not trainer.is_trial:
+    elif has_validation and not trainer.is_trial:
         warn_of_unused_validation(run.module)
     trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))
     loop.configure(ckpt_path)

@@ -100,11 +100,13 @@ class StepModule(nn.Module):
     def _make(step: str, method: Any, dataloader_idx: int | None) -> Callable[[Any, int], Any]:
         if "dataloader_idx" in inspect.signature(method).parameters:
             method = partial(method, dataloader_idx=dataloader_idx or 0)
-        elif dataloader_idx is not None:
-            raise ConfigurationError(
-                f"module: there are several loaders, but {step} does not take the number of the loader. Define it as "
-                f"{step}(self, batch, batch_idx, dataloader_idx=0)."
-            )
+        elif dataloader_idx is not None and getattr(method, "__func__", method) is not Module.predict_step:
+            if not _takes(method, 3):
+                raise ConfigurationError(
+                    f"module: there are several loaders, but {step} does not take the number of the loader. Define it "
+                    f"as {step}(self, batch, batch_idx, dataloader_idx=0)."
+                )
+            return partial(_with_loader, method, dataloader_idx)
         return method if _takes_index(step, method) else partial(_without_index, method)
 
     def forward(self, batch: Any, batch_idx: int) -> Any:
@@ -118,16 +120,26 @@ def _takes_index(step: str, method: Callable[..., Any]) -> bool:
     Raises:
         ConfigurationError: It does not take the batch, or needs more than these two.
     """
-    signature = inspect.signature(method)
-    for arguments, takes_index in (((None, 0), True), ((None,), False)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return takes_index
+    if _takes(method, 2):
+        return True
+    if _takes(method, 1):
+        return False
     raise ConfigurationError(
-        f"module: {step}{signature} cannot be called. Define it as {step}(self, batch, batch_idx)."
+        f"module: {step}{inspect.signature(method)} cannot be called. Define it as {step}(self, batch, batch_idx)."
     )
+
+
+def _takes(method: Callable[..., Any], number: int) -> bool:
+    """Whether ``method`` can be called with this number of positional arguments, and no other."""
+    try:
+        inspect.signature(method).bind(*range(number))
+    except TypeError:
+        return False
+    return True
+
+
+def _with_loader(method: Callable[[Any, int, int], Any], dataloader_idx: int, batch: Any, batch_idx: int) -> Any:
+    return method(batch, batch_idx, dataloader_idx)
 
 
 def _without_index(method: Callable[[Any], Any], batch: Any, batch_idx: int) -> Any:

@@ -319,8 +319,8 @@ class Trainer(TrainerSettings, TrainerFacts):
         """
         adapted: Any = as_module(model)
         check_weights_only(weights_only)
-        steps = ["training_step", "configure_optimizers"] + (["validation_step"] if val_dataloaders is not None else [])
-        check_module(adapted, *steps)
+        validates = val_dataloaders is not None and getattr(adapted, "validation_step", "") is not None
+        check_module(adapted, "training_step", "configure_optimizers", *(["validation_step"] if validates else []))
         check_optimization(adapted, self.settings, self.strategy)
         loaders = {"train_dataloaders": ("train", train_dataloaders), "val_dataloaders": ("val", val_dataloaders)}
         source = DataSource.read("fit", adapted, datamodule, **loaders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.logging import get_logger
 from core.trainer.module import Module
+from core.trainer.overridden import overridden
 from core.trainer.plain import PlainModule
 from core.trainer.progress import Progress
 from core.trainer.settings import Settings
@@ -15,7 +16,7 @@ logger = get_logger(__name__)
 
 def warn_of_unused_validation(module: Module) -> None:
     """Warn if ``module`` can be validated; there is no loader for it."""
-    if type(module).validation_step is not Module.validation_step:
+    if overridden(module, Module, "validation_step") is not None:
         logger.warning(
             "fit: %s defines validation_step, but there is no validation loader, so nothing is validated. Pass "
             "val_dataloaders, or set limit_val_batches=0",

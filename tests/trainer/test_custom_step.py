@@ -218,7 +218,23 @@ class WithSAM(WithLBFGS):
         return SAM(self.parameters(), lr=0.05)
 
 
-@pytest.mark.parametrize("make", [WithLBFGS, WithSAM])
+class NoGradients(SGD):
+    """As many optimizers outside of torch, it runs its whole step without gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        assert closure is not None
+        loss = closure()
+        super().step()
+        return loss
+
+
+class WithNoGradients(WithLBFGS):
+    def configure_optimizers(self) -> Any:
+        return NoGradients(self.parameters(), lr=0.05)
+
+
+@pytest.mark.parametrize("make", [WithLBFGS, WithSAM, WithNoGradients])
 def test_optimizers_that_call_the_closure_themselves(make: type[WithLBFGS]) -> None:
     """LBFGS, and a class of the user's: as by hand."""
     module = trained(make)
@@ -229,9 +245,10 @@ def test_optimizers_that_call_the_closure_themselves(make: type[WithLBFGS]) -> N
         for batch in loader():
 
             def closure(batch: Any = batch) -> Tensor:
-                optimizer.zero_grad()
-                loss = expected.loss(batch)
-                loss.backward()  # type: ignore[no-untyped-call]
+                with torch.enable_grad():
+                    optimizer.zero_grad()
+                    loss = expected.loss(batch)
+                    loss.backward()  # type: ignore[no-untyped-call]
                 return loss
 
             optimizer.step(closure)

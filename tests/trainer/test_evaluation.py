@@ -111,12 +111,15 @@ class Watching(Regression):
 
 
 EVALUATING = (False, False, False, True)
-BETWEEN = (False, False, True, False)
+BETWEEN = (False, False, False, False)
 TRAINING = (True, False, True, False)
 
 
 def test_modes_and_gradients_in_each_stage() -> None:
-    """Training mode with gradients in training, but for what on_fit_start froze; else evaluation mode without."""
+    """Training mode with gradients in training, but for what on_fit_start froze; else evaluation mode without.
+
+    A hook of evaluation that calls the module, for example to draw samples, keeps no graph.
+    """
     module = Watching()
     quiet(max_epochs=2).fit(module, loader(), loader())
     assert module.seen == {

@@ -60,6 +60,7 @@ REDUCED = {
     "sum": float(np.sum(VALUES)),
     "min": float(np.min(VALUES)),
     "max": float(np.max(VALUES)),
+    "MAX": float(np.max(VALUES)),
 }
 
 KINDS: dict[str, Any] = {

@@ -57,6 +57,18 @@ def test_a_module_is_a_plain_module() -> None:
     assert [name for name, _ in module.named_children()] == ["network"]
 
 
+def test_a_trainer_of_the_users() -> None:
+    """Set outside of a run, for example in a test of the module, it gives its facts; a run replaces it meanwhile."""
+    module, trainer = Regression(), quiet(max_epochs=2)
+    module.trainer = trainer
+    assert module.trainer is trainer
+    assert (module.current_epoch, module.global_step) == (0, 0)
+    other = quiet(max_epochs=1)
+    other.fit(module, loader())
+    assert module.trainer is trainer
+    assert other.global_step == len(loader())
+
+
 def test_outside_of_a_run() -> None:
     """Epoch and step are 0, the device is that of the parameters, and there is no trainer to ask."""
     module = Regression()

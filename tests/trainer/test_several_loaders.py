@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Callback, DataModule, Trainer
+from core import Callback, DataModule, Module, Trainer
 from core.data import CombinedLoader
 from core.errors import ConfigurationError
 
@@ -217,6 +217,38 @@ def test_predictions_of_several_loaders() -> None:
     assert quiet().predict(module, loaders) == [[(25, 0), (25, 0)], [(10, 1)]]
     assert quiet().predict(module, loaders[0]) == [(25, 0), (25, 0)]
     assert quiet().predict(module, loaders, return_predictions=False) == []
+
+
+def test_the_default_prediction_of_several_loaders() -> None:
+    """``predict_step`` calls the module with the batches of each."""
+
+    class Doubles(Regression):
+        predict_step = Module.predict_step
+
+        def forward(self, batch: Any) -> Any:
+            return 2 * batch[0]
+
+    rows = [torch.arange(6.0), torch.ones(6)]
+    predicted = quiet().predict(Doubles(), [DataLoader(TensorDataset(row.view(1, 6))) for row in rows])
+    found = [[batch.flatten().tolist() for batch in of_loader] for of_loader in predicted]
+    assert found == [[(2 * row).tolist()] for row in rows]
+
+
+@pytest.mark.parametrize("form", ["all", "third"])
+def test_a_step_that_takes_the_loaders_number_by_position(form: str) -> None:
+    """As ``*args``, or by a name of its own."""
+
+    class All(Regression):
+        def validation_step(self, *args: Any) -> None:
+            seen.append((len(args), args[-1]))
+
+    class Third(Regression):
+        def validation_step(self, batch: Any, batch_idx: int, number: int) -> None:  # type: ignore[override]
+            seen.append((3, number))
+
+    seen: list[tuple[int, int]] = []
+    quiet().validate(All() if form == "all" else Third(), [loader(25), loader(50)])
+    assert seen == [(3, 0), (3, 0), (3, 1)]
 
 
 def test_a_step_that_does_not_take_the_loaders_number() -> None:

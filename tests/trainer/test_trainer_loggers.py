@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from core import Callback
 from core.errors import ConfigurationError
-from core.loggers import CSVLogger, JSONLogger, TensorBoardLogger
+from core.loggers import CSVLogger, JSONLogger, Logger, TensorBoardLogger
 
 from .regression import Regression, loader, quiet
 
@@ -288,3 +288,12 @@ def test_log_graph_needs_an_example(tmp_path: Path) -> None:
     events = EventAccumulator(str(logger.log_dir))
     events.Reload()
     assert events.Tags()["graph"]
+
+
+def test_a_logger_written_for_lightning_with_our_base_class_is_told_what_to_do() -> None:
+    """Only its import was changed; without the base class it works."""
+    with pytest.raises(ConfigurationError, match=r"defines 'write_metrics' instead of 'log_metrics'.*remove it"):
+
+        class Changed(Logger):
+            def log_metrics(self, metrics: Any, step: Any = None, **options: Any) -> None:
+                pass

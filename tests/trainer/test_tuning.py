@@ -76,6 +76,20 @@ def test_losses_are_those_of_a_plain_loop(mode: str) -> None:
     assert module.lr == found.suggestion()
 
 
+def test_a_step_that_skips_its_batch_is_not_counted() -> None:
+    """Its learning rate has no loss, and the others are as if it had not been there."""
+
+    class Skips(Rated):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx % 3 == 1 else super().training_step(batch, batch_idx)
+
+    found = find_learning_rate(quiet(), Skips(), loader(), **{**RANGE, "num_training_steps": 10})
+    assert len(found.results["lr"]) == 7  # of the batches 0, 2, 3, 5, 6, and 0 and 2 of the next epoch
+    plain = Rated()
+    kept = [batch for index, batch in enumerate(loader()) if index % 3 != 1]
+    assert found.results["loss"] == pytest.approx(by_hand(plain, kept, found.results["lr"]), rel=1e-4)
+
+
 @pytest.mark.parametrize("source", ["loader", "generator", "module", "datamodule"])
 def test_nothing_else_changes(source: str) -> None:
     """A fit with both finders, whose results are not used, ends bit for bit like one without."""
