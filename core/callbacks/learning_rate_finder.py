@@ -74,9 +74,11 @@ class LearningRateRange(Callback):
         if share:
             self._sum += total / share
             self._batches += 1
-        if trainer.global_step == self._step or not self._batches:
+        if trainer.global_step == self._step:
             return  # in an accumulation
         step, self._step = self._step, trainer.global_step
+        if not self._batches:
+            return  # all processes have skipped it
         value, self._sum, self._batches = self._sum / self._batches, 0.0, 0
         self._mean = SMOOTHING * self._mean + (1 - SMOOTHING) * value
         self.results["lr"].append(self.rate(step))
