@@ -44,7 +44,7 @@ class Logger(ABC):
         super().__init_subclass__(**kwargs)
         suggest_arguments_of(cls)
         for name, instead in _INSTEAD.items():
-            if name in vars(cls):
+            if name in vars(cls) and getattr(cls, instead) is getattr(Logger, instead):
                 raise ConfigurationError(
                     f"{cls.__name__}: a subclass of core.loggers.Logger defines {instead!r} instead of {name!r}. A "
                     "logger written for Lightning or Accelerate needs no base class: remove it, and pass the object "

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from core.loggers.folders import FolderLogger
 from core.loggers.json_lines import cut_file
-from core.loggers.values import flat, import_package, inference
+from core.loggers.values import flat, import_package, inference, plain
 
 __all__ = ["TensorBoardLogger"]
 
@@ -51,6 +51,8 @@ class TensorBoardLogger(FolderLogger):
         self.logs_graph = log_graph
         self.sub_dir = None if sub_dir is None else os.fspath(sub_dir)
         self._default_hp_metric = default_hp_metric
+        self._compared: Mapping[str, Any] = {}
+        """Metrics in the table of hyperparameters."""
         self._options = options
 
     @property
@@ -79,6 +81,24 @@ class TensorBoardLogger(FolderLogger):
                 self.experiment.add_scalar(name, value, global_step=step, **options)
         self.experiment.flush()
 
+    def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
+        """As :meth:`core.loggers.Logger.log_hyperparams`.
+
+        Args:
+            params: See there.
+            metrics: Values by name that TensorBoard's table shows next to ``params``, to compare runs. Log them again
+                by the same names when they are known. A number is that of ``hp_metric``.
+            step: The step that they belong to; 0 unless given.
+
+        Raises:
+            WrongTypeError: ``params`` or ``metrics`` has the wrong type, or ``step`` is not an integer.
+        """
+        if metrics is not None:
+            metrics = metrics if isinstance(metrics, Mapping) else {"hp_metric": metrics}
+            self.log_metrics(metrics, 0 if step is None else step)
+            self._compared = plain(metrics)
+        super().log_hyperparams(params)
+
     def write_hyperparams(self, values: Mapping[str, Any]) -> None:
         """Write ``hparams.json`` and the table of hyperparameters."""
         super().write_hyperparams(values)
@@ -87,10 +107,10 @@ class TensorBoardLogger(FolderLogger):
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in flat(values).items()
         }
-        metrics = {"hp_metric": -1} if self._default_hp_metric else {}
-        if self._default_hp_metric:
-            self.write_metrics(metrics, 0)
-        for part in summary.hparams(shown, metrics):
+        if self._default_hp_metric and not self._compared:
+            self._compared = {"hp_metric": -1}
+            self.write_metrics(self._compared, 0)
+        for part in summary.hparams(shown, dict(self._compared)):
             self.experiment.file_writer.add_summary(part)
         self.experiment.flush()
 

@@ -165,7 +165,7 @@ def merged_hyperparameters(module: Any, datamodule: Any) -> dict[str, Any] | Non
         if differing:
             raise ConfigurationError(
                 f"save_hyperparameters: the Module and the DataModule have different values for "
-                f"{quoted(sorted(differing))}. Rename them in one of the two, or pass logger=False to its "
+                f"{quoted(sorted(map(str, differing)))}. Rename them in one of the two, or pass logger=False to its "
                 "save_hyperparameters."
             )
     return {name: value for source in sources for name, value in source.items()}

@@ -148,3 +148,19 @@ def test_a_missing_package_is_an_error_with_its_pip_line(
     monkeypatch.setattr("core.loggers.values.importlib.import_module", not_found)
     with pytest.raises(BackendError, match=f"pip install {install}$"):
         logger.log_metrics({"x": 1})
+
+
+@needs("tensorboard")
+@pytest.mark.parametrize(("metrics", "names"), [({"hp/loss": 0.5}, ["hp/loss"]), (0.5, ["hp_metric"])])
+def test_metrics_next_to_hyperparameters(tmp_path: Path, metrics: Any, names: list[str]) -> None:
+    """TensorBoard's table gets a column for each; they are scalars of the step too."""
+    logger = TensorBoardLogger(tmp_path)
+    logger.log_hyperparams({"width": 3}, metrics, step=2)
+    logger.finish()
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    read = events(logger.log_dir)
+    assert [(event.step, event.value) for event in read.Scalars(names[0])] == [(2, 0.5)]
+    content = read.summary_metadata["_hparams_/experiment"].plugin_data.content
+    columns = HParamsPluginData.FromString(content).experiment.metric_infos
+    assert [column.name.tag for column in columns] == names

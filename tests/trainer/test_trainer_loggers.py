@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(tmp_path: Path) -> 
     whole.fit(Logged(), loader(10), loader(30))
     with pytest.raises(ValueError, match="killed"):
         trainer("resumed", callbacks=Stops()).fit(Logged(), loader(10), loader(30))
+    time.sleep(1)  # TensorBoard orders the event files of a run by the second in which they are made
     resumed = trainer("resumed")
     resumed.fit(Logged(), loader(10), loader(30), ckpt_path=tmp_path / "saved")
     for one, other in zip(whole.loggers, resumed.loggers, strict=True):
