@@ -240,7 +240,7 @@ def test_a_crash_and_a_hang_are_one_failure_each(tmp_path: Path, site: list[Path
     assert len(run.ids("passed")) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_separate_processes_report_the_same(tmp_path: Path, site: list[Path]) -> None:
     """With ``--isolate`` every test ends as it does without, expected failures and skips too."""
     _write(tmp_path / "known.toml", '"accelerator:limited::test_synchronize_and_empty_cache" = "no"\n')

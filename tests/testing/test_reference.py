@@ -27,7 +27,7 @@ def test_the_cpu_passes(tmp_path: Path) -> None:
     assert len(run.ids("passed")) > 120
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_simulated_device_passes_everything(tmp_path: Path, site: list[Path]) -> None:
     """One simulated device passes every test but those that take two; those are for the vendor's, see tests/vendor."""
     arguments = ("--backend=accelerator:simx", "--hide-devices=SIMX_DEVICES=0", "--backend-devices=1")

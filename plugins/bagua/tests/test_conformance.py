@@ -35,7 +35,7 @@ SPECS = [
         ("bagua_bytegrad", 150),
         pytest.param("ring", 50, marks=pytest.mark.slow),
         pytest.param("bagua", 150, marks=pytest.mark.exhaustive),
-        pytest.param("bagua_gradient_allreduce", 150, marks=pytest.mark.slow),
+        pytest.param("bagua_gradient_allreduce", 150, marks=pytest.mark.exhaustive),
         pytest.param("bagua_decentralized", 135, marks=pytest.mark.exhaustive),
         pytest.param("bagua_low_precision_decentralized", 135, marks=pytest.mark.slow),
         pytest.param("pairs", 50, marks=pytest.mark.slow),

@@ -36,7 +36,7 @@ SPECS = [
     ("name", "options", "least"),
     [
         ("fsdp", (), 150),
-        pytest.param("fsdp_cpu_offload", (), 150, marks=pytest.mark.slow),
+        pytest.param("fsdp_cpu_offload", (), 150, marks=pytest.mark.exhaustive),
         pytest.param("fsdp_hybrid", (), 150, marks=pytest.mark.exhaustive),
         pytest.param("fsdp_tensor_parallel", ("--tiers=T0,T1",), 26, marks=pytest.mark.slow),
         pytest.param("planned", ("--tiers=T2,T3", OF_THE_NETWORK), 120, marks=pytest.mark.slow),
