@@ -30,6 +30,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.checkpoints.manifest import FILE_NAME, is_checkpoint, is_damaged, listed_files, number
+from core.checkpoints.remedies import remedy
 from core.errors import CheckpointError, WrongTypeError
 
 if sys.platform != "win32":
@@ -39,7 +40,6 @@ __all__ = [
     "committed_local",
     "local_path",
     "locate",
-    "remedy",
     "remove_local",
     "set_aside_names",
     "temporary_directory",
@@ -297,18 +297,6 @@ def _delete(stage: Path) -> None:
             _log.warning("could not remove the temporary directory %s: %s", stage, error)
 
 
-_REMEDIES = {
-    errno.ENOSPC: "Free space (or inodes) there, or save to another disk.",
-    errno.EDQUOT: "Free space in your quota, or save to another disk.",
-    errno.EFBIG: "Raise the limit on the size of files, or save to another disk.",
-    errno.EACCES: "Give this user the right to write there, or choose another directory.",
-    errno.EPERM: "Give this user the right to write there, or choose another directory.",
-    errno.EROFS: "Mount the file system for writing, or choose another directory.",
-    errno.ENOENT: "The directory was removed or moved during the save. Keep it until the run has ended.",
-    errno.EIO: "The disk or the network file system fails. Check it, or save to another one.",
-}
-
-
 @contextmanager
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn an OSError of a save to ``path`` into a CheckpointError that names it, the cause and a remedy."""
@@ -317,12 +305,6 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         shown = path if "://" in os.fspath(path) else local_path(path)
         raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}") from error
-
-
-def remedy(error: OSError) -> str:
-    """What to do about an error of a write, after a space; empty if that is not known."""
-    advice = _REMEDIES.get(error.errno or 0)
-    return "" if advice is None else f" {advice} An earlier checkpoint is unchanged."
 
 
 # -- paths and disks -----------------------------------------------------------------------------------------------

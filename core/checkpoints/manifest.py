@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import attrs
 
+from core.checkpoints.remedies import reading_remedy
 from core.errors import CheckpointError
 
 __all__ = [
@@ -223,7 +224,7 @@ class Manifest:
             try:
                 found = _sha256(path)
             except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error}.") from error
+                raise CheckpointError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
             if found != record.sha256:
                 raise DamagedError(
                     f"{path} is damaged: its SHA-256 is {found}, but was {record.sha256} when it was saved."
@@ -286,7 +287,7 @@ def _content(path: Path) -> Any:
             "(checkpoint_io=...), or what torch.save wrote with torch.load: module.load_state_dict(torch.load(path))."
         ) from None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+        raise CheckpointError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
 
 
 def _parsed(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -144,6 +145,45 @@ def test_permission_is_lost(io: CheckpointIO) -> None:
             os.seteuid(0)
         folder.chmod(0o755)
         shutil.rmtree(parent)
+
+
+def test_no_file_can_be_opened(io: CheckpointIO, tmp_path: Path) -> None:
+    """A script that leaves files open: neither saves nor loads, says what to do, and the checkpoint is whole."""
+    resource = pytest.importorskip("resource")
+    save(io, OLD, tmp_path / "c")
+    save(io, OLD, tmp_path / "other")  # has imported what it needs
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, before[1]))
+    held = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        assert "raise the limit of open files (ulimit -n)" in refused(io, LARGE, tmp_path / "c")
+        with pytest.raises(CheckpointError, match=r"Too many open files.*ulimit -n"):
+            io.load_checkpoint(tmp_path / "c")
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert io.load_checkpoint(tmp_path / "c")["n"] == 1
+    assert sorted(os.listdir(tmp_path)) == ["c", "other"]
+
+
+def test_a_stale_handle(io: CheckpointIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a network file system answers when its server has lost a file."""
+    save(io, OLD, tmp_path / "c")
+
+    def stale(descriptor: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", stale)
+        assert "Check its server and its mount. An earlier checkpoint is unchanged." in refused(
+            io, LARGE, tmp_path / "c"
+        )
+    assert io.load_checkpoint(tmp_path / "c")["n"] == 1
+    assert os.listdir(tmp_path) == ["c"]
 
 
 def test_the_directory_is_removed_during_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,39 @@
+"""What to do about an error of a disk."""
+
+from __future__ import annotations
+
+import errno
+
+__all__ = ["reading_remedy", "remedy"]
+
+_FILES = "Close files that the script keeps open, or raise the limit of open files (ulimit -n)."
+_EVERYWHERE = {
+    errno.EIO: "The disk or the network file system fails. Check it, or use another one.",
+    errno.ESTALE: "The network file system has replaced or lost the directory. Check its server and its mount.",
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
+_WRITING = {
+    **_EVERYWHERE,
+    errno.ENOSPC: "Free space (or inodes) there, or save to another disk.",
+    errno.EDQUOT: "Free space in your quota, or save to another disk.",
+    errno.EFBIG: "Raise the limit on the size of files, or save to another disk.",
+    errno.EACCES: "Give this user the right to write there, or choose another directory.",
+    errno.EPERM: "Give this user the right to write there, or choose another directory.",
+    errno.EROFS: "Mount the file system for writing, or choose another directory.",
+}
+_REMOVED = "The directory was removed or moved during the save. Keep it until the run has ended."
+
+
+def remedy(error: OSError) -> str:
+    """What to do about an error of a write, after a space; empty if that is not known."""
+    if error.errno == errno.ENOENT:
+        return f" {_REMOVED}"  # with it, perhaps, an earlier checkpoint
+    advice = _WRITING.get(error.errno or 0)
+    return "" if advice is None else f" {advice} An earlier checkpoint is unchanged."
+
+
+def reading_remedy(error: OSError) -> str:
+    """What to do about an error of a read, after a space; empty if that is not known."""
+    advice = _EVERYWHERE.get(error.errno or 0)
+    return "" if advice is None else f" {advice}"
