@@ -223,7 +223,9 @@ class Signals:
                     for number in os.read(self._pipe[0], 64):
                         self._note(number)
                 if self._received and self._board is None and not self.is_due:
-                    self._signal, self._target, self.is_due = self._received.pop(0), 0, True
+                    self._signal = self._first()
+                    self._received.remove(self._signal)
+                    self._target, self.is_due = 0, True
                     self._agreed.set()
                 elif self._board is not None and not self.is_due:
                     self._look(self._board)
@@ -265,11 +267,15 @@ class Signals:
             os._exit(128 + number)
         self._received.append(number)
 
+    def _first(self) -> int:
+        """The received signal to act on: one that ends the run, if there is one, as it asks for a checkpoint too."""
+        return min(self._received, key=lambda number: self._actions[number] == "save")
+
     def _look(self, board: Board) -> None:
         """Find out whether any process has received a signal, and agree on the batch after which all act."""
         place = f"{self._place}/{self._number}"
         if self._received:
-            board.set_once(f"{place}/signal", str(self._received.pop(0)).encode())
+            board.set_once(f"{place}/signal", str(self._first()).encode())  # another process may have had another one
         elif not board.has(f"{place}/signal"):
             return
         self._signal = int(board.get(f"{place}/signal"))

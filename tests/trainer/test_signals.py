@@ -6,17 +6,21 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint
 from core.errors import CoreError
+from core.strategies.board import Board
+from core.trainer.signals import DEFAULT_SIGNALS, Signals
 
 EXAMPLES, BATCH, EPOCHS = 46, 3, 2
 
@@ -165,6 +169,28 @@ echo 'said no' >&2
 exit "$CODE"
 """
 """In place of SLURM's: notes what it is asked, if the checkpoint is committed by then."""
+
+
+@pytest.mark.parametrize(
+    ("known", "received", "agreed", "left"),
+    [
+        (signal.SIGUSR1, [signal.SIGTERM], signal.SIGUSR1, [signal.SIGTERM]),
+        (signal.SIGTERM, [signal.SIGTERM], signal.SIGTERM, []),
+        (None, [signal.SIGUSR1, signal.SIGTERM], signal.SIGTERM, [signal.SIGUSR1]),
+    ],
+    ids=["another process has another", "another process has the same", "two"],
+)
+def test_signals_at_the_same_moment(known: int | None, received: list[int], agreed: int, left: list[int]) -> None:
+    """The processes agree on one; what another process received is acted on after it, and the end comes first."""
+    board = Board(dist.HashStore(), timedelta(seconds=5), None)
+    signals = Signals(DEFAULT_SIGNALS, board, 1, 2, lambda: "")
+    if known is not None:
+        board.set("/0/signal", str(int(known)).encode())
+    board.set("/0/target", b"7")
+    signals._received = list(received)
+    signals._look(board)
+    assert (signals._signal, signals._received) == (agreed, left)
+    assert int(board.get("/0/signal")) == agreed
 
 
 @pytest.fixture
