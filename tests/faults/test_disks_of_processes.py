@@ -22,7 +22,16 @@ pytestmark = [
 LIMIT = "[Errno 27] File too large. Raise the limit on the size of files"
 SPACE = "[Errno 28] No space left on device"
 RIGHT = "Give this user the right to write there"
-ANY_USER = {"large files of rank 1": f"rank 1: {LIMIT}", "large files of all": LIMIT}
+FILES = "[Errno 24] Too many open files"
+STALE = "[Errno 116] Stale file handle. The network file system"
+ANY_USER = {
+    "large files of rank 1": f"rank 1: {LIMIT}",
+    "large files of all": LIMIT,
+    "no more files of rank 1": f"rank 1: {FILES}",
+    "no more files of all": FILES,
+    "stale handle of rank 1": f"rank 1: {STALE}",
+    "stale handle of rank 0": f"rank 0: {STALE}",
+}
 ROOT = {
     "full disk": SPACE,
     "no inodes": SPACE,
@@ -57,4 +66,6 @@ def test_every_process_is_told(io: str, tmp_path: Path) -> None:
                 assert part in text, (each, said[each])
                 assert "Traceback" not in text
                 assert str(out) in text
+    assert all("The directory was removed or moved during the save" in text for text in said["removed"])
+    assert not any("unchanged" in text for text in said["removed"])
     assert all("does not exist" in text for text in said["moved away"])

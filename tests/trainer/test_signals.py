@@ -182,7 +182,8 @@ exit "$CODE"
 )
 def test_signals_at_the_same_moment(known: int | None, received: list[int], agreed: int, left: list[int]) -> None:
     """The processes agree on one; what another process received is acted on after it, and the end comes first."""
-    board = Board(dist.HashStore(), timedelta(seconds=5), None)
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    board = Board(store, timedelta(seconds=5), None)
     signals = Signals(DEFAULT_SIGNALS, board, 1, 2, lambda: "")
     if known is not None:
         board.set("/0/signal", str(int(known)).encode())

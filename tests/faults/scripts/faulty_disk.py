@@ -1,5 +1,6 @@
 """Three processes save sharded tensors to a disk that fails; ``said.json`` says what each was told."""
 
+import errno
 import json
 import os
 import resource
@@ -17,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from core import Runtime
-from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
+from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO, commit
 from core.errors import CheckpointError
 from core.strategies import DDPStrategy
 
@@ -26,6 +27,7 @@ SHARDED = ShardedCheckpointIO()
 IO = SHARDED if sys.argv[1] == "sharded" else AsyncCheckpointIO(SHARDED)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 torch.set_num_threads(1)
+FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 runtime = Runtime(accelerator="cpu", strategy=DDPStrategy(checkpoint_io=IO), devices=3)
 runtime.launch()
 rank, strategy = runtime.process_index, runtime.strategy
@@ -58,6 +60,35 @@ def file_sizes(limited: set[int]) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@contextmanager
+def no_more_files(ranks: set[int]) -> Iterator[None]:
+    """These ranks have as many files open as they may."""
+    held: list[int] = []
+    if rank in ranks:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, FILES[1]))
+        with suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+    yield
+    for descriptor in held:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, FILES)
+
+
+@contextmanager
+def stale(ranks: set[int]) -> Iterator[None]:
+    """To these ranks, the server of a network file system answers that it has lost the file."""
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    before = os.fsync
+    if rank in ranks:
+        os.fsync = fsync
+    yield
+    os.fsync = before
 
 
 @contextmanager
@@ -140,12 +171,32 @@ def case(
 
 case("large files of rank 1", lambda folder: file_sizes({1}), large)
 case("large files of all", lambda folder: file_sizes({0, 1, 2}), large)
+case("no more files of rank 1", lambda folder: no_more_files({1}), small)
+case("no more files of all", lambda folder: no_more_files({0, 1, 2}), small)
+case("stale handle of rank 1", lambda folder: stale({1}), small)
+case("stale handle of rank 0", lambda folder: stale({0}), small)
 if len(sys.argv) > 2:  # root's
     case("full disk", lambda folder: nothing(), large, mounted("size=2m"))
     case("no inodes", no_inodes, small, mounted("size=5m,nr_inodes=24"))
     case("read-only", read_only, small, mounted("size=5m"))
     case("no right of rank 1", lambda folder: without_rights({1}), small)
     case("no right of all", lambda folder: without_rights({0, 1, 2}), small)
+
+# The folder is removed while the processes write.
+folder, sync_tree = OUT / "removed", commit._sync_tree
+
+
+def remove_and_sync(directory: Path) -> None:
+    shutil.rmtree(folder)
+    sync_tree(directory)
+
+
+save({"n": 1, **small}, folder / "c")
+commit._sync_tree = remove_and_sync  # only process 0 calls it
+said["removed"] = told(lambda: save({"n": 2, **small}, folder / "c"))
+commit._sync_tree = sync_tree
+assert told(lambda: save({"n": 3, **small}, folder / "c")) == [""] * 3
+assert SHARDED.load_shards(folder / "c", mesh, [Shard(0)])["n"] == 3
 
 # The folder is removed between two saves, and comes back on another disk.
 save({"n": 1, **small}, OUT / "moved" / "c")
