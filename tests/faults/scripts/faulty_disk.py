@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -84,11 +85,8 @@ def stale(ranks: set[int]) -> Iterator[None]:
     def fsync(descriptor: int) -> None:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    before = os.fsync
-    if rank in ranks:
-        os.fsync = fsync
-    yield
-    os.fsync = before
+    with mock.patch.object(os, "fsync", fsync) if rank in ranks else nothing():
+        yield
 
 
 @contextmanager
@@ -192,9 +190,8 @@ def remove_and_sync(directory: Path) -> None:
 
 
 save({"n": 1, **small}, folder / "c")
-commit._sync_tree = remove_and_sync  # only process 0 calls it
-said["removed"] = told(lambda: save({"n": 2, **small}, folder / "c"))
-commit._sync_tree = sync_tree
+with mock.patch.object(commit, "_sync_tree", remove_and_sync):  # only process 0 calls it
+    said["removed"] = told(lambda: save({"n": 2, **small}, folder / "c"))
 assert told(lambda: save({"n": 3, **small}, folder / "c")) == [""] * 3
 assert SHARDED.load_shards(folder / "c", mesh, [Shard(0)])["n"] == 3
 
