@@ -48,13 +48,18 @@ class GradientAccumulationScheduler(Callback):
         return any(count > 1 for count in self.scheduling.values())
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Check that nothing else decides the number, and begin with that of epoch 0.
+        """Check that the Trainer steps the optimizer, and that nothing else decides the number.
 
         Raises:
-            ConfigurationError: Something does.
+            ConfigurationError: The module steps by itself, or something else decides.
         """
         if stage != "fit":
             return
+        if not getattr(module, "automatic_optimization", True):
+            raise ConfigurationError(
+                f"GradientAccumulationScheduler: {type(module).__name__} has automatic_optimization=False and steps by "
+                "itself. Remove the callback, and call optimizer.step() every so many batches."
+            )
         given = trainer.accumulate_grad_batches
         if given not in (1, self._taken):
             raise ConfigurationError(

@@ -365,6 +365,20 @@ def test_accumulation_from_an_epoch_on(tmp_path: Path) -> None:
             quiet(max_epochs=1, accumulate_grad_batches=given, callbacks=other).fit(Regression(), loader())
 
 
+def test_accumulation_of_a_module_that_steps_by_itself() -> None:
+    """It is refused before the first batch."""
+
+    class Manual(Regression):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            raise AssertionError("is not called")
+
+    trainer = quiet(max_epochs=1, callbacks=GradientAccumulationScheduler({0: 2}))
+    with pytest.raises(ConfigurationError, match=r"GradientAccumulationScheduler: Manual has .*Remove the callback"):
+        trainer.fit(Manual(), loader())
+
+
 def test_accumulation_from_the_beginning() -> None:
     """Also where epoch 0 has a number of its own, and in a second fit of the same Trainer."""
     trainer = quiet(max_epochs=2, callbacks=GradientAccumulationScheduler({0: 2, 1: 7}))
