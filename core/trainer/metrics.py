@@ -62,6 +62,8 @@ class StageMetrics:
         """Whether the epoch's last batch is over, so that what is logged now is a value of the epoch."""
         self.dataloader_idx: int | None = None
         """The number of the running loader, if there are several: a part of the names of what is logged."""
+        self.loaders: dict[str, set[int]] = {}
+        """The loaders in which this process has logged a name that does not have the loader's number as a part."""
         self._by_step = by_step
         self._metrics: dict[tuple[str, str], Metric] = {}
         """By the name, and the part of the epoch in which it is logged."""
@@ -85,8 +87,11 @@ class StageMetrics:
         owner: Any = None,
     ) -> None:
         """Take one value; see :meth:`core.Module.log`. ``owner`` is the module whose attribute a metric object is."""
-        if self.dataloader_idx is not None and add_dataloader_idx:
-            name = f"{name}/dataloader_idx_{self.dataloader_idx}"
+        if self.dataloader_idx is not None:
+            if add_dataloader_idx:
+                name = f"{name}/dataloader_idx_{self.dataloader_idx}"
+            else:
+                self.loaders.setdefault(name, set()).add(self.dataloader_idx)
         key = (name, END if self.is_ending else START if self.batch is None else STEP)
         options = (prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, rank_zero_only)
         metric = self._metrics.get(key)

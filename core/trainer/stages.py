@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -199,10 +199,20 @@ def evaluate(
     loop.configure()
     outputs = loop.run(keeps_outputs=keeps_outputs)
     values = {name: float(value) for name, value in run.metric_log.of_epochs.items()}
-    return [_of_loader(values, number) for number in range(len(outputs))], outputs
+    # A process may have no batch of some loader.
+    logged = run.runtime.strategy.all_gather_object(loop.metrics.loaders) if len(outputs) > 1 else []
+    return [_of_loader(values, number, logged) for number in range(len(outputs))], outputs
 
 
-def _of_loader(values: dict[str, float], number: int) -> dict[str, float]:
-    """Those of ``values`` that do not belong to another loader."""
-    found = {name: LOADER.search(name) for name in values}
-    return {name: values[name] for name, match in found.items() if match is None or int(match[1]) == number}
+def _of_loader(values: dict[str, float], number: int, logged: Iterable[Mapping[str, set[int]]]) -> dict[str, float]:
+    """Those of ``values`` that do not belong to other loaders only."""
+
+    def is_own(name: str) -> bool:
+        if match := LOADER.search(name):
+            return int(match[1]) == number
+        of: set[int] = set()
+        for loaders in logged:
+            of |= loaders.get(name) or loaders.get(name.removesuffix("_epoch"), set())
+        return not of or number in of
+
+    return {name: value for name, value in values.items() if is_own(name)}

@@ -275,6 +275,6 @@ def test_names_of_steps_and_epochs() -> None:
     trainer = quiet()
     first, second = trainer.validate(Names(), [loader(), loader()])
     for number, found in enumerate((first, second)):
-        assert found == {f"both_epoch/dataloader_idx_{number}": number, "own0": 1, "own1": 1, "overall": 1}
+        assert found == {f"both_epoch/dataloader_idx_{number}": number, f"own{number}": 1, "overall": 1}
     names = {f"both{suffix}/dataloader_idx_{number}" for suffix in ("", "_step", "_epoch") for number in (0, 1)}
     assert names <= set(trainer.callback_metrics)
