@@ -276,7 +276,8 @@ def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
     if found is None:
         raise CheckpointError(
             f"ckpt_path='last': there is no committed checkpoint in {quoted(folders)}. Give a path, or None to start "
-            "from the beginning."
+            "from the beginning. For a script that does both: ModelCheckpoint(folder), and "
+            "ckpt_path=None if core.checkpoints.latest(folder) is None else 'last'."
         )
     return found
 
