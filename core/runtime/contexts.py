@@ -1,4 +1,4 @@
-"""The contexts that methods of a Runtime return, which say so where ``with`` was forgotten."""
+"""The contexts that methods of the front ends return, which say so where ``with`` was forgotten."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _MethodContext(AbstractContextManager[T]):
 
 
 def used_by_with(usage: str) -> Callable[[M], M]:
-    """Decorator: a method of a Runtime returns a context that tells if it is used without ``with``.
+    """Decorator: a method returns a context that tells if it is used without ``with``.
 
     Args:
         usage: How to write the call, for messages.

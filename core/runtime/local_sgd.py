@@ -36,8 +36,8 @@ class LocalSGD:
         enabled: If false, nothing changes: gradients are averaged in each step.
 
     Raises:
-        ConfigurationError: ``local_sgd_steps`` is not an integer ≥ 1, or the strategy shards parameters or exchanges
-            gradients itself.
+        ConfigurationError: ``local_sgd_steps`` is not an integer ≥ 1, the strategy shards parameters or exchanges
+            gradients itself, or :meth:`step` is called outside of the context.
     """
 
     def __init__(self, accelerator: StepParts, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
@@ -51,22 +51,29 @@ class LocalSGD:
         self.enabled = enabled and accelerator.num_processes > 1
         """Whether parameters are averaged; false with one process."""
         self._stack = ExitStack()
+        self._is_inside = False
         if self.enabled:
             self._check()
 
     def __enter__(self) -> Self:
-        self.num_steps = 0
+        self.num_steps, self._is_inside = 0, True
         if self.enabled:
             self._stack.enter_context(self.accelerator.no_sync(self.model))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self._is_inside = False
         self._stack.close()
         if self.enabled and kind is None:
             self._average()
 
     def step(self) -> None:
         """Count an optimizer step; average the parameters if it is the last of ``local_sgd_steps``."""
+        if not self._is_inside:
+            raise ConfigurationError(
+                "LocalSGD: step was called outside of its context, so gradients are exchanged in every step. Write: "
+                "with LocalSGD(runtime, model, local_sgd_steps=8) as local_sgd: ..."
+            )
         self.num_steps += 1
         if self.enabled and self.num_steps % self.local_sgd_steps == 0:
             self._average()

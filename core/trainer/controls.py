@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.contexts import used_by_with
 from core.strategies.base import Strategy
 from core.strategies.manual import ManualGradients
 from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
@@ -41,6 +42,7 @@ class ControlledOptimizer(OptimizerWrapper):
         """The optimizer whose ``step`` is its own only."""
         return self._core_optimizer
 
+    @used_by_with("optimizer.toggle_model()")
     @contextmanager
     def toggle_model(self, sync_grad: bool = True) -> Iterator[None]:
         """A context in which only this optimizer's parameters require gradients.

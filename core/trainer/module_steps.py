@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from core.runtime.contexts import used_by_with
+
 __all__ = ["CUSTOM_STEP", "ModuleSteps"]
 
 CUSTOM_STEP = ("optimizer_step", "optimizer_zero_grad", "backward", "configure_gradient_clipping")
@@ -71,6 +73,7 @@ class ModuleSteps:
         """Restore ``requires_grad`` as it was before :meth:`toggle_optimizer`."""
         self._fit_loop("untoggle_optimizer").controls.untoggle(optimizer)
 
+    @used_by_with("self.toggled_optimizer(optimizer)")
     @contextmanager
     def toggled_optimizer(self, optimizer: Optimizer) -> Iterator[None]:
         """:meth:`toggle_optimizer` as a context."""

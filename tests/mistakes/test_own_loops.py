@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from core import Runtime
+from core import LocalSGD, Runtime
 from core.errors import ConfigurationError
 
 from .cases import Mistake, check, loader, runtime
@@ -189,6 +189,12 @@ MISTAKES: dict[str, Mistake] = {
         "runtime.split_between_processes",
         "without with",
         "with runtime.split_between_processes(inputs) as part: ...",
+    ),
+    "LocalSGD without with": Mistake(
+        using(lambda run, model, optimizer: LocalSGD(run, model, local_sgd_steps=2).step()),
+        "LocalSGD: step",
+        "outside of its context",
+        "with LocalSGD(runtime, model",
     ),
     "clipping to nothing": Mistake(
         using(lambda run, model, optimizer: run.clip_grad_norm_(model.parameters())),

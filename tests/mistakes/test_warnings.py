@@ -86,6 +86,30 @@ def test_context_without_with(method: str, caplog: pytest.LogCaptureFixture) -> 
     assert f"Write: with runtime.{method}(" in said
 
 
+class Toggles(Net):
+    """Optimizes by itself, without ``with``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        self.toggled_optimizer(optimizer)
+        optimizer.toggle_model()
+        optimizer.zero_grad()
+        self.manual_backward(self.loss(batch))
+        optimizer.step()
+
+
+def test_toggles_without_with(caplog: pytest.LogCaptureFixture) -> None:
+    """A module's contexts are named too."""
+    trainer().fit(Toggles(), [(torch.ones(2, 3), torch.ones(2, 1))])
+    first, second = warnings_of(caplog, "without with")
+    assert "Write: with self.toggled_optimizer(optimizer): ..." in first
+    assert "Write: with optimizer.toggle_model(): ..." in second
+
+
 def test_context_as_a_decorator(caplog: pytest.LogCaptureFixture) -> None:
     """``@runtime.main_process_first()`` above a function is a use."""
     with runtime() as run:
