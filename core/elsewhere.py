@@ -15,7 +15,7 @@ RENAMED = {
     "LightningModule": "from core import Module as LightningModule",
 }
 """By name, the line to write."""
-ROOMS = ("core.callbacks", "core.loggers", "core.strategies", "core.accelerators")
+MODULES = ("core.callbacks", "core.loggers", "core.strategies", "core.accelerators")
 """Packages whose names are known without importing torch."""
 
 
@@ -33,8 +33,8 @@ def check_elsewhere(name: str, asking: str) -> None:
     """
     line = RENAMED.get(name)
     if line is None:
-        room = next((room for room in ROOMS if name in importlib.import_module(room).__all__), None)
-        line = None if room is None else f"from {room} import {name}"
+        module = next((module for module in MODULES if name in importlib.import_module(module).__all__), None)
+        line = None if module is None else f"from {module} import {name}"
     if line is not None:
         error = ImportError if asking == "_handle_fromlist" else AttributeError
         raise error(f"core has no {name!r}. Write: {line}")
