@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("site", type=Path, help="the folder that mkdocs has written")
     parser.add_argument("pages", nargs="*", help="names of pages, such as index or api/trainer (all)")
     parser.add_argument("--pictures", type=Path, help="a folder for a picture of each page")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     if options.pictures:
         options.pictures.mkdir(parents=True, exist_ok=True)
     wrong = look(options.site.resolve(), options.pages, options.pictures)
