@@ -83,30 +83,40 @@ class LocalStore(Store):
     def latest(self) -> Path | None:
         """As in the base class; the path is relative if this one is."""
         folder = locate(self.path)
-        try:
-            names = {*os.listdir(folder), *set_aside_names(folder)}
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
-        found: list[tuple[int, str, str]] = []
-        others: list[NewerFormatError] = []
-        for name in sorted(names):
-            if name.startswith("."):
-                continue
-            try:
-                if os.path.isdir(locate(folder / name)):
-                    manifest = LocalStore(folder / name).manifest()
-                    found.append((manifest.sequence, manifest.saved_at, name))
-            except NewerFormatError as error:
-                others.append(error)
-            except CheckpointError as error:
-                _log.warning("ignored a damaged checkpoint: %s", error)
+        while True:
+            names = self._present(folder)
+            found: list[tuple[int, str, str]] = []
+            others: list[NewerFormatError] = []
+            damaged: list[CheckpointError] = []
+            for name in sorted(names):
+                try:
+                    if os.path.isdir(locate(folder / name)):
+                        manifest = LocalStore(folder / name).manifest()
+                        found.append((manifest.sequence, manifest.saved_at, name))
+                except NewerFormatError as error:
+                    others.append(error)
+                except CheckpointError as error:
+                    damaged.append(error)
+            # Another process may have removed one meanwhile, and have saved a newer one before that.
+            if names <= self._present(folder):
+                break
+        for each in damaged:
+            _log.warning("ignored a damaged checkpoint: %s", each)
         last = max(found, default=None)
         for other in others:
             if last is None or (other.sequence or last[0]) >= last[0]:
                 raise other
         return Path(self.path) / last[2] if last is not None else None
+
+    def _present(self, folder: Path) -> set[str]:
+        """The names in ``folder`` that may be checkpoints."""
+        try:
+            names = {*os.listdir(folder), *set_aside_names(folder)}
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
+        return {name for name in names if not name.startswith(".")}
 
     def newest_whole(self) -> Path | None:
         """As in the base class."""

@@ -15,7 +15,8 @@ import torch
 
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest
 from core.checkpoints import manifest as manifest_module
-from core.checkpoints.manifest import is_checkpoint, is_damaged
+from core.checkpoints.local import LocalStore
+from core.checkpoints.manifest import Manifest, is_checkpoint, is_damaged
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()
@@ -61,6 +62,24 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
     assert [is_committed(tmp_path / name) for name in ("good", "file", "logs", "damaged", "none")] == [
         *(True, False, False, False, False)
     ]
+
+
+def test_a_checkpoint_that_another_process_removes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that keeps one checkpoint saves the next and removes this one: then the next is the latest."""
+    io, read = TorchCheckpointIO(), LocalStore.manifest
+    io.save_checkpoint({"n": 1}, tmp_path / "first")
+
+    def goes_on(store: LocalStore) -> Manifest:
+        monkeypatch.setattr(LocalStore, "manifest", read)
+        io.save_checkpoint({"n": 2}, tmp_path / "second")
+        io.remove_checkpoint(tmp_path / "first")
+        return read(store)
+
+    monkeypatch.setattr(LocalStore, "manifest", goes_on)
+    assert latest(tmp_path) == tmp_path / "second"
+    assert not caplog.records
 
 
 def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: Path) -> None:
