@@ -53,3 +53,14 @@ def test_one_card(tmp_path_factory: pytest.TempPathFactory) -> None:
     assert said["fp16"]["distance"] < 1e-2  # the reference computes in bfloat16
     assert said["no"]["draws the same"]
     assert said["fp16"]["draws the same"]
+
+
+@pytest.mark.exhaustive
+def test_fsdp(tmp_path: Path) -> None:
+    """Accelerate's own: version 2 trains as the CPU and resumes; version 1 is refused, since it cannot move modules."""
+    said = run_script(tmp_path, "sharded.py")
+    assert said["distance"] < 1e-6
+    assert said["resumed"]
+    assert said["device"] == "acme:0"
+    assert "fsdp_version=1: " in said["refused"]
+    assert "Use fsdp_version=2" in said["refused"]

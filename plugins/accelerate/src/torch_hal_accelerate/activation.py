@@ -13,7 +13,7 @@ from torch import nn
 
 from core.errors import ConfigurationError
 from core.plan import Plan, assemble
-from core.strategies import Strategy
+from core.strategies import Strategy, move_module
 from torch_hal_accelerate.importing import when_imported
 from torch_hal_accelerate.planning import make_plan, mixed_precision_of
 
@@ -102,6 +102,7 @@ def activate(
     made = Active(plan, live, arguments)
     _set_variables(made)
     _keep_parameters(made)
+    _move_before_fsdp(made)
     plan_states(made)
     _prepare_transformers(made)
     _active = made
@@ -156,8 +157,7 @@ def _keep_parameters(made: Active) -> None:
     Optimizers and tied weights refer to parameters as objects, and Accelerate moves a model after the optimizer was
     made. On most devices from outside torch it would go on to train the parameters on the host.
     """
-    there = torch.empty(0, device=made.strategy.root_device)
-    if torch._has_compatible_shallow_copy_type(torch.empty(0), there):
+    if _takes_tensors(made.strategy.root_device):
         return
     original = nn.Module.to
 
@@ -176,6 +176,38 @@ def _keep_parameters(made: Active) -> None:
 
     nn.Module.to = to  # type: ignore[method-assign, assignment]
     made.restore.append(lambda: setattr(nn.Module, "to", original))
+
+
+def _takes_tensors(device: torch.device) -> bool:
+    """Whether a tensor on ``device`` can take the place of one on the host, as ``parameter.data = ...`` does it."""
+    return torch._has_compatible_shallow_copy_type(torch.empty(0), torch.empty(0, device=device))
+
+
+def _move_before_fsdp(made: Active) -> None:
+    """Let Accelerate's ``prepare`` move modules before FSDP divides them, where FSDP cannot move them itself."""
+    device = made.strategy.root_device
+    if _takes_tensors(device):
+        return
+    from accelerate import Accelerator
+
+    original = Accelerator.prepare
+
+    @wraps(original)
+    def prepare(self: Any, *args: Any, **kwargs: Any) -> Any:
+        plugin = getattr(self.state, "fsdp_plugin", None)
+        if plugin is not None and plugin.fsdp_version == 1:
+            raise ConfigurationError(
+                f"fsdp_version=1: torch's FullyShardedDataParallel cannot move a module to {device}. Use "
+                "fsdp_version=2, or core.Runtime with strategy='fsdp'."
+            )
+        if plugin is not None and not plugin.cpu_ram_efficient_loading:  # which fills the parameters on the device
+            for module in args:
+                if isinstance(module, nn.Module) and not any(one.is_meta for one in module.parameters()):
+                    move_module(module, device)
+        return original(self, *args, **kwargs)
+
+    Accelerator.prepare = prepare
+    made.restore.append(lambda: setattr(Accelerator, "prepare", original))
 
 
 def _prepare_transformers(made: Active) -> None:
