@@ -13,6 +13,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.strategies.launchers.launcher import _Launcher
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from core.strategies import DDPStrategy as CoreDDPStrategy
 from core.strategies import Strategy, desynchronize, move_module
@@ -143,6 +144,18 @@ class PlannedSharded(PlannedDDP):
     def restore_checkpoint_after_setup(self) -> bool:
         """True: each process loads its part."""
         return True
+
+    def setup(self, trainer: Any) -> None:
+        """As Lightning does it; without training, a module that an earlier fit has divided is used as it is."""
+        assert self.lightning_module is not None
+        assert self.accelerator is not None
+        is_divided = any(isinstance(one, DTensor) for one in self.lightning_module.parameters())
+        if trainer.state.fn == TrainerFn.FITTING or not is_divided:
+            super().setup(trainer)
+            return
+        # Lightning would send process 0's tensors to all, and each process has a part of its own.
+        self.accelerator.setup(trainer)
+        self.setup_precision_plugin()
 
     def model_to_device(self) -> None:
         """The strategy moves parts while it divides the module; without training it stays whole."""
