@@ -81,8 +81,10 @@ def test_data_that_does_not_divide(tmp_path: Path, cards: int) -> None:
     [("ddp", "torch"), ("ddp", "safetensors"), ("fsdp", "sharded"), ("bagua_gradient_allreduce", "auto")],
 )
 def test_strategies_and_formats(tmp_path_factory: pytest.TempPathFactory, strategy: str, formats: str) -> None:
-    """Each trains, resumes and reloads as a loop by hand does, in each checkpoint format."""
+    """Each trains, resumes, predicts and reloads as a loop by hand does, in each checkpoint format."""
     said = run_script(tmp_path_factory.mktemp("strategy"), "strategies.py", strategy, formats)
     assert said["trainer"] < 1e-6
+    assert said["predicted"] < 1e-5
+    assert said["predicted by another"] < 1e-5
     assert said["fabric"] < 1e-6
     assert said["reloaded"] == 0

@@ -5,9 +5,27 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from problem import EPOCHS, OUT, Classifier, by_hand, distance, loader, network, part, quiet, say, sgd, weights
-from torch import nn
+import torch
+from problem import EPOCHS, OUT, Classifier, by_hand, data, distance, loader, network, part, quiet, say, sgd, weights
+from torch import Tensor, nn
 from torch_hal_lightning import Fabric, Trainer
+
+
+class Predicting(Classifier):
+    """Predicts what the network computes."""
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        predicted: Tensor = self.net(batch[0]).float().cpu()
+        return predicted
+
+
+def trained_by_hand() -> nn.Module:
+    """The network after :func:`by_hand`."""
+    net = network()
+    for parameter, value in zip(net.parameters(), by_hand(2), strict=True):
+        parameter.data.copy_(value)
+    return net.requires_grad_(False)
+
 
 if __name__ == "__main__":
     strategy, formats = sys.argv[1], sys.argv[2]
@@ -18,9 +36,13 @@ if __name__ == "__main__":
     trainer.fit(module, part(trainer.global_rank), loader())
     trainer.save_checkpoint(OUT / "first")
     trainer = Trainer(**made, **quiet())
-    module = Classifier()
+    module = Predicting()
     trainer.fit(module, part(trainer.global_rank), loader(), ckpt_path=str(OUT / "first"))
     said["trainer"] = distance(weights(module.net), by_hand(2))
+    expected = trained_by_hand()(data().tensors[0])
+    for name, predicting in {"predicted": trainer, "predicted by another": Trainer(**made, **quiet())}.items():
+        predicting.validate(module, loader(), verbose=False)
+        said[name] = distance([torch.cat(predicting.predict(module, loader()))], [expected])
 
     fabric = Fabric(**made)
     fabric.launch()
