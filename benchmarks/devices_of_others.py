@@ -133,13 +133,13 @@ def main() -> int:
 
 
 def _tried(device: Device, folder: Path) -> dict[str, str]:
-    """By attempt, an empty text or the error's last line; ``install`` where that fails."""
+    """By attempt, an empty text or the error's line; ``install`` where that fails."""
     python = _environment(folder)
     options = () if device.dependencies else ("--no-deps",)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options, device.package]
     installed = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
     if installed.returncode:
-        return {"install": _last_line(installed.stderr)}
+        return {"install": _error_of(installed.stderr)}
     (folder / "added.py").write_text(f"import {device.module}\n{device.setup}\n", "utf-8")
     environ = {**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     found = {}
@@ -156,7 +156,7 @@ def _tried(device: Device, folder: Path) -> dict[str, str]:
         except subprocess.TimeoutExpired:
             found[name] = f"takes longer than {LIMIT} s"
             continue
-        found[name] = _last_line(done.stderr) if done.returncode else ""
+        found[name] = _error_of(done.stderr) if done.returncode else ""
         if name == "listed" and not done.returncode:
             names = {row["name"]: row for row in json.loads(done.stdout)["backends"]}
             row = names.get(device.device_type, {"state": "not listed", "reason": ""})
@@ -174,9 +174,11 @@ def _environment(folder: Path) -> str:
     return str(folder / "bin" / "python")
 
 
-def _last_line(text: str) -> str:
+def _error_of(text: str) -> str:
+    """The line that names the exception, or the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("[notice]")]
-    return re.sub(r"/[^\s'\"]*/", "…/", lines[-1])[:200] if lines else "no message"
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return re.sub(r"/[^\s'\"]*/", "…/", (named or lines)[-1])[:200] if lines else "no message"
 
 
 def _row(device: Device, found: dict[str, str]) -> str:
