@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_hal_lightning import Fabric, Trainer
 
 
-class Predicting(Classifier):
+class Predicting(Classifier):  # type: ignore[misc]
     """Predicts what the network computes."""
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -21,10 +21,11 @@ class Predicting(Classifier):
 
 def trained_by_hand() -> nn.Module:
     """The network after :func:`by_hand`."""
-    net = network()
+    net: nn.Module = network()
     for parameter, value in zip(net.parameters(), by_hand(2), strict=True):
         parameter.data.copy_(value)
-    return net.requires_grad_(False)
+    net.requires_grad_(False)
+    return net
 
 
 if __name__ == "__main__":

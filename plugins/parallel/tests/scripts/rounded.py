@@ -17,7 +17,7 @@ from core import Runtime
 STEPS = 10
 
 
-def by_hand(model: nn.Module, optimizer: Any, parts: int) -> list[float]:
+def by_hand(parts: int, model: nn.Module, optimizer: Any) -> list[float]:
     """Losses of steps whose batches are computed in ``parts``, one after another."""
     losses = []
     for step in range(STEPS):
@@ -34,7 +34,7 @@ def by_hand(model: nn.Module, optimizer: Any, parts: int) -> list[float]:
     return losses
 
 
-said: dict[str, Any] = {"one": by_hand(*make(), parts=1), "in parts": by_hand(*make(), parts=2)}
+said: dict[str, Any] = {"one": by_hand(1, *make()), "in parts": by_hand(2, *make())}
 for name in ("data", "pipeline", "tensor"):
     strategy = ModelParallelStrategy(**{name: 2})  # type: ignore[arg-type]
     with Runtime(accelerator="cpu", devices=2, strategy=strategy, precision="bf16-mixed") as runtime:
@@ -45,5 +45,5 @@ with Runtime(accelerator="cpu", devices=2, strategy="ddp") as runtime:
     styles = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
     plan = {layer: styles[style]() for layer, style in Transformer.tensor_parallel_plan.items()}
     parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
-    said["torch's tensor"] = by_hand(model, torch.optim.AdamW(model.parameters(), lr=1e-2), parts=1)
+    said["torch's tensor"] = by_hand(1, model, torch.optim.AdamW(model.parameters(), lr=1e-2))
     say(runtime, said)
