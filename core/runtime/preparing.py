@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
+from core.checking import suggest_arguments
 from core.data import DataSettings, PreparedLoader, prepare_loader
 from core.errors import ConfigurationError, WrongTypeError
 from core.plan import Plan
@@ -27,6 +29,12 @@ from core.strategies.base import Strategy
 from core.strategies.batch_norm import desynchronize
 
 __all__ = ["Preparing"]
+
+UNWRAPPED = dict.fromkeys(
+    ("keep_fp32_wrapper", "keep_torch_compile"),
+    "Remove it: your own module is returned. Call it within runtime.autocast(), or compile it, where you want that.",
+)
+"""What to do instead of arguments that Accelerate's ``unwrap_model`` has."""
 
 
 class Preparing(LoaderState, DataFacts):
@@ -243,8 +251,9 @@ class Preparing(LoaderState, DataFacts):
         desynchronize(layers)
         super().teardown(failed)
 
+    @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
     def unwrap_model(self, model: nn.Module) -> nn.Module:
-        """The user's own module in a prepared one."""
+        """The user's own module in a prepared one; its forward pass is as the user wrote it, without autocast."""
         check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
         return model._core_inner if isinstance(model, PreparedModule) else self._strategy.unwrap_module(model)
 

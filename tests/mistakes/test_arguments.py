@@ -126,6 +126,12 @@ MISTAKES: dict[str, Mistake] = {
         "Did you mean 'accelerator'?",
     ),
     "folder of a project": Mistake(lambda: runtime(project_dir=3), "project_dir", "3", "must be a path"),
+    "argument of another unwrap_model": Mistake(
+        lambda: runtime().unwrap_model(nn.Linear(1, 1), keep_fp32_wrapper=True),  # type: ignore[call-arg]
+        "Runtime.unwrap_model",
+        "keep_fp32_wrapper",
+        "within runtime.autocast()",
+    ),
     "argument of another autocast": Mistake(
         lambda: runtime().autocast(dtype=torch.bfloat16),  # type: ignore[call-arg]
         "Runtime.autocast",
