@@ -18,7 +18,7 @@ from core import Module, Trainer, seed_everything
 from core.callbacks import BatchSizeFinder, LearningRateFinder
 
 FINDERS: dict[str, Any] = {
-    "size": partial(BatchSizeFinder, mode="binsearch"),
+    "size": partial(BatchSizeFinder, mode="binsearch", margin=0.0),
     "rate": partial(LearningRateFinder, min_lr=1e-3, num_training_steps=30),
 }
 
