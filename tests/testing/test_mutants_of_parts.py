@@ -56,7 +56,7 @@ def test_each_mutant_is_noticed(group: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "every"), [("strategy", 7), ("precision", 4), ("checkpoint_io", 4), ("cluster_environment", 4)]
+    ("kind", "every"), [("strategy", 14), ("precision", 4), ("checkpoint_io", 4), ("cluster_environment", 4)]
 )
 def test_a_draw_is_noticed(kind: str, every: int, tmp_path: Path) -> None:
     """So it is for some mutants of each kind; those of strategies each take a run of several processes."""
