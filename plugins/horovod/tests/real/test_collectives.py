@@ -41,8 +41,8 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 @pytest.mark.parametrize("reduction", EXPECTED)
 def test_tensors(said: dict[str, Any], reduction: str, dtype: str) -> None:
     """Each reduction and the gathering of each dtype, those too that Horovod itself does not take."""
-    if dtype == "complex64" and reduction in ("min", "max"):
-        pytest.skip("complex numbers have no order")
+    if dtype == "complex64" and reduction not in ("mean", "sum"):
+        pytest.skip("core refuses it, with the remedy")
     kept = getattr(torch, dtype)
     is_mean_of_whole = reduction == "mean" and not (kept.is_floating_point or kept.is_complex)
     expected = torch.tensor(EXPECTED[reduction]).to(torch.float32 if is_mean_of_whole else kept)

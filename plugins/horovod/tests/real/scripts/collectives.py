@@ -23,7 +23,7 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     for dtype in DTYPES:
         own = torch.tensor([[3 + rank, 2], [5, 7 - rank]]).to(getattr(torch, dtype))
         kept = own.clone()
-        arguments = ("mean", "sum", "product") if own.is_complex() else REDUCTIONS
+        arguments = ("mean", "sum") if own.is_complex() else REDUCTIONS
         for reduction in arguments:
             said[f"{reduction} {dtype}"] = strategy.reduce(own, reduction)
         said[f"gather {dtype}"] = strategy.all_gather(own)
