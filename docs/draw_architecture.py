@@ -183,7 +183,7 @@ def draw(modules: Graph, layers: list[list[str]]) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top - GAP_Y + MARGIN:.0f}" role="img">',
-            "<title>The rooms of core and their imports</title>",
+            "<title>The packages of core and their imports</title>",
             f"<desc>Each package and the packages that it imports. {escape(told)}.</desc>",
             "<style>text{font:10.5px sans-serif;fill:#333}.room{font-weight:bold;font-size:13px}"
             "rect{fill:#fff;stroke:#456}path{fill:none;stroke:#89a;stroke-width:1.2;marker-end:url(#tip)}</style>",

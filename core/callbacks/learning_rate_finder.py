@@ -66,11 +66,10 @@ class LearningRateRange(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Note the loss, the mean over all processes and accumulated batches that have one."""
         strategy = trainer.strategy
-        own = torch.zeros(2)  # the loss, and whether there is one: a process may skip its batch
+        own = torch.zeros(2, device=strategy.root_device)  # the loss, and whether the process has skipped its batch
         if outputs is not None:
-            loss = outputs if isinstance(outputs, Tensor) else outputs["loss"]
-            own = torch.tensor([float(loss.detach()), 1.0])
-        total, share = strategy.reduce(own.to(strategy.root_device)).tolist()
+            own[0], own[1] = (outputs if isinstance(outputs, Tensor) else outputs["loss"]).detach(), 1.0
+        total, share = strategy.reduce(own).tolist()
         if share:
             self._sum += total / share
             self._batches += 1

@@ -116,7 +116,7 @@ def test_a_plateau_of_steps_monitors_the_validation_after_its_step() -> None:
     assert module.stepped == [(3, 1.0), (6, 2.0), (9, 3.0)]
     often = ByStep()
     quiet(max_steps=6, val_check_interval=2, check_val_every_n_epoch=None).fit(often, loader(), loader(50))
-    assert often.stepped == [(3, 1.0), (6, 3.0)], "step 3 has no validation of its own"
+    assert often.stepped == [(3, 1.0), (6, 3.0)], "no validation follows step 3"
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])

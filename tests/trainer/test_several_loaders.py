@@ -236,7 +236,7 @@ def test_the_default_prediction_of_several_loaders() -> None:
 
 @pytest.mark.parametrize("form", ["all", "third"])
 def test_a_step_that_takes_the_loaders_number_by_position(form: str) -> None:
-    """As ``*args``, or by a name of its own."""
+    """A step that takes ``*args``, or calls the parameter something else."""
 
     class All(Regression):
         def validation_step(self, *args: Any) -> None:

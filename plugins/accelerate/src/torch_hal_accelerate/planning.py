@@ -112,7 +112,7 @@ def _alone(plan: Plan, given: Mapping[str, Any], environ: Mapping[str, str]) -> 
 
 
 def check_engines(environ: Mapping[str, str]) -> None:
-    """Refuse an engine that Accelerate would run on devices of its own choice.
+    """Raise an error if an engine is selected that does not use the planned device.
 
     Raises:
         ConfigurationError: ``accelerate launch``, a plugin's object or TrainingArguments ask for one.

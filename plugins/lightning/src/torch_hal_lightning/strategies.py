@@ -153,7 +153,7 @@ class PlannedSharded(PlannedDDP):
         if trainer.state.fn == TrainerFn.FITTING or not is_divided:
             super().setup(trainer)
             return
-        # Lightning would send process 0's tensors to all, and each process has a part of its own.
+        # Lightning would broadcast the tensors of rank 0, but each process holds a different shard.
         self.accelerator.setup(trainer)
         self.setup_precision_plugin()
 

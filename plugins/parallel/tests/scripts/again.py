@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import torch
-from problem import LENGTH, OUT, VOCABULARY, Transformer, batch_of, forward_backward, make, say
+from problem import LENGTH, OUT, VOCABULARY, Transformer, make, say, train
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -95,18 +95,11 @@ def options_of(mesh: str) -> dict[str, Any]:
 def loop(options: dict[str, Any]) -> list[float]:
     """Two runs of an own loop, one after another, with the same model and optimizer; losses."""
     model, optimizer = make()
-    losses = []
+    losses: list[float] = []
     for first in (0, 2):
         strategy: Any = ModelParallelStrategy(**options) if options else "single_device"
         with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy=strategy) as runtime:
-            prepared, stepper = runtime.prepare(model, optimizer)
-            live = runtime.strategy
-            for step in range(first, first + 2):
-                text, targets = (one[:12].tensor_split(live.data_shards)[live.data_shard] for one in batch_of(step))
-                loss = forward_backward(runtime, prepared, text, targets, 1)
-                stepper.step()
-                stepper.zero_grad()
-                losses.append(float(runtime.reduce(loss, "mean")))
+            losses += train(runtime, *runtime.prepare(model, optimizer), first, 2, items=12)["losses"]
     return losses
 
 

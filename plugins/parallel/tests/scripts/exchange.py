@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from problem import OUT, batch_of, forward_backward, make, say
+from problem import OUT, make, say, train
 from torch import nn
 from torch_hal_parallel import ModelParallelStrategy
 
@@ -37,17 +37,8 @@ def name_of(mesh: dict[str, Any]) -> str:
     return " ".join(f"{name}={size}" for name, size in mesh.items()) or "one"
 
 
-def train(runtime: Runtime, model: nn.Module, optimizer: Any, first: int, last: int) -> list[float]:
-    """Some steps; their losses over all processes."""
-    strategy, losses = runtime.strategy, []
-    for step in range(first, last):
-        inputs, targets = (
-            one[:ITEMS].tensor_split(strategy.data_shards)[strategy.data_shard] for one in batch_of(step)
-        )
-        loss = forward_backward(runtime, model, inputs, targets, 1)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(runtime.reduce(loss, "mean")))
+def losses_of(runtime: Runtime, model: nn.Module, optimizer: Any, first: int, last: int) -> list[float]:
+    losses: list[float] = train(runtime, model, optimizer, first, last - first, items=ITEMS)["losses"]
     return losses
 
 
@@ -61,11 +52,11 @@ for mesh in MESHES[PROCESSES]:
         with Runtime(accelerator="cpu", devices=PROCESSES, strategy=strategy) as runtime:
             model, optimizer = runtime.prepare(*make())
             if WORK == "save":
-                losses = train(runtime, model, optimizer, 0, SAVED)
+                losses = losses_of(runtime, model, optimizer, 0, SAVED)
                 runtime.save({"model": model, "optimizer": optimizer}, OUT / f"saved {name_of(mesh)}")
-                losses += train(runtime, model, optimizer, SAVED, STEPS)
+                losses += losses_of(runtime, model, optimizer, SAVED, STEPS)
                 said[name_of(mesh)] = losses
             else:
                 runtime.load(path, {"model": model, "optimizer": optimizer})
-                said[f"{name_of(mesh)} after {path.name}"] = train(runtime, model, optimizer, SAVED, STEPS)
+                said[f"{name_of(mesh)} after {path.name}"] = losses_of(runtime, model, optimizer, SAVED, STEPS)
             say(runtime, said)

@@ -104,15 +104,19 @@ def train(
     accumulate: int = 1,
     clip: float | None = None,
     clip_value: float | None = None,
+    items: int | None = None,
 ) -> dict[str, list[float]]:
-    """Some steps in an own loop; returns the losses over all processes, and the norms before clipping."""
+    """Some steps in an own loop; returns the losses over all processes, and the norms before clipping.
+
+    Batches have the first ``items`` of their texts, or all of them.
+    """
     strategy: Any = runtime.strategy
     losses, norms = [], []
     for step in range(first, first + steps):
         total = torch.zeros((), device=runtime.device)
         for part in range(accumulate):
             inputs, targets = (
-                one.tensor_split(strategy.data_shards)[strategy.data_shard].to(runtime.device)
+                one[:items].tensor_split(strategy.data_shards)[strategy.data_shard].to(runtime.device)
                 for one in batch_of(step * accumulate + part)
             )
             if part < accumulate - 1:
