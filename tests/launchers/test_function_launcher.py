@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core.errors import LaunchError
 from core.strategies.launchers import FunctionLauncher
+from core.strategies.launchers.blame import EndedBySignal
 from core.strategies.process_group import connect_store, host_store, join
 
 pytestmark = pytest.mark.usefixtures("started_not_forked")
@@ -261,6 +262,29 @@ def test_a_failure_after_a_signal_is_shown(name: str) -> None:
     """What goes wrong in a worker that acts on a signal is not hidden behind it."""
     with pytest.raises(LaunchError, match="rank 0 failed: OSError: No space left on device"):
         launch(signal_the_launcher, name, True)
+
+
+def end_by_signal_one_after_another(environ: dict[str, str], marker: Path) -> None:
+    group = join_group(environ)
+    group.leave()
+    if environ["RANK"] == "0":
+        time.sleep(1.5)  # longer than the processes of a failed one are left alone
+        marker.touch()
+    raise EndedBySignal(143)
+
+
+def test_the_last_that_ends_because_of_a_signal_has_time(tmp_path: Path) -> None:
+    """Its checkpoint may be the one that takes long; and the code is the signal's, however late it comes."""
+    with pytest.raises(EndedBySignal) as ended:
+        launch(end_by_signal_one_after_another, tmp_path / "saved")
+    assert ended.value.code == 143
+    assert (tmp_path / "saved").exists()
+
+
+def test_one_that_stays_when_the_others_have_ended_because_of_a_signal(tmp_path: Path) -> None:
+    """It is named, not the first that has ended as agreed."""
+    with pytest.raises(LaunchError, match=r"rank\(s\) \[0\] did not exit within 0.2 s .* because of a signal"):
+        launch(end_by_signal_one_after_another, tmp_path / "saved", exit_timeout=0.2)
 
 
 def ignore_the_end(environ: dict[str, str]) -> None:

@@ -183,26 +183,35 @@ class FunctionLauncher(Launcher):
 
     def _supervise(self) -> Any:
         workers = self._workers
-        deadline = None
+        deadline, is_failing = None, False
         while any(worker.exit_code is None for worker in workers):
             wait([handle for worker in workers for handle in worker.handles()], timeout=POLL_SECONDS)
             for worker in workers:
                 worker.update()
-            if deadline is None and any(worker.has_failed() for worker in workers):
-                deadline = time.monotonic() + SETTLE_SECONDS
-            elif deadline is None and all(worker.report for worker in workers):
+            failed = [worker for worker in workers if worker.has_failed()]
+            if not is_failing and not all(worker.ends_by_signal for worker in failed):
+                is_failing, deadline = True, time.monotonic() + SETTLE_SECONDS
+            elif deadline is None and (failed or all(worker.report for worker in workers)):
                 deadline = time.monotonic() + self._exit_timeout
             if deadline is not None and time.monotonic() > deadline:
                 break
-        if failed := [worker for worker in workers if worker.has_failed()]:
-            if all(worker.report is not None and worker.report.agreed_exit for worker in workers):
-                raise EndedBySignal(failed[0].failing_code)
-            raise _error(failed, self._start_method)
-        if late := [worker.rank for worker in workers if worker.exit_code is None]:
+        return self._result()
+
+    def _result(self) -> Any:
+        workers = self._workers
+        late = [worker.rank for worker in workers if worker.exit_code is None and not worker.has_failed()]
+        failed = [worker for worker in workers if worker.has_failed()]
+        is_signal = bool(failed) and all(worker.ends_by_signal for worker in failed)
+        if late and (is_signal or not failed):
+            what = "the others had ended because of a signal" if is_signal else "the function had returned in all"
             raise LaunchError(
-                f"rank(s) {late} did not exit within {self._exit_timeout:g} s (exit_timeout) after the function had "
-                f"returned in all, and were ended."
+                f"rank(s) {late} did not exit within {self._exit_timeout:g} s (exit_timeout) after {what}, and were "
+                f"ended."
             )
+        if is_signal and len(failed) == len(workers):
+            raise EndedBySignal(failed[0].failing_code)
+        if failed:
+            raise _error(failed, self._start_method)
         report = workers[0].report
         return None if report is None or report.result is None else _unpickled(report.result)
 
@@ -251,6 +260,11 @@ class _Worker:
         if self.report is None:
             return self.exit_code is not None
         return bool(self.report.summary) or bool(self.exit_code)
+
+    @property
+    def ends_by_signal(self) -> bool:
+        """Whether it ends because all have agreed to, as others will, each when its checkpoint and logs are written."""
+        return self.report is not None and self.report.agreed_exit
 
     def blame(self) -> tuple[bool, bool, float]:
         """A sort key, smallest for the worker that failed first. One that died silently precedes those that raised."""
