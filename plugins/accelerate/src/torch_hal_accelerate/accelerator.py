@@ -11,7 +11,8 @@ import torch
 from core.errors import ConfigurationError
 from core.plan import Plan
 from torch_hal_accelerate import random_state
-from torch_hal_accelerate.activation import activate, active
+from torch_hal_accelerate.activation import activate
+from torch_hal_accelerate.active import active
 from torch_hal_accelerate.planning import MIXED_PRECISION, mixed_precision_of
 
 __all__ = ["Accelerator"]

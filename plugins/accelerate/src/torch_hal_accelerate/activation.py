@@ -7,36 +7,17 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-import attrs
 import torch
 from torch import nn
 
 from core.errors import ConfigurationError
 from core.plan import Plan, assemble
-from core.strategies import Strategy, move_module
+from core.strategies import move_module
+from torch_hal_accelerate.active import Active, active, set_active
 from torch_hal_accelerate.importing import when_imported
 from torch_hal_accelerate.planning import make_plan, mixed_precision_of
 
-__all__ = ["Active", "activate", "active", "deactivate"]
-
-
-@attrs.define
-class Active:
-    """What Accelerate runs on in this process."""
-
-    plan: Plan
-    strategy: Strategy
-    arguments: dict[str, Any]
-    restore: list[Callable[[], object]] = attrs.field(factory=list)
-    """Undoes what activation changed."""
-
-
-_active: Active | None = None
-
-
-def active() -> Active | None:
-    """What was activated in this process."""
-    return _active
+__all__ = ["activate", "deactivate"]
 
 
 def activate(
@@ -67,7 +48,6 @@ def activate(
         ConfigurationError: Accelerate is in use already, was activated for something else, or cannot run the strategy.
         CoreError: An argument cannot be resolved here.
     """
-    global _active
     arguments = {
         "accelerator": accelerator,
         "strategy": strategy,
@@ -76,15 +56,15 @@ def activate(
         "precision": precision,
         "cluster_environment": cluster_environment,
     }
-    if _active is not None:
-        different = [name for name, value in arguments.items() if value not in ("auto", _active.arguments[name])]
+    if (before := active()) is not None:
+        different = [name for name, value in arguments.items() if value not in ("auto", before.arguments[name])]
         if different:
             raise ConfigurationError(
                 f"activate({different[0]}={arguments[different[0]]!r}): Accelerate was activated with "
-                f"{different[0]}={_active.arguments[different[0]]!r} in this process. Use the same arguments, or call "
+                f"{different[0]}={before.arguments[different[0]]!r} in this process. Use the same arguments, or call "
                 "deactivate() first."
             )
-        return _active.plan
+        return before.plan
 
     from accelerate.state import PartialState
 
@@ -105,7 +85,7 @@ def activate(
     _move_before_fsdp(made)
     plan_states(made)
     _prepare_transformers(made)
-    _active = made
+    set_active(made)
     return plan
 
 
@@ -114,10 +94,9 @@ def deactivate() -> None:
 
     Without it, the process leaves the group when it ends.
     """
-    global _active
-    if _active is None:
+    if (made := active()) is None:
         return
-    made, _active = _active, None
+    set_active(None)
     from accelerate.state import AcceleratorState
 
     for undo in reversed(made.restore):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from torch_hal_accelerate.activation import Active
+from torch_hal_accelerate.active import Active
 
 __all__ = ["load", "save"]
 

@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType
 
 from core.errors import ConfigurationError
 from core.strategies import Strategy
-from torch_hal_accelerate.activation import Active
+from torch_hal_accelerate.active import Active
 from torch_hal_accelerate.planning import check_engines
 
 __all__ = ["plan_states"]

@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from torch_hal_accelerate import random_state
-from torch_hal_accelerate.activation import active
+from torch_hal_accelerate.active import active
 
 __all__ = ["DeviceRandomState", "extend_trainer"]
 
