@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from core.callbacks.model_checkpoint import ModelCheckpoint
     from core.callbacks.model_summary import ModelSummary
     from core.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
+    from core.callbacks.prediction_writer import BasePredictionWriter
     from core.callbacks.progress_bar import ProgressBar, TQDMProgressBar
     from core.callbacks.rich_model_summary import RichModelSummary
     from core.callbacks.rich_progress_bar import RichProgressBar
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackboneFinetuning",
     "BaseFinetuning",
+    "BasePredictionWriter",
     "BatchSizeFinder",
     "Callback",
     "Checkpoint",
@@ -59,7 +61,6 @@ __all__ = [
 ]
 
 ELSEWHERE = {
-    "BasePredictionWriter": "Write the outputs in on_predict_batch_end of a Callback, or what Trainer.predict returns.",
     "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
     "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
 }
@@ -70,6 +71,7 @@ _find, __dir__ = lazy_names(
     {
         "BackboneFinetuning": "core.callbacks.finetuning",
         "BaseFinetuning": "core.callbacks.finetuning",
+        "BasePredictionWriter": "core.callbacks.prediction_writer",
         "BatchSizeFinder": "core.callbacks.batch_size_finder",
         "Callback": "core.callbacks.base",
         "Checkpoint": "core.callbacks.checkpoint",

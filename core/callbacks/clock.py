@@ -33,6 +33,10 @@ class SharedClock:
         """Seconds since the start in this process."""
         return time.monotonic() - self._start
 
+    def steps_left(self, step: int, strategy: Any) -> int:
+        """For how many steps after ``step`` nothing has to be asked; the same in every process."""
+        return 1 if strategy.world_size == 1 else max(self._next - step, 1)
+
     def is_due(self, step: int, strategy: Any) -> bool:
         """Whether the time has passed; every process calls it after each ``step``."""
         if strategy.world_size == 1:

@@ -204,6 +204,16 @@ class PreparedLoader(DataLoader[Any]):
         running = self._progress.running
         return running is not None and running.is_last()
 
+    def keep_indices(self) -> None:
+        """Have :attr:`newest_indices` in the passes that begin from now on."""
+        self._reading.keep_indices()
+
+    @property
+    def newest_indices(self) -> list[Any] | None:
+        """The indices in the data set of the newest batch's items; ``None`` where items have none, or none are kept."""
+        running = self._progress.running
+        return None if running is None or self._dispatch is not None else self._reading.indices(running.taken - 1)
+
     @property
     def real_samples(self) -> Real | None:
         """For each part of the newest global batch, the number of leading items that are not padding.

@@ -104,6 +104,14 @@ class Reading:
         del number
         return None
 
+    def keep_indices(self) -> None:
+        """Keep the indices of each batch's items, in the passes that begin from now on."""
+
+    def indices(self, number: int) -> list[Any] | None:
+        """The indices of this process's batch ``number`` of the pass in the data set; ``None`` if there are none."""
+        del number
+        return None
+
     def memory(self) -> dict[str, Any]:
         """What the next pass depends on, of those before."""
         return {"drawn": False, "base": 0}
@@ -156,7 +164,7 @@ class MapReading(Reading):
         """The batches of a pass, the first ones skipped by index."""
         own, sampler = self.own, self.sampler
         resumes = start.offset > 0
-        if seeds is None and self._has_own_order and not resumes and own.num_workers == 0:
+        if seeds is None and self._has_own_order and not resumes and own.num_workers == 0 and sampler.kept is None:
             sampler.real = {}
             plain: Iterator[Any] = iter(own)
             return plain
@@ -200,6 +208,18 @@ class MapReading(Reading):
     def real(self, number: int) -> Real | None:
         """What is not padding."""
         return self.sampler.real.get(number)
+
+    def keep_indices(self) -> None:
+        """Keep what the sampler gives."""
+        self.sampler.kept = []
+
+    def indices(self, number: int) -> list[Any] | None:
+        """What the sampler gave for it, unless workers hand batches out in another order."""
+        kept = self.sampler.kept
+        if kept is None or (self.own.num_workers and not getattr(self.own, "in_order", True)):
+            return None
+        index = kept[number]
+        return list(index) if isinstance(index, list | tuple) else [index]
 
     def batch_seed(self, number: int) -> int | None:
         """A separate seed for each batch, where processes would draw the same numbers."""

@@ -69,6 +69,8 @@ class ShardedSampler(Sampler[Any]):
         self.primer: Iterator[Any] | None = None
         self.has_begun = False
         """Whether the order of the pass is drawn."""
+        self.kept: list[Any] | None = None
+        """This process's indices of each batch of the pass, where they are asked for."""
         self.real: dict[int, Real] = {}
         """For each incomplete global batch of the pass, by number from its start: what of it is not padding."""
         if share.split and share.shards > 1:
@@ -100,6 +102,8 @@ class ShardedSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self.real = {}
+        if self.kept is not None:
+            self.kept = []
         primes, self.primes = self.primes, False
         indices = self._pass(self.offset, self.order_seed, primes)
         if primes:
@@ -127,6 +131,8 @@ class ShardedSampler(Sampler[Any]):
             first = first or elements
             index = deal(number, elements, first)
             if index is not None:
+                if self.kept is not None:
+                    self.kept.append(index)
                 yield index
             number += 1
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from core.callbacks.prediction_writer import BasePredictionWriter
+from core.data import PreparedLoader
 from core.errors import ConfigurationError
 from core.nested import map_tensors
 from core.runtime.modules import PreparedModule, needs_forward_context
@@ -44,6 +46,12 @@ class EvaluationLoop:
         self.model = model
         self.reload(loader)
         self.metrics = StageMetrics(self.strategy, by_step=False)
+        self.predictions: list[list[Any]] = []
+        """By loader, the outputs of this process so far, where they are kept; they are until the epoch has ended."""
+        self.batch_indices: list[list[Any]] = []
+        """By loader, the indices of each batch, where callbacks write predictions."""
+        self.newest_indices: list[Any] | None = None
+        """The last of them."""
 
     def configure(self) -> None:
         """Get the strategy's module for inference. In a fit this comes after the optimizers are set up."""
@@ -85,6 +93,9 @@ class EvaluationLoop:
             ConfigurationError: A loader is empty in every process.
         """
         run, hooks = self._run, self.stage.hooks
+        is_prediction = self.stage.name == "predict"
+        writers = [call for call in run.hooks.callbacks if is_prediction and isinstance(call, BasePredictionWriter)]
+        keeps = keeps_outputs or any(writer.interval.on_epoch for writer in writers)
         counts = self.num_batches()
         limits = [min(number, at_most) for number in counts]
         run.batch_counts |= {self.stage.name: counts, run.stage: limits}
@@ -93,26 +104,35 @@ class EvaluationLoop:
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
             share_buffers(self.strategy, run.module)
-            outputs = [
-                self._run_batches(number, loader, num_batches, keeps_outputs)
-                for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True))
-            ]
+            self.predictions, self.batch_indices = [], []
+            for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True)):
+                self._run_batches(number, loader, num_batches, keeps, bool(writers))
             self.metrics.dataloader_idx = None
             run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")
             run.metric_log.stage = None
             if finished is not None:
                 finished()
             run.hooks.call(f"{hooks}_end")
-        return outputs
+        outputs, self.predictions, self.batch_indices = self.predictions, [], []
+        if not keeps_outputs:
+            return [[] for _ in outputs]
+        return [_in_order(self.strategy.gather_shards(of_loader)) for of_loader in outputs]
 
-    def _run_batches(self, number: int, loader: Any, num_batches: float, keeps_outputs: bool) -> list[Any]:
+    def _run_batches(
+        self, number: int, loader: Any, num_batches: float, keeps_outputs: bool, keeps_indices: bool
+    ) -> None:
         run, metrics, model, strategy, hooks = self._run, self.metrics, self.model, self.strategy, self._run.hooks
         batch_start, batch_end = (
             hooks.bind_of_loader(f"{self.stage.hooks}_batch_{at}", number) for at in ("start", "end")
         )
         metrics.dataloader_idx = number if len(self.loaders) > 1 else None
         self.step_module.use(self.stage.step, metrics.dataloader_idx)
-        outputs: list[Any] = []
+        outputs, indices = list[Any](), list[Any]()
+        self.predictions.append(outputs)
+        self.batch_indices.append(indices)
+        has_indices = keeps_indices and isinstance(loader, PreparedLoader)
+        if has_indices:
+            loader.keep_indices()
         batch_idx = -1
         loader.set_epoch(run.progress.epoch)
         stop = None if math.isinf(num_batches) else int(num_batches)
@@ -127,6 +147,9 @@ class EvaluationLoop:
                 for hook in batch_start:
                     hook(batch, batch_idx)
                 output = call(batch, batch_idx)
+                if keeps_indices:
+                    self.newest_indices = loader.newest_indices if has_indices else None
+                    indices.append(self.newest_indices)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
                 run.metric_log.send_evaluated(metrics, self.stage.name)
@@ -138,7 +161,6 @@ class EvaluationLoop:
             raise ConfigurationError(
                 f"dataloaders: the {self.stage.loader} loader{which} is empty. {why_empty(loader)}"
             )
-        return _in_order(strategy.gather_shards(outputs)) if keeps_outputs else outputs
 
     def _in_step(self, batches: Iterator[tuple[int, Any]], number: int) -> Iterator[tuple[int, Any]]:
         """``batches``; while other processes still have some, this one joins in their forward passes."""

@@ -12,6 +12,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from core.callbacks.clock import SharedClock
 from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.logging import get_logger
@@ -74,6 +75,8 @@ class FitLoop:
         """Whether a step of the epoch returned a loss; ``None`` before its first step."""
         self.signals: Signals | None = None
         """Acts on signals after batches, while the fit runs."""
+        self._clock: SharedClock | None = None
+        """Counts the time since the last validation, where ``val_check_interval`` is one."""
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
@@ -288,7 +291,7 @@ class FitLoop:
             progress.start_batches()
         self._follow_optimizers()
         run.batch_counts["train"] = [self.batches.num_batches]
-        times = ValidationTimes(run, self.batches.num_batches, self.validation is not None)
+        times = ValidationTimes(run, self.batches.num_batches, self.validation is not None, self._validation_clock())
         if progress.phase == "batches" and self._run_batches(times):
             self._finish_batches()
         if times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop()):
@@ -296,6 +299,15 @@ class FitLoop:
         progress.start_end()
         run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
         self._agree_to_stop()
+
+    def _validation_clock(self) -> SharedClock | None:
+        seconds = self._run.settings.val_check_seconds
+        if seconds is None:
+            self._clock = None
+        elif self._clock is None or self._clock.seconds != seconds:
+            self._clock = SharedClock(seconds)
+            self._clock.restart(self._run.progress.total_batches)
+        return self._clock
 
     def _finish_batches(self) -> None:
         """Step the schedulers of epochs, unless the epoch's last batch has already done so."""
@@ -314,6 +326,7 @@ class FitLoop:
         self.validation.run(finished=partial(self._finish_validation, times))
         run.stage, run.metric_log.stage = "train", self.metrics
         self.step_module.use("training_step")
+        times.restart()
         self._agree_to_stop()
 
     def _finish_validation(self, times: ValidationTimes) -> None:
@@ -353,6 +366,8 @@ class FitLoop:
                 return True
             if wanted is None or progress.batch - first < wanted or progress.batch >= num:
                 break
+            if not times.is_due(is_last=False):
+                continue
             self._validate(times)
             if self._may_stop():
                 return False

@@ -75,7 +75,7 @@ def validation_interval(settings: Settings, num_batches: float) -> int | None:
                 "limit_val_batches=0 for no validation."
             )
         return interval
-    if interval == 1.0:
+    if interval == 1.0 or not isinstance(interval, float):  # a time is no number of batches
         return None
     if math.isinf(num_batches):
         raise ConfigurationError(

@@ -61,11 +61,15 @@ def _limit(optional: bool) -> Validator:
 
 
 def _interval(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if isinstance(value, str | timedelta | dict):
+        read_duration(attribute.name, value)
+        return
     is_fraction = isinstance(value, float) and 0 < value <= 1
     if not (is_fraction or (_is_integer(value) and value >= 1)):
         raise ConfigurationError(
-            f"{attribute.name}={value!r}: must be an integer ≥ 1 (batches) or a float from 0.0 to 1.0 (a fraction of "
-            "the epoch). To leave out validation, set limit_val_batches=0."
+            f"{attribute.name}={value!r}: must be an integer ≥ 1 (batches), a float from 0.0 to 1.0 (a fraction of "
+            "the epoch), or a time such as '00:00:30:00' or a timedelta. To leave out validation, set "
+            "limit_val_batches=0."
         )
 
 
@@ -155,7 +159,7 @@ class Settings:
     limit_test_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
     limit_predict_batches: Limit | None = attrs.field(default=None, validator=_limit(optional=True))
     overfit_batches: Limit = attrs.field(default=0.0, validator=_limit(optional=False))
-    val_check_interval: Limit = attrs.field(default=1.0, validator=_interval)
+    val_check_interval: Limit | str | timedelta | dict[str, int] = attrs.field(default=1.0, validator=_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_count(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=_count(-1))
     accumulate_grad_batches: int = attrs.field(default=1, validator=_count(1))
@@ -179,7 +183,8 @@ class Settings:
         if self.check_val_every_n_epoch is None and isinstance(self.val_check_interval, float):
             raise ConfigurationError(
                 f"check_val_every_n_epoch=None, val_check_interval={self.val_check_interval}: batches are counted over "
-                "all epochs then, so val_check_interval must be an integer. Set it, or check_val_every_n_epoch."
+                "all epochs then, so val_check_interval must be an integer or a time. Set it, or "
+                "check_val_every_n_epoch."
             )
 
         for unit in ("epochs", "steps"):
@@ -218,6 +223,12 @@ class Settings:
     def step_limit(self) -> float:
         """``max_steps``; infinite for no limit."""
         return math.inf if self.max_steps == UNLIMITED else self.max_steps
+
+    @property
+    def val_check_seconds(self) -> float | None:
+        """``val_check_interval`` where it is a time; ``None`` where it counts batches."""
+        interval = self.val_check_interval
+        return None if isinstance(interval, int | float) else read_duration("val_check_interval", interval)
 
     def limit_batches(self, kind: str) -> Limit | None:
         """The limit for loaders of ``kind`` (``train``, ``val``, ``test`` or ``predict``); ``None`` for all batches."""

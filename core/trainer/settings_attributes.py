@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from core.attributes import KnownAttributes
@@ -51,7 +52,7 @@ class TrainerSettings(KnownAttributes):
     limit_test_batches = _Setting[Limit | None]()
     limit_predict_batches = _Setting[Limit | None]()
     overfit_batches = _Setting[Limit]()
-    val_check_interval = _Setting[Limit]()
+    val_check_interval = _Setting[Limit | str | timedelta | dict[str, int]]()
     check_val_every_n_epoch = _Setting[int | None]()
     num_sanity_val_steps = _Setting[int]()
     accumulate_grad_batches = _Setting[int]()

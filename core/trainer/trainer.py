@@ -104,9 +104,10 @@ class Trainer(TrainerSettings, TrainerFacts):
         overfit_batches: In training and validation, use only so many batches, or such a fraction, always the same and
             without shuffling; 0 for no such limit.
         val_check_interval: The batches from one validation to the next as an integer, or the fraction of an epoch as a
-            float. 1.0 validates at the end of an epoch.
+            float; 1.0 validates at the end of an epoch. Or the time from the end of one to the next, in any of the
+            forms of ``max_time``: it comes after the batch at which process 0 finds that the time is over.
         check_val_every_n_epoch: The number of epochs between two epochs with validation; ``None`` counts the batches of
-            ``val_check_interval`` over all epochs.
+            ``val_check_interval`` over all epochs, and is 1 for a time.
         num_sanity_val_steps: How many batches of validation ``fit`` runs before it trains, to find errors; -1 for all.
             What they log goes nowhere. A resumed ``fit`` runs none.
         accumulate_grad_batches: Batches per optimizer step; each loss is divided by this number, also at the end of an
@@ -168,7 +169,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         limit_test_batches: Limit | None = None,
         limit_predict_batches: Limit | None = None,
         overfit_batches: Limit = 0.0,
-        val_check_interval: Limit | None = None,
+        val_check_interval: Limit | str | timedelta | dict[str, int] | None = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
         accumulate_grad_batches: int = 1,
@@ -373,18 +374,18 @@ class Trainer(TrainerSettings, TrainerFacts):
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
-    ) -> list[Any]:
+    ) -> list[Any] | None:
         """As :meth:`validate`, for ``predict_step``.
 
         Returns:
             The outputs of all processes, in every process: one item per batch, with tensors on the CPU, in the order
             of the loader unless its data set is iterable-style. With several loaders, such a list for each.
-            An empty list with ``return_predictions=False``, which keeps no outputs.
+            ``None`` with ``return_predictions=False``, which keeps no outputs.
         """
         check_weights_only(weights_only)
         outputs = self._evaluate("predict", model, dataloaders, datamodule, ckpt_path, return_predictions)[1]
         if not return_predictions:
-            return []
+            return None
         return outputs[0] if len(outputs) == 1 else outputs
 
     def save_checkpoint(

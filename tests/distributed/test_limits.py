@@ -22,3 +22,13 @@ def test_validation_within_epochs_of_different_lengths(tmp_path: Path) -> None:
         assert own["again"] == [(step, False) for step in steps if step > 10]
         assert_same(own["whole"], own["resumed"])
         assert_same(own["whole"], found[0]["whole"])
+
+
+@pytest.mark.slow
+def test_processes_validate_after_a_time_at_the_same_step(tmp_path: Path) -> None:
+    """Their batches take different times; they talk about it far less often than once a batch."""
+    run_script(tmp_path, "timed_validation.py", torchrun=3)
+    (at, talks, seconds), *others = [torch.load(tmp_path / str(rank)) for rank in range(3)]
+    assert all(other[:2] == (at, talks) for other in others)
+    assert 2 <= len(at) <= seconds / 0.2
+    assert talks < 202 / 2

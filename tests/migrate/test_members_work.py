@@ -443,11 +443,26 @@ def best(at: Path) -> list[str]:
     return sorted(path.name for path in at.iterdir())
 
 
+def written() -> list[Any]:
+    class Writer(library.BasePredictionWriter):
+        def __init__(self) -> None:
+            super().__init__("batch")
+            self.written: list[Any] = []
+
+        def write_on_batch_end(self, trainer: Any, module: Any, prediction: Any, batch_indices: Any, *of: Any) -> None:
+            self.written.append((batch_indices, of[1]))
+
+    writer = Writer()
+    trainer(callbacks=writer).predict(Net(), loader(), return_predictions=False)
+    return writer.written
+
+
 CALLBACKS: dict[str, Callable[[Path], Any]] = {
     "BackboneFinetuning": lambda _: (
         with_callback(library.BackboneFinetuning(unfreeze_backbone_at_epoch=2, lambda_func=lambda e: 1.0))[1].trained
         == [False, False, True]
     ),
+    "BasePredictionWriter": lambda _: written() == [([0, 1], 0), ([2, 3], 1), ([4, 5], 2), ([6, 7], 3)],
     "BaseFinetuning": lambda _: with_callback(Freezes())[1].trained == [False, False, True],
     "Callback": lambda _: library.Callback is Callback,
     "Checkpoint": lambda _: issubclass(library.ModelCheckpoint, library.Checkpoint),

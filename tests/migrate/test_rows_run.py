@@ -238,7 +238,7 @@ LINES = {
         "ckpt_path": "trainer().fit(Net(), loader(), ckpt_path=saved(folder)) is None",
         "weights_only": "trainer().fit(Net(), loader(), ckpt_path=saved(folder), weights_only=True) is None",
         "verbose": "trainer().test(Net(), loader(), verbose=False) == [{}]",
-        "return_predictions": "trainer().predict(Net(), loader(), return_predictions=False) == []",
+        "return_predictions": "trainer().predict(Net(), loader(), return_predictions=False) is None",
     },
     "model_checkpoint_arguments": {
         "dirpath": "files(ModelCheckpoint(dirpath=folder)) == {'epoch=0-step=4.ckpt'}",

@@ -216,7 +216,7 @@ def test_predictions_of_several_loaders() -> None:
     module, loaders = Several(), [loader(25), DataLoader(dataset(10), batch_size=10)]
     assert quiet().predict(module, loaders) == [[(25, 0), (25, 0)], [(10, 1)]]
     assert quiet().predict(module, loaders[0]) == [(25, 0), (25, 0)]
-    assert quiet().predict(module, loaders, return_predictions=False) == []
+    assert quiet().predict(module, loaders, return_predictions=False) is None
 
 
 def test_the_default_prediction_of_several_loaders() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from core import Callback, Trainer
+from core.callbacks import clock
 from core.errors import ConfigurationError
 
 from .regression import Regression, assert_same, loader, quiet
@@ -48,6 +51,48 @@ CASES: list[tuple[dict[str, Any], list[int]]] = [
     ({"val_check_interval": 3, "max_steps": 6}, [3, 6]),
     ({"limit_val_batches": 0}, []),
 ]
+
+
+# The same, where a batch takes a second, and a validation a minute.
+TIMES: list[tuple[dict[str, Any], list[int]]] = [
+    ({"val_check_interval": timedelta(seconds=3)}, [3, 6, 9, 12]),
+    ({"val_check_interval": "00:00:00:05"}, [5, 10]),
+    ({"val_check_interval": {"seconds": 7}}, [7, 14]),
+    ({"val_check_interval": {"hours": 1}}, []),
+    ({"val_check_interval": {"seconds": 3}, "check_val_every_n_epoch": None}, [3, 6, 9, 12]),
+    ({"val_check_interval": {"seconds": 3}, "check_val_every_n_epoch": 2}, [8, 11, 14]),
+    ({"val_check_interval": {"seconds": 3}, "max_steps": 8}, [3, 6]),
+    ({"val_check_interval": {"seconds": 3}, "accumulate_grad_batches": 2}, [3, 6, 9, 12]),
+    ({"val_check_interval": {"seconds": 3}, "num_sanity_val_steps": 1}, [0, 3, 6, 9, 12]),
+    ({"val_check_interval": {"seconds": 3}, "fast_dev_run": 4}, [4]),
+]
+
+
+@pytest.mark.parametrize(("settings", "expected"), TIMES)
+def test_times(settings: dict[str, Any], expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end of a validation to the batch at which the time is over."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Takes(Notes):
+        def on_train_batch_end(self, *args: Any) -> None:
+            super().on_train_batch_end(*args)
+            now[0] += 1
+
+        def on_validation_end(self, *args: Any) -> None:
+            super().on_validation_end(*args)
+            now[0] += 60
+
+    notes = Takes()
+    quiet(**{"max_epochs": 2, **settings}, callbacks=notes).fit(Regression(), loader(), loader())
+    assert notes.at == expected
+
+
+@pytest.mark.parametrize("interval", ["1:00", {"fortnights": 1}, timedelta(days=-1)])
+def test_what_is_no_time(interval: Any) -> None:
+    """It is named."""
+    with pytest.raises(ConfigurationError, match=r"val_check_interval[=:]"):
+        quiet(val_check_interval=interval)
 
 
 @pytest.mark.parametrize(("settings", "expected"), CASES)
