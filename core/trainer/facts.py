@@ -53,8 +53,8 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def current_epoch(self) -> int:
-        """The running epoch, from 0; after ``fit``, the number of completed epochs."""
-        return self.progress.epoch
+        """The running epoch, from 0; after ``fit``, the number of epochs, with one that it ended within."""
+        return self.progress.begun_epochs
 
     @property
     def global_step(self) -> int:
@@ -102,7 +102,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     def num_val_batches(self) -> list[float]:
         """The batches of each loader of validation in this process; infinite if not known.
 
-        Empty until a validation begins; they stay after it.
+        Empty until the sanity check of ``fit`` is over, or ``validate`` begins; they stay after it.
         """
         return self._num_batches("validate")
 

@@ -242,6 +242,8 @@ class FitLoop:
         self._zero_grad()
         if self._process_state is None and self.validation is not None:
             sanity_check(run, self.validation)
+        if self.validation is not None:
+            run.batch_counts["validate"] = self.validation.num_batches()
         if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
             run.hooks.call("on_fit_end")
             return
@@ -263,6 +265,7 @@ class FitLoop:
             self._run_epoch(resumes)
             progress.finish_epoch()
             resumes = False
+        progress.has_ended = True
         run.metric_log.stage = None
         run.hooks.call("on_train_end")
         run.hooks.call("on_fit_end")
@@ -322,6 +325,7 @@ class FitLoop:
         if progress.validated == progress.batch:
             return
         self._reload("val")
+        run.metric_log.keep(self.metrics)
         run.stage = "validate"
         self.validation.run(finished=partial(self._finish_validation, times))
         run.stage, run.metric_log.stage = "train", self.metrics

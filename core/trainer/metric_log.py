@@ -139,6 +139,12 @@ class MetricLog:
         self._logger_names |= to_loggers & set(self._published)
         self._send({name: value for name, value in values.items() if name in to_loggers}, stage.strategy)
 
+    def keep(self, stage: StageMetrics) -> None:
+        """Keep the newest values of the steps of ``stage``, which goes on later, while another stage runs."""
+        self._published.update(_as_tensors(stage.latest_values()))
+        self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
+        self._logger_names |= stage.logger_names() & set(self._published)
+
     def send_step(self, stage: StageMetrics) -> None:
         """Send the values of the newest training step to the loggers."""
         self.is_step_due = False

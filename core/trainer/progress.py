@@ -9,6 +9,10 @@ import attrs
 __all__ = ["Progress"]
 
 
+NOT_SAVED = ("is_accumulating", "should_stop", "has_ended")
+"""What a checkpoint does not hold of the position."""
+
+
 @attrs.define
 class Progress:
     """The position of a fit. Each of these numbers is kept here and nowhere else.
@@ -33,11 +37,18 @@ class Progress:
     """Whether the newest batch's gradients wait for the optimizer's step."""
     should_stop: bool = False
     """Whether to end ``fit`` after the running optimizer step."""
+    has_ended: bool = False
+    """Whether ``fit`` has trained as long as it should."""
 
     @property
     def completed_epochs(self) -> int:
         """How many epochs were trained on all of their batches."""
         return self.epoch + (self.phase in ("end", "over"))
+
+    @property
+    def begun_epochs(self) -> int:
+        """The running epoch, from 0; after the end of ``fit``, how many epochs were begun."""
+        return self.epoch + (self.has_ended and self.phase == "batches" and self.batch > 0)
 
     @property
     def is_in_epoch(self) -> bool:
@@ -53,6 +64,7 @@ class Progress:
         """Go back to the beginning."""
         self.epoch = self.batch = self.step = self.batches_before = 0
         self.phase, self.is_accumulating, self.should_stop, self.validated = "start", False, False, -1
+        self.has_ended = False
 
     def start_batches(self) -> None:
         """Begin the running epoch's batches."""
@@ -85,7 +97,7 @@ class Progress:
         state = attrs.evolve(self)
         if state.phase == "over":
             state._next_epoch()
-        return attrs.asdict(state, filter=lambda attribute, _: attribute.name not in ("is_accumulating", "should_stop"))
+        return attrs.asdict(state, filter=lambda attribute, _: attribute.name not in NOT_SAVED)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the position of :meth:`state_dict`."""

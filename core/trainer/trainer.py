@@ -374,7 +374,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         *,
         ckpt_path: str | os.PathLike[str] | None = None,
         weights_only: bool | None = None,
-    ) -> list[Any] | None:
+    ) -> Any:
         """As :meth:`validate`, for ``predict_step``.
 
         Returns:

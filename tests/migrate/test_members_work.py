@@ -445,16 +445,12 @@ def best(at: Path) -> list[str]:
 
 def written() -> list[Any]:
     class Writer(library.BasePredictionWriter):
-        def __init__(self) -> None:
-            super().__init__("batch")
-            self.written: list[Any] = []
+        def write_on_batch_end(self, *args: Any) -> None:
+            notes.append((args[3], args[5]))
 
-        def write_on_batch_end(self, trainer: Any, module: Any, prediction: Any, batch_indices: Any, *of: Any) -> None:
-            self.written.append((batch_indices, of[1]))
-
-    writer = Writer()
-    trainer(callbacks=writer).predict(Net(), loader(), return_predictions=False)
-    return writer.written
+    notes: list[Any] = []
+    trainer(callbacks=Writer("batch")).predict(Net(), loader(), return_predictions=False)
+    return notes
 
 
 CALLBACKS: dict[str, Callable[[Path], Any]] = {

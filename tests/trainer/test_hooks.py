@@ -314,7 +314,7 @@ def test_should_stop_ends_the_fit_after_the_running_step() -> None:
     trainer = quiet(max_epochs=3, accumulate_grad_batches=3, callbacks=Stop())
     trainer.fit(Regression(), loader(), loader())
     assert calls == ["batch 0", "batch 1", "batch 2", "validate", "epoch"]
-    assert (trainer.current_epoch, trainer.global_step) == (0, 1)
+    assert (trainer.current_epoch, trainer.global_step) == (1, 1)
     trainer.callbacks.clear()
     trainer.fit(Regression(), loader())
     assert trainer.current_epoch == 3, "a new fit is not stopped by what stopped the last"

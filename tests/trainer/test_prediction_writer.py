@@ -73,7 +73,6 @@ def test_the_indices_are_those_of_the_items(kind: str) -> None:
     without: Any = quiet().predict(Same(), LOADERS[kind]())
     torch.manual_seed(5)
     predicted = quiet(callbacks=notes).predict(Same(), LOADERS[kind]())
-    assert predicted is not None
     expected = [listed(batch) for batch in predicted]
     assert expected == [listed(batch) for batch in without]
     as_lists = expected if kind != "without batches" else [[item] for item in expected]

@@ -135,7 +135,7 @@ def test_a_stop_that_validation_asks_for() -> None:
     notes = Stops()
     trainer = quiet(max_epochs=3, val_check_interval=3, callbacks=notes)
     trainer.fit(Regression(), loader(), loader())
-    assert (notes.trained, notes.at, trainer.current_epoch) == (6, [3, 6], 0)
+    assert (notes.trained, notes.at, trainer.current_epoch) == (6, [3, 6], 1)
 
 
 class Validates(Drawing):
@@ -211,3 +211,45 @@ def test_a_checkpoint_of_a_validation_resumes_exactly(
     assert second.ends == first.ends[len(first.ends) - len(second.ends) :]
     past = number if hook == "on_train_epoch_end" else (start - 1) // 7
     assert len(second.ends) == 3 - past
+
+
+def test_values_of_training_steps_during_a_validation(tmp_path: Path) -> None:
+    """They are those of the newest step; a value that validation logs under the same name is newer."""
+
+    class Logs(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss", loss, prog_bar=True)
+            self.log("both", -1.0)
+            self.newest = float(loss.detach())
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("both", 2.0)
+
+    class Sees(Callback):
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, ...]] = []
+
+        def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+            found = trainer.callback_metrics, trainer.logged_metrics, trainer.progress_bar_metrics
+            self.seen.append((*(float(values["loss"]) - module.newest for values in found), float(found[0]["both"])))
+
+    sees = Sees()
+    trainer = quiet(
+        max_epochs=2,
+        val_check_interval=3,
+        callbacks=sees,
+        logger="csv",
+        log_every_n_steps=50,
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Logs(), loader(), loader())
+    assert sees.seen == [(0.0, 0.0, 0.0, 2.0)] * 4
+
+
+def test_the_numbers_of_validation_batches_are_known_before_the_first() -> None:
+    """Without a sanity check, as in Lightning; also if ``fit`` ends before a validation."""
+    trainer = quiet(max_epochs=1, check_val_every_n_epoch=2, limit_val_batches=3)
+    trainer.fit(Regression(), loader(), [loader(), loader(25)])
+    assert trainer.num_val_batches == [3, 2]

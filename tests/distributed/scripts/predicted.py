@@ -36,12 +36,16 @@ class Notes(BasePredictionWriter):
         self.epoch = [predictions, batch_indices]
 
 
+def items(count: int) -> Any:
+    return range(count)
+
+
 seed_everything(3)
 own = BatchSampler(SequentialSampler(range(11)), 4, drop_last=False)
-loaders = [
-    DataLoader(range(23), batch_size=3, shuffle=True),  # type: ignore[arg-type]
-    DataLoader(range(11), batch_sampler=own, num_workers=1),  # type: ignore[arg-type]
-    DataLoader(range(2), batch_size=1),  # type: ignore[arg-type]
+loaders: list[Any] = [
+    DataLoader(items(23), batch_size=3, shuffle=True),
+    DataLoader(items(11), batch_sampler=own, num_workers=1),
+    DataLoader(items(2), batch_size=1),
 ]
 found = {}
 for name, given in {"several": loaders, "one": loaders[0]}.items():

@@ -43,7 +43,7 @@ class Notes(Callback):
             self.talks += 1
             return broadcast(*args)
 
-        trainer.strategy.broadcast = counted  # type: ignore[method-assign]
+        trainer.strategy.broadcast = counted  # type: ignore[assignment, method-assign]
         self.began = time.monotonic()
 
     def on_validation_end(self, trainer: Trainer, module: Any) -> None:
