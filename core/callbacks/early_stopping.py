@@ -139,8 +139,9 @@ class EarlyStopping(Callback):
         """Load what :meth:`state_dict` returned."""
         self.wait_count, self.stopped_epoch = state["wait_count"], state["stopped_epoch"]
         self.best_score, self.patience = state["best_score"], state["patience"]
-        self.stopping_reason = EarlyStoppingReason(state["stopping_reason"])
-        self.stopping_reason_message = state["stopping_reason_message"]
+        # A checkpoint of Lightning has no reason.
+        self.stopping_reason = EarlyStoppingReason(state.get("stopping_reason", EarlyStoppingReason.NOT_STOPPED.value))
+        self.stopping_reason_message = state.get("stopping_reason_message")
 
     def _checks_on_train_epoch_end(self, trainer: Any) -> bool:
         chosen = self.check_on_train_epoch_end

@@ -39,13 +39,17 @@ class LearningRateMonitor(Callback):
         self.log_weight_decay = log_weight_decay
         self.lrs: dict[str, list[float]] = {}
         """The rates that were logged in this run, by name."""
+        self.last_momentum_values: dict[str, float] = {}
+        """The momentum that was logged last, by name, with ``log_momentum``."""
+        self.last_weight_decay_values: dict[str, float] = {}
+        """The same with ``log_weight_decay``."""
         if logging_interval == "epoch":
             self.idle_hooks = frozenset({"on_train_batch_start"})
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
-            self.lrs = {}
+            self.lrs, self.last_momentum_values, self.last_weight_decay_values = {}, {}, {}
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Check that there is a logger.
@@ -92,9 +96,11 @@ class LearningRateMonitor(Callback):
         rates = self.lrs.setdefault(name, [])
         rates.append(values[name])
         if self.log_momentum:
-            values[f"{name}-momentum"] = float(group["betas"][0] if "betas" in group else group.get("momentum", 0))
+            momentum = float(group["betas"][0] if "betas" in group else group.get("momentum", 0))
+            values[f"{name}-momentum"] = self.last_momentum_values[f"{name}-momentum"] = momentum
         if self.log_weight_decay:
-            values[f"{name}-weight_decay"] = float(group.get("weight_decay", 0))
+            decay = float(group.get("weight_decay", 0))
+            values[f"{name}-weight_decay"] = self.last_weight_decay_values[f"{name}-weight_decay"] = decay
         return values
 
 

@@ -35,6 +35,8 @@ class ProgressBar(Callback):
         ConfigurationError: tqdm is not installed.
     """
 
+    _metrics_format = ".4g"
+
     def __init__(self, refresh_seconds: float = 0.25, leave: bool = True) -> None:
         self._check_available()
         self.refresh_seconds, self.leave = refresh_seconds, leave
@@ -72,13 +74,13 @@ class ProgressBar(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         if self._training is not None and self._training.count():
-            self._training.show(drawn(trainer.progress_bar_metrics) | self._memory.shown(trainer))
+            self._training.show(drawn(trainer.progress_bar_metrics, self._metrics_format) | self._memory.shown(trainer))
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Show the values of the epoch."""
         if self._training is not None:
             metrics = trainer.callback_metrics
-            values = drawn({name: metrics[name] for name in trainer.prog_bar_metrics})
+            values = drawn({name: metrics[name] for name in trainer.prog_bar_metrics}, self._metrics_format)
             self._training.show(values | self._memory.shown(trainer))
             if self.leave:
                 self._close()
@@ -157,12 +159,14 @@ class ProgressBar(Callback):
 
     def _count(self, trainer: Any) -> None:
         if self._evaluation is not None and self._evaluation.count():
-            self._evaluation.show({} if _is_within_fit(trainer) else drawn(trainer.progress_bar_metrics))
+            self._evaluation.show(
+                {} if _is_within_fit(trainer) else drawn(trainer.progress_bar_metrics, self._metrics_format)
+            )
 
     def _end(self, trainer: Any) -> None:
         if self._evaluation is not None:
             if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
-                self._evaluation.show(drawn(trainer.progress_bar_metrics))
+                self._evaluation.show(drawn(trainer.progress_bar_metrics, self._metrics_format))
             self._evaluation.close()
             self._evaluation = None
 

@@ -140,6 +140,6 @@ def _duration(seconds: float) -> timedelta:
     return timedelta(seconds=int(seconds))
 
 
-def drawn(values: Mapping[str, Any]) -> dict[str, str]:
-    """``values`` with four digits, by name; reading them waits for the device."""
-    return {name: f"{float(values[name]):.4g}" for name in sorted(values)}
+def drawn(values: Mapping[str, Any], style: str) -> dict[str, str]:
+    """``values`` in the format ``style``, by name; reading them waits for the device."""
+    return {name: format(float(values[name]), style) for name in sorted(values)}

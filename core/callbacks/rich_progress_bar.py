@@ -29,6 +29,8 @@ class RichProgressBarTheme:
     metrics: str = "italic"
     metrics_text_delimiter: str = " "
     """What stands between two metrics."""
+    metrics_format: str = ".4g"
+    """The format of a metric, as Python's :func:`format` takes it."""
 
 
 class RichProgressBar(ProgressBar):
@@ -55,6 +57,7 @@ class RichProgressBar(ProgressBar):
         super().__init__(leave=leave)
         self.refresh_rate = refresh_rate
         self.theme = RichProgressBarTheme() if theme is None else theme
+        self._metrics_format = self.theme.metrics_format
         self._console_options = dict(console_kwargs or {})
         self._screen: _Screen | None = None
 

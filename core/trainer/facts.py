@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from core.callbacks.base import Callback
 from core.callbacks.checkpoint import Checkpoint
 from core.callbacks.early_stopping import EarlyStopping
+from core.callbacks.progress_bar import ProgressBar
 from core.data import PreparedCombined
 from core.errors import ConfigurationError
 from core.profilers import Profiler
@@ -23,6 +24,7 @@ from core.trainer.optimization import Optimization, Schedule
 from core.trainer.progress import Progress
 from core.trainer.run import Run
 from core.trainer.settings import Settings
+from core.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 __all__ = ["TrainerFacts"]
 
@@ -41,6 +43,9 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     _ckpt_path: str | None
     _evaluation: EvaluationLoop | None
     _batch_counts: dict[str, list[float]]
+    _function: str | None = None
+    _interrupted: bool
+    _received_sigterm = False
 
     @property
     def callbacks(self) -> list[Callback]:
@@ -173,6 +178,29 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
         return self._stage in ("validate", "test", "sanity_check")
 
     @property
+    def state(self) -> TrainerState:
+        """What is running, and how the last run has ended. It does not change afterwards: read it again."""
+        status = TrainerStatus.RUNNING if self._run is not None else TrainerStatus.FINISHED
+        if self._interrupted:
+            status = TrainerStatus.INTERRUPTED
+        elif self._function is None:
+            status = TrainerStatus.INITIALIZING
+        return TrainerState(
+            status=status,
+            fn=None if self._function is None else TrainerFn(self._function),
+            stage=None if self._stage is None else RunningStage(self._stage),
+        )
+
+    @property
+    def received_sigterm(self) -> bool:
+        """Whether the running or the last ``fit`` received SIGTERM and handles it; see the argument ``signals``.
+
+        In a run of several processes, the others know it once all have agreed when to act on it.
+        """
+        signals = None if self._fit_loop is None else self._fit_loop.signals
+        return self._received_sigterm if signals is None else signals.has_received("SIGTERM")
+
+    @property
     def _stage(self) -> str | None:
         return None if self._run is None else self._run.stage
 
@@ -263,3 +291,8 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     def early_stopping_callbacks(self) -> list[EarlyStopping]:
         """All of them."""
         return [callback for callback in self.callbacks if isinstance(callback, EarlyStopping)]
+
+    @property
+    def progress_bar_callback(self) -> ProgressBar | None:
+        """The first :class:`core.callbacks.ProgressBar`."""
+        return next((callback for callback in self.callbacks if isinstance(callback, ProgressBar)), None)

@@ -159,6 +159,11 @@ class Signals:
         self._pipe = (-1, -1)
         self._wakeup = -1
 
+    def has_received(self, name: str) -> bool:
+        """Whether this process has received the signal, or acts on it as another one has."""
+        number = int(getattr(signal, name, -1))
+        return number in self._last or number == self._signal
+
     # -- life ----------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

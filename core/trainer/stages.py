@@ -166,9 +166,12 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
         partial(_save_for_signal, trainer),
         strategy.cluster_environment.requeue_command(),
     )
-    with signals:
-        loop.signals = signals
-        loop.run()
+    try:
+        with signals:
+            loop.signals = signals
+            loop.run()
+    finally:
+        trainer._received_sigterm = signals.has_received("SIGTERM")
 
 
 def _save_for_signal(trainer: Any) -> str:

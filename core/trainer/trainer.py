@@ -459,7 +459,7 @@ class Trainer(TrainerSettings, TrainerFacts):
         if not self.is_trial:
             attach_callbacks(self.callbacks, module)
         self._module, module._last_trainer = weakref.ref(module), weakref.ref(self)
-        self._interrupted = False
+        self._interrupted, self._received_sigterm, self._function = False, False, source.stage
         try:
             outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
         except BaseException:

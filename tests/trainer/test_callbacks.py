@@ -104,7 +104,10 @@ def test_learning_rates_of_steps() -> None:
 
 def test_momentum_and_weight_decay() -> None:
     """Under the rate's name."""
-    (row,) = rates(Regression(), LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True), max_epochs=1)
+    monitor = LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True)
+    (row,) = rates(Regression(), monitor, max_epochs=1)
+    assert monitor.last_momentum_values == {"lr-SGD-momentum": 0.9}
+    assert monitor.last_weight_decay_values == {"lr-SGD-weight_decay": 0.0}
     assert row == (0, {"lr-SGD": 0.05, "lr-SGD-momentum": 0.9, "lr-SGD-weight_decay": 0.0})
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from core.callbacks import EarlyStopping, ModelCheckpoint
 from core.callbacks.early_stopping import EarlyStoppingReason
@@ -115,3 +116,12 @@ def test_arguments(options: dict[str, Any], message: str) -> None:
     """Checked when they are given."""
     with pytest.raises((ConfigurationError, WrongTypeError), match=message):
         EarlyStopping(**{"monitor": "score", **options})
+
+
+def test_the_state_of_a_lightning_before_there_were_reasons() -> None:
+    """It has all but the reason."""
+    stopping = EarlyStopping("score")
+    state = {"wait_count": 2, "stopped_epoch": 0, "best_score": torch.tensor(0.5), "patience": 4}
+    stopping.load_state_dict(state)
+    assert (stopping.wait_count, float(stopping.best_score), stopping.patience) == (2, 0.5, 4)
+    assert (stopping.stopping_reason.value, stopping.stopping_reason_message) == (0, None)

@@ -395,3 +395,21 @@ def test_a_modules_own_callbacks(tmp_path: Path) -> None:
     wrong = type("Wrong", (Regression,), {"configure_callbacks": lambda self: ["bar"]})()
     with pytest.raises(WrongTypeError, match="configure_callbacks: returned 'bar'"):
         quiet().fit(wrong, loader())
+
+
+def test_a_step_without_batches_has_no_hook_before_it() -> None:
+    """Where ``training_step`` has skipped all of its batches, there are no gradients to look at."""
+
+    class Skips(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return None if batch_idx in (2, 3) else super().training_step(batch, batch_idx)
+
+    seen: list[int] = []
+
+    class Note(Callback):
+        def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
+            seen.append(trainer.global_step)
+
+    trainer = quiet(max_epochs=1, accumulate_grad_batches=2, callbacks=Note())
+    trainer.fit(Skips(), loader())
+    assert (seen, trainer.global_step) == ([0, 2, 3], 4)

@@ -74,12 +74,12 @@ def test_bars(leave: bool) -> None:
 def test_theme_and_rate() -> None:
     """The theme's styles and delimiter are used; 0 draws nothing."""
     written, options = console()
-    theme = RichProgressBarTheme(description="bold red", metrics_text_delimiter=" | ")
+    theme = RichProgressBarTheme(description="bold red", metrics_text_delimiter=" | ", metrics_format=".2f")
     quiet(enable_progress_bar=None, max_epochs=1, callbacks=[RichProgressBar(theme=theme, console_kwargs=options)]).fit(
         Shown(), loader(), loader()
     )
     assert "\x1b[1;31mepoch 1/1" in written.getvalue()
-    assert re.search(r"error: 0.1235 \| loss: 1006 \| memory: [\d.]+ GB$", left(written)[-1])
+    assert re.search(r"error: 0.12 \| loss: 1006.00 \| memory: [\d.]+ GB$", left(written)[-1])
     written, options = console()
     quiet(enable_progress_bar=None, max_epochs=1, callbacks=[RichProgressBar(0, console_kwargs=options)]).fit(
         Shown(), loader()
