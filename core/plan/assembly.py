@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.plan.model import Plan
 from core.strategies.base import Strategy
+from core.strategies.foreign_methods import check_methods
 from core.strategies.process_plan import ProcessPlan
 
 __all__ = ["assemble"]
@@ -18,10 +19,11 @@ def assemble(plan: Plan) -> Strategy:
         The strategy, ready to be launched.
 
     Raises:
-        CoreError: The strategy rejects a part that was resolved for it.
+        CoreError: The strategy rejects a part that was resolved for it, or has a method that nothing calls.
     """
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
+    check_methods(strategy, Strategy)
     strategy.name = plan.strategy.name
     strategy.imported_modules = plan.imports
     parts["accelerator"].import_backend()

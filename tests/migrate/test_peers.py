@@ -14,7 +14,9 @@ from declared import PREFIX
 from python_processes import run_python
 from torch import nn
 
+import core.strategies
 from core.migrate.report import LIGHTNING
+from core.strategies.foreign_methods import OF_STRATEGIES
 
 from .test_migrate import PAGE, before
 
@@ -83,3 +85,13 @@ def test_metrics_of_several_loaders(tmp_path: Path) -> None:
     assert ours_logged == pytest.approx(theirs_logged, rel=1e-5)
     assert {name: ours[name] for name in theirs} == pytest.approx(theirs, rel=1e-5)
     assert {name.partition("/")[0] for name in ours.keys() - theirs.keys()} == {"both_step", "step"}
+
+
+def test_each_method_of_a_strategy_is_called_or_refused() -> None:
+    """A subclass may define any method of Lightning's strategies: it is one here too, or refused by name."""
+    from lightning.pytorch import strategies
+
+    for kind in ("Strategy", "SingleDeviceStrategy", "ParallelStrategy", "DDPStrategy"):
+        theirs, ours = getattr(strategies, kind), getattr(core.strategies, kind)
+        methods = {name for name in members(theirs) if inspect.isfunction(getattr(theirs, name))}
+        assert methods - {*dir(ours)} - {*OF_STRATEGIES} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,27 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Callback, Module, Trainer
+from core import Callback, Module, Runtime, Trainer
+from core.callbacks import ModelCheckpoint
 from core.errors import ConfigurationError
-from core.strategies import CheckpointIO, DDPStrategy, StrategyRegistry
+from core.strategies import CheckpointIO, DDPStrategy, SingleDeviceStrategy, StrategyRegistry
+from core.strategies.foreign_methods import OF_STRATEGIES
+
+METHODS = (
+    *("launch", "setup_environment", "init_dist_connection", "setup", "setup_module", "configure_ddp", "unwrap_module"),
+    *(
+        "inference_module",
+        "setup_optimizers",
+        "backward",
+        "optimizer_step",
+        "clip_gradients",
+        "no_sync",
+        "training_step",
+    ),
+    *("broadcast", "all_gather_object", "module_state", "load_module_state"),
+    *("optimizer_state", "load_optimizer_state", "save_checkpoint", "load_checkpoint", "remove_checkpoint", "teardown"),
+)
+"""Of a DDPStrategy, those that are called on one process too."""
 
 
 class Small(Module):
@@ -90,3 +109,46 @@ def test_a_configure_ddp_that_sets_the_model() -> None:
     gc.collect()
     with pytest.raises(ConfigurationError, match=r"strategy\.model: there is none\. Read it"):
         _ = strategy.model
+
+
+@pytest.mark.parametrize("base", [DDPStrategy, SingleDeviceStrategy])
+@pytest.mark.parametrize("name", OF_STRATEGIES)
+def test_a_method_that_nothing_calls(name: str, base: type[Any]) -> None:
+    """A strategy that defines it is refused by both front ends, with what to define instead."""
+    strategy = type("Custom", (base,), {name: lambda self: None})
+    remedy = re.escape(OF_STRATEGIES[name])
+    for front in (Trainer, Runtime):
+        with pytest.raises(ConfigurationError, match=f"Custom defines '{name}'.* {remedy}"):
+            front(accelerator="cpu", devices=1, strategy=strategy())
+
+
+def test_every_method_that_a_strategy_may_define_is_called(tmp_path: Path) -> None:
+    """Of the custom strategy of the documents: in a fit with validation and checkpoints, and in one that resumes."""
+    called: set[str] = set()
+
+    def noting(name: str) -> Any:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            called.add(name)
+            return getattr(super(Custom, self), name)(*args, **kwargs)
+
+        return method
+
+    own = {name: noting(name) for name in METHODS}
+    Custom: Any = type("Custom", (DDPStrategy,), own)  # noqa: N806  # a class
+    for path in (None, "last"):
+        trainer = Trainer(
+            accelerator="cpu",
+            devices=1,
+            strategy=Custom(),
+            max_epochs=2 if path is None else 3,
+            gradient_clip_val=1.0,
+            accumulate_grad_batches=2,
+            default_root_dir=tmp_path,
+            callbacks=ModelCheckpoint(tmp_path / "saved"),
+            enable_progress_bar=False,
+            logger=False,
+        )
+        module, loader = Small(), DataLoader(TensorDataset(torch.randn(16, 2)), batch_size=4)
+        module.validation_step = lambda batch, batch_idx: None  # type: ignore[method-assign]
+        trainer.fit(module, loader, loader, ckpt_path=path)
+    assert {*METHODS} - called == set()
