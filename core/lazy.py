@@ -22,7 +22,11 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            remedy = _remedy(name, package) if name[:1].isupper() else ""
+            asking = (sys._getframe(1), sys._getframe(1).f_back)  # __getattr__ of the package may be in between
+            if remedy and any(frame and frame.f_code.co_name == "_handle_fromlist" for frame in asking):
+                raise ImportError(f"{package} has no {name!r}. {remedy}")  # an AttributeError would be replaced
+            raise AttributeError(f"module {package!r} has no attribute {name!r}. {remedy}".rstrip(". ") + ".")
         import importlib
 
         value = getattr(importlib.import_module(homes[name]), name)
@@ -33,3 +37,21 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
         return sorted({*vars(sys.modules[package]), *homes})
 
     return find, names
+
+
+def _remedy(name: str, package: str) -> str:
+    """What to write for a class that a package lacks: as the table of Lightning's names says, or the nearest one."""
+    import difflib
+    import tomllib
+    from pathlib import Path
+
+    table = Path(__file__).with_name("migrate") / "lightning.toml"
+    sections = tomllib.loads(table.read_text("utf-8"))
+    row = next((part["rows"][name] for part in sections.values() if name in part["rows"]), {})
+    if "instead" in row:
+        return str(row["instead"])
+    module, _, here = row.get("here", "").rpartition(".")
+    if module:
+        return f"Write: from {module} import {here}"
+    near = difflib.get_close_matches(name, sys.modules[package].__all__, 1)
+    return f"Did you mean {near[0]!r}?" if near else ""

@@ -23,7 +23,10 @@ MAX_SEED = 2**32 - 1
 """The largest seed that all generators accept; numpy has the smallest range."""
 
 
-def seed_everything(seed: int, workers: bool = True) -> int:
+def seed_everything(
+    seed: int = None,  # type: ignore[assignment]  # noqa: RUF013  # no seed is refused by name
+    workers: bool = True,
+) -> int:
     """Seed the generators of Python, numpy (if installed) and torch, on every device.
 
     Args:

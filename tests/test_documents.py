@@ -184,6 +184,8 @@ def test_the_release_workflow_runs_what_exists() -> None:
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     assert re.findall(r'"([\d.]+)"', versions) == re.findall(r'"Programming Language :: Python :: (3\.\d+)"', project)
     assert workflow.count("name: dist\n") == workflow.count("path: dist/\n") == 4  # uploaded once, downloaded by three
+    pinned = re.findall(r"uses: [\w/-]+@[0-9a-f]{40} # v[\d.]+$", workflow, re.MULTILINE)
+    assert len(pinned) == workflow.count("uses: ")  # a job that publishes runs no action that can be changed
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -6,8 +6,6 @@ from core.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
-    from typing import Any
-
     from core.callbacks.base import Callback
     from core.callbacks.batch_size_finder import BatchSizeFinder
     from core.callbacks.checkpoint import Checkpoint
@@ -60,13 +58,7 @@ __all__ = [
     "WeightAveraging",
 ]
 
-ELSEWHERE = {
-    "ModelPruning": "Call torch.nn.utils.prune in on_train_epoch_end of a Callback.",
-    "SpikeDetection": "Look at the loss in on_train_batch_end of a Callback.",
-}
-"""Callbacks of Lightning that are not here, and what to use."""
-
-_find, __dir__ = lazy_names(
+__getattr__, __dir__ = lazy_names(
     __name__,
     {
         "BackboneFinetuning": "core.callbacks.finetuning",
@@ -97,9 +89,3 @@ _find, __dir__ = lazy_names(
         "WeightAveraging": "core.callbacks.weight_averaging",
     },
 )
-
-
-def __getattr__(name: str) -> Any:
-    if name in ELSEWHERE:
-        raise ImportError(f"core.callbacks has no {name!r}. {ELSEWHERE[name]}")
-    return _find(name)

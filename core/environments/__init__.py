@@ -10,6 +10,7 @@ from core.environments.plain import PlainEnvironment
 from core.environments.pmix import PMIxEnvironment
 from core.environments.slurm import SlurmEnvironment
 from core.environments.torchelastic import TorchElasticEnvironment
+from core.lazy import lazy_names
 
 __all__ = [
     "ClusterEnvironment",
@@ -25,3 +26,5 @@ __all__ = [
     "SlurmEnvironment",
     "TorchElasticEnvironment",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, {})

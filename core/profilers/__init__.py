@@ -1,5 +1,6 @@
 """Profilers: how long the parts of a Trainer's run take, for ``Trainer(profiler=...)``."""
 
+from core.lazy import lazy_names
 from core.profilers.advanced import AdvancedProfiler
 from core.profilers.base import Profiler
 from core.profilers.find import find_profiler
@@ -8,3 +9,5 @@ from core.profilers.pytorch import PyTorchProfiler
 from core.profilers.simple import SimpleProfiler
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler", "find_profiler"]
+
+__getattr__, __dir__ = lazy_names(__name__, {})

@@ -33,13 +33,15 @@ PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 
 
 def check_objects(call: str, objects: Sequence[Any]) -> None:
-    """Refuse what would be returned as it is although it cannot be meant so, and an object that is there twice.
+    """Refuse what would be returned as it is although it cannot be meant so, the same object twice, and nothing.
 
     These are classes, lists and dicts of what is prepared, data sets, iterators, texts and numbers.
 
     Raises:
         WrongTypeError: There is one.
     """
+    if not objects:
+        raise ConfigurationError(f"{call}: got nothing. Pass modules, optimizers, schedulers and data loaders.")
     for position, given in enumerate(objects):
         if isinstance(given, str | bytes | Real):
             raise WrongTypeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -43,7 +43,7 @@ class _MethodContext(AbstractContextManager[T]):
         """As a decorator, where the context itself is one."""
         self._is_used = True
         context: Any = self._context
-        return context(function)
+        return function if isinstance(context, nullcontext) else context(function)
 
     def __del__(self) -> None:
         if not self._is_used:

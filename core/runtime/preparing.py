@@ -86,8 +86,8 @@ class Preparing(LoaderState, DataFacts):
             The prepared objects in the order given; one object if one was given.
 
         Raises:
-            ConfigurationError: ``device_placement`` does not have one value for each object, or an object is there
-                twice.
+            ConfigurationError: ``device_placement`` does not have one value for each object, there is no object or one
+                twice, or a module was passed before that was prepared as another one.
             WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
                 ``DistributedDataParallel``, a data set without a loader, an iterator, a text or a number.
         """
@@ -103,6 +103,7 @@ class Preparing(LoaderState, DataFacts):
                 "for each."
             )
         check_objects("prepare", objects)
+        self._check_new(objects)
         self._live_strategy()
         owned = [parameter for obj in objects if isinstance(obj, nn.Module) for parameter in obj.parameters()]
         if owned:
@@ -123,6 +124,16 @@ class Preparing(LoaderState, DataFacts):
         self._prepared.add(prepared)
         self._bind_step()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+    def _check_new(self, objects: Sequence[Any]) -> None:
+        """Refuse a module that a prepared one stands for: two would each reduce its gradients."""
+        known = {id(self.unwrap_model(model)): model for model in self._prepared.of("models")}
+        for obj in objects:
+            if isinstance(obj, nn.Module) and known.get(id(obj), obj) is not obj:
+                raise ConfigurationError(
+                    f"prepare: got the {type(obj).__name__} that was passed to prepare before. Use what prepare "
+                    "returned then."
+                )
 
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False

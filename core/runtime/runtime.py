@@ -24,6 +24,7 @@ from core.runtime.profiling import ProfileKwargs, Profiling
 from core.runtime.project import ProjectConfiguration
 from core.runtime.run_state import StateSaving
 from core.runtime.settings import (
+    HABITS,
     REMEDIES,
     check_rng_types,
     read_accelerator,
@@ -101,7 +102,7 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
             cannot be used here.
     """
 
-    @partial(suggest_arguments, remedies=REMEDIES)
+    @partial(suggest_arguments, remedies=REMEDIES | HABITS)
     def __init__(
         self,
         *,

@@ -12,7 +12,15 @@ from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
 from core.runtime.loaders import GradientAccumulationPlugin
 
-__all__ = ["REMEDIES", "check_rng_types", "read_accelerator", "read_accumulation", "read_data", "read_precision"]
+__all__ = [
+    "HABITS",
+    "REMEDIES",
+    "check_rng_types",
+    "read_accelerator",
+    "read_accumulation",
+    "read_data",
+    "read_precision",
+]
 
 PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 """Accelerate's names of precisions, and torch-hal's."""
@@ -27,6 +35,18 @@ REMEDIES = {
     "dynamo_plugin": "Call torch.compile(model, ...) before prepare.",
 }
 """Arguments of Accelerate's constructor that torch-hal does not have: what to do instead."""
+
+HABITS = {
+    "fp16": "Set precision='16-mixed'.",
+    "bf16": "Set precision='bf16-mixed'.",
+    "device": "Set accelerator= to the hardware, and devices=.",
+    "gpus": "Set devices=, and accelerator= to the hardware.",
+    "max_epochs": "Write the loop over epochs yourself, or use core.Trainer.",
+    "lr": "Set it in your optimizer.",
+    "optimizer": "Pass it to prepare().",
+    "model": "Pass it to prepare().",
+}
+"""What else scripts give a constructor: where it belongs."""
 
 
 def read_accelerator(accelerator: Any, cpu: bool) -> Any:

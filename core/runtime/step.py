@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from core.checking import suggest_arguments
 from core.checkpoints.base import CheckpointIO
 from core.errors import ConfigurationError, WrongTypeError
+from core.precisions.loss import check_tensor
+from core.runtime.contexts import used_by_with
 from core.runtime.synchronization import Synchronization
 from core.strategies.optimizer_wrapper import unwrap_optimizer
 from core.strategies.step import tensor_backward
@@ -77,7 +79,13 @@ class StepParts(Synchronization):
     def _unbind_step(self) -> None:
         self._native_backward = None
 
-    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+    def backward(
+        self,
+        loss: Tensor = None,  # type: ignore[assignment]  # no loss is refused by name, which costs a step nothing
+        *args: Any,
+        num_items: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
 
         If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the
@@ -99,12 +107,14 @@ class StepParts(Synchronization):
             strategy = self._live_strategy()
             native = strategy.make_backward() if self._may_step() else self._refuse_backward
         if num_items is not None:
+            check_tensor(loss)
             loss = self._window.weighted(loss, num_items, self._strategy)
         elif self._loss_divisor > 1:
             divisor = self._window.plain_divisor(self._loss_divisor)
             if native is tensor_backward and type(loss) is Tensor and not (loss.dim() or args or kwargs):
                 native(loss, self._first_gradient(loss, divisor))
                 return
+            check_tensor(loss)
             loss = loss / divisor
         native(loss, *args, **kwargs)
 
@@ -146,6 +156,7 @@ class StepParts(Synchronization):
             strategy.unscale_gradients(unwrap_optimizer(one))
 
     @partial(suggest_arguments, remedies=AUTOCAST, owner="Runtime.autocast")
+    @used_by_with("runtime.autocast()")
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computations outside a prepared module."""
         return self._live_strategy().precision.forward_context()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch import Tensor
+from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
 from core.callbacks.adapted import AdaptedCallback, adapted
@@ -144,11 +146,27 @@ def check_loader(name: str, loader: Any) -> None:
             f"{name}: a {type(loader).__name__} with an object of type {type(loader[0]).__name__}, a data set. Make a "
             "loader of each: DataLoader(dataset, batch_size=...)."
         )
+    elif isinstance(loader, Tensor):
+        raise WrongTypeError(
+            f"{name}: a tensor of shape {tuple(loader.shape)}, whose rows are no batches. Make a loader of it: "
+            "DataLoader(TensorDataset(inputs, targets), batch_size=...)."
+        )
     elif isinstance(loader, type) or not hasattr(loader, "__iter__"):
         raise WrongTypeError(
             f"{name}: must be a torch DataLoader, an iterable of batches, or a dict or list of these, not "
-            f"{described(loader)}.{' Create an object of it.' if isinstance(loader, type) else ''}"
+            f"{described(loader)}.{_loader_instead(loader)}"
         )
+
+
+def _loader_instead(given: Any) -> str:
+    """What to do with an object that is no loader."""
+    if isinstance(given, type):
+        return " Create an object of it."
+    if isinstance(given, Optimizer):
+        return " Return optimizers from configure_optimizers of the module."
+    if is_data_set(given):
+        return " Make a loader of it: DataLoader(dataset, batch_size=...)."
+    return ""
 
 
 def checked_callbacks(given: Any) -> list[Callback]:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from core.checking import check_path
-from core.errors import BackendError, ConfigurationError
+from core.errors import LONGEST_LIST, BackendError, CheckpointError, ConfigurationError, quoted
 from core.loggers.values import inference
 from core.nested import map_tensors
 from core.runtime.state import load_errors
@@ -134,6 +134,12 @@ class ModuleMembers(nn.Module):
         module.configure_model()
         path = os.fspath(checkpoint_path)
         module.on_load_checkpoint(checkpoint)
+        if "state_dict" not in checkpoint:
+            parts = quoted(sorted(map(str, checkpoint))[:LONGEST_LIST])
+            raise CheckpointError(
+                f"checkpoint_path={path!r}: has no part 'state_dict', but {parts}. If torch.save wrote "
+                "the state of a module, load that: module.load_state_dict(torch.load(path))."
+            )
         with load_errors("state_dict", path):
             state = checkpoint["state_dict"]
             module.load_state_dict(state, strict=module.strict_loading if strict is None else strict)

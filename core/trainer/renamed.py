@@ -28,6 +28,23 @@ REMEDIES = MappingProxyType(
         "mixed_precision": "Set precision=, as in precision='bf16-mixed'.",
         "log_with": "Set logger=.",
         "amp_backend": "Set precision=.",
+        "amp_level": "Set precision=.",
+        "fp16": "Set precision='16-mixed'.",
+        "bf16": "Set precision='bf16-mixed'.",
+        "num_gpus": "Set devices=, and accelerator= to the hardware.",
+        "device": "Set accelerator= to the hardware, and devices=.",
+        "lr": "Set it in the optimizer that configure_optimizers returns.",
+        "learning_rate": "Set it in the optimizer that configure_optimizers returns.",
+        "optimizer": "Return it from configure_optimizers of the module.",
+        "batch_size": "Set it in the DataLoader.",
+        "num_workers": "Set it in the DataLoader.",
+        "model": "Pass it to fit(), validate(), test() or predict().",
+        "train_dataloaders": "Pass it to fit().",
+        "datamodule": "Pass it to fit(), validate(), test() or predict().",
+        "patience": "Add core.callbacks.EarlyStopping(monitor=..., patience=...) to callbacks=.",
+        "log_dir": "Set default_root_dir=, or pass a logger with its own directory.",
+        "model_registry": "Remove it: checkpoints are files.",
+        "enable_autolog_hparams": "Remove it; call save_hyperparameters(logger=False) to keep them out of the loggers.",
     }
 )
 """For each argument: what to do."""

@@ -37,6 +37,15 @@ def _count(low: int, optional: bool = False) -> Validator:
     return lambda settings, attribute, value: check_count(attribute.name, value, low, optional)
 
 
+def _accumulation(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if isinstance(value, dict):
+        raise ConfigurationError(
+            f"{attribute.name}={value!r}: must be an integer ≥ 1. For a number that changes, add "
+            "core.callbacks.GradientAccumulationScheduler(...) to callbacks=."
+        )
+    check_count(attribute.name, value, 1)
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -162,7 +171,7 @@ class Settings:
     val_check_interval: Limit | str | timedelta | dict[str, int] = attrs.field(default=1.0, validator=_interval)
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_count(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=_count(-1))
-    accumulate_grad_batches: int = attrs.field(default=1, validator=_count(1))
+    accumulate_grad_batches: int = attrs.field(default=1, validator=_accumulation)
     gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_value)
     gradient_clip_algorithm: str = attrs.field(default="norm", validator=_clip_algorithm)
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))

@@ -78,8 +78,12 @@ class DataSource:
     def _check_needed(self) -> None:
         stage = STAGES[self.stage]
         if stage.kind not in self.given and self._owner(stage.kind) is None:
+            method = f"{stage.kind}_dataloader"
+            given = (
+                "" if self.datamodule is None else f", and {type(self.datamodule).__name__} does not define {method}"
+            )
             raise ConfigurationError(
-                f"{self.stage}: there is no loader. Pass {stage.argument}, or define {stage.kind}_dataloader in a "
+                f"{self.stage}: there is no loader{given}. Pass {stage.argument}, or define {method} in a "
                 "core.DataModule or in the module."
             )
 

@@ -78,6 +78,15 @@ def own_model_accumulated() -> None:
             kept(torch.ones(2, 3))
 
 
+def prepared_again() -> None:
+    """The user's own module once more, after prepare returned another one."""
+    own = nn.Linear(3, 1)
+    with runtime(precision="bf16-mixed") as run:
+        kept = run.prepare(own)
+        assert run.prepare(kept) is kept
+        run.prepare(own)
+
+
 MODEL = nn.Linear(3, 1)
 SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
 
@@ -353,6 +362,32 @@ MISTAKES: dict[str, Mistake] = {
         "Given: 'cpu'",
         "Runtime(accelerator=...)",
     ),
+    "nothing to prepare": Mistake(lambda: runtime().prepare(), "prepare", "got nothing", "Pass modules, optimizers"),
+    "own module prepared again": Mistake(
+        prepared_again, "prepare", "the Linear that was passed to prepare before", "Use what prepare returned"
+    ),
+    "nothing for backward": Mistake(
+        using(lambda run, model, optimizer: run.backward()),
+        "backward",
+        "the loss is None",
+        "what the criterion returned",
+    ),
+    "nothing for backward in a window": Mistake(
+        using(lambda run, model, optimizer: run.backward(), gradient_accumulation_steps=2),
+        "backward",
+        "the loss is None",
+        "what the criterion returned",
+    ),
+    "outputs for backward with num_items": Mistake(
+        using(lambda run, model, optimizer: run.backward({"loss": 1}, num_items=2)),
+        "backward",
+        "type dict",
+        "what the criterion returned",
+    ),
+    "Trainer's argument for a Runtime": Mistake(
+        lambda: runtime(max_epochs=3), "Runtime", "'max_epochs'", "or use core.Trainer"
+    ),
+    "switch for a precision": Mistake(lambda: runtime(fp16=True), "Runtime", "'fp16'", "precision='16-mixed'"),
     "nothing for prepare_model": Mistake(
         lambda: runtime().prepare_model(),  # type: ignore[call-arg]
         "Runtime.prepare_model",

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -68,6 +68,7 @@ CONTEXTS: dict[str, Any] = {
     "trigger_sync_in_backward": lambda run, model: run.trigger_sync_in_backward(model),
     "join_uneven_inputs": lambda run, model: run.join_uneven_inputs([model]),
     "profile": lambda run, model: run.profile(activities=["cpu"]),
+    "autocast": lambda run, model: run.autocast(),
 }
 
 
@@ -119,6 +120,16 @@ def test_context_as_a_decorator(caplog: pytest.LogCaptureFixture) -> None:
             return [1, 2]
 
         assert [numbers(), numbers()] == [[1, 2], [1, 2]]
+    assert warnings_of(caplog, "without with") == []
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("32-true", torch.float32), ("bf16-mixed", torch.bfloat16)])
+def test_autocast_as_a_decorator(precision: str, dtype: torch.dtype, caplog: pytest.LogCaptureFixture) -> None:
+    """``@runtime.autocast()`` above a function works with every precision, at each call."""
+    ones = torch.ones(2, 2)
+    with runtime(precision=precision) as run:
+        product = cast("Any", run.autocast())(lambda: ones @ ones)
+        assert [product().dtype, product().dtype] == [dtype, dtype]
     assert warnings_of(caplog, "without with") == []
 
 

@@ -462,15 +462,3 @@ def test_a_resumed_callback_ends_as_an_uninterrupted_one(name: str, tmp_path: Pa
     (whole, expected), (resumed, state) = results
     assert_same(resumed, whole)
     assert state == expected
-
-
-def test_names_that_are_elsewhere() -> None:
-    """Lightning's other callbacks say what to use."""
-    from core import callbacks
-
-    for name, remedy in callbacks.ELSEWHERE.items():
-        with pytest.raises(ImportError, match=f"no '{name}'") as raised:
-            getattr(callbacks, name)
-        assert remedy in str(raised.value)
-    assert not set(callbacks.ELSEWHERE) & set(callbacks.__all__)
-    assert all(hasattr(callbacks, name) for name in callbacks.__all__)

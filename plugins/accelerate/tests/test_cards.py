@@ -36,9 +36,12 @@ def test_a_state_comes_back(two: dict[str, Any], precision: str) -> None:
 
 @pytest.mark.parametrize("cards", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_data_that_does_not_divide(tmp_path: Path, cards: int) -> None:
-    """Completed as Accelerate does; ``gather_for_metrics`` gives each sample once, in order; in 32 and 16 bits."""
+    """Completed as Accelerate does; ``gather_for_metrics`` gives each sample once, in order.
+
+    In 32 and 16 bits, and with ``split_batches``.
+    """
     said = run_script(tmp_path, "uneven.py", cards, ACME_DEVICES=str(cards))
-    assert said.keys() == {"no 62", "no 67", "bf16 62", "bf16 67"}
+    assert said.keys() == {f"{kind} {items}" for kind in ("no", "bf16", "no split") for items in (62, 67)}
     for name, found in said.items():
         assert found["distance"] < (1e-6 if name.startswith("no") else 1e-2), name
         assert (found["device"], found["world"], found["numbers"]) == ("acme:0", cards, True), name

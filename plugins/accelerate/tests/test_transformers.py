@@ -91,3 +91,17 @@ def test_under_accelerate_launch(tmp_path: Path) -> None:
     more = ("--dynamo_backend", "no", "--multi_gpu", "-m", "torch_hal_accelerate")
     said = train(tmp_path / "cards", command=("-m", *launch, *more), CORE_ACCELERATOR="acme")
     assert (said["device"], said["world"]) == ("acme:0", 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("options", [(), ("--fsdp", 2)], ids=["ddp", "fsdp"])
+def test_three_cards_under_torchrun(tmp_path: Path, options: tuple[object, ...]) -> None:
+    """Torch's launcher starts three processes, which are replicas, or divide the model by Accelerate's FSDP."""
+    launch = ("-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone", *BRIDGE)
+    cards = {"CORE_ACCELERATOR": "acme", "ACME_DEVICES": "3"}
+    said = train(tmp_path / "cards", *options, command=launch, **cards)
+    resumed = train(tmp_path / "cards", *options, "--resume", command=launch, **cards)
+    assert (said["device"], said["world"]) == ("acme:0", 3)
+    assert (resumed["weights"], resumed["losses"]) == (said["weights"], said["losses"])
+    expected = on_the_cpu(tmp_path / "cpu", "--batch", 12)
+    assert said["losses"][:5] == pytest.approx(expected["losses"][:5], rel=1e-3)  # then three cards complete a batch

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
@@ -34,6 +35,7 @@ if __name__ == "__main__":
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--fsdp", type=int, default=0, help="the version; 0 for none")
     given = parser.parse_args()
     torch.manual_seed(0)
     rate = given.dropout
@@ -62,11 +64,15 @@ if __name__ == "__main__":
         report_to=[],
         disable_tqdm=True,
         bf16=given.bf16,
+        fsdp=bool(given.fsdp),
+        fsdp_config={"version": given.fsdp, "transformer_layer_cls_to_wrap": "GPT2Block"} if given.fsdp else None,
     )
     trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Sentences(), eval_dataset=Sentences(100, 24))
     trainer.train(resume_from_checkpoint=str(given.out / "checkpoint-4") if given.resume else None)
+    parameters = [parameter.detach() for parameter in trainer.model.parameters()]
+    whole = [parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in parameters]
     if trainer.is_world_process_zero():
-        weights = [parameter.detach().double().abs().sum().item() for parameter in trainer.model.parameters()]
+        weights = [parameter.double().abs().sum().item() for parameter in whole]
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         validated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         said: dict[str, Any] = {"weights": weights, "losses": losses, "validated": validated}
