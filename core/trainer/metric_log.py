@@ -101,8 +101,6 @@ class MetricLog:
     @property
     def logged(self) -> dict[str, Tensor]:
         """The newest values that go to loggers, by the names that loggers get."""
-        if self._discards:
-            return {}
         running = {} if self.stage is None else self.stage.step_values(logger_only=True)
         published = {name: value for name, value in self._published.items() if name in self._logger_names}
         return {**published, **_as_tensors(running)}

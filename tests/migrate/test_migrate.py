@@ -52,7 +52,7 @@ class Alone:
         self.fabric
 
 def make(trainer: L.Trainer):
-    trainer.received_sigterm
+    trainer.init_module
 
 net = Net()
 runner = L.Trainer(
@@ -121,7 +121,7 @@ def test_arguments_are_those_of_the_method_that_is_called(tmp_path: Path, capsys
         ("LightningModule.fabric", [15]),
         ("LightningModule.device_mesh", [24]),
         ("LightningModule.to_tensorrt", [41]),
-        ("trainer.received_sigterm", [31]),
+        ("trainer.init_module", [31]),
         ("Trainer(model_registry=)", [36]),
         ("Trainer(gpus=)", [37]),
     ],
@@ -256,6 +256,6 @@ def test_remedies_name_what_exists() -> None:
     trainer = Trainer(accelerator="cpu", devices=1, enable_progress_bar=False)
     notes = [row.note for part in LIGHTNING.read().values() for row in part.rows.values() if row.state == MISSING]
     paths = {path for note in notes for path in re.findall(r"\btrainer\.([a-z_]+(?:\.[a-z_]+)*)", note)}
-    assert len(paths) > 2
+    assert paths
     for path in sorted(paths):
         operator.attrgetter(path)(trainer)
