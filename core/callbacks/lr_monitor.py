@@ -65,7 +65,8 @@ class LearningRateMonitor(Callback):
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
         step = trainer.global_step
-        if (step + 1) % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating:
+        is_logged = (step + 1) % trainer.log_every_n_steps == 0 or trainer.should_stop
+        if is_logged and not trainer.progress.is_accumulating:
             self._log(trainer, "step", step)
 
     def on_train_epoch_start(self, trainer: Any, module: Any) -> None:

@@ -291,7 +291,7 @@ class ModelCheckpoint(Checkpoint):
 
     def _decide_after_validation(self, trainer: Any) -> None:
         if self._is_deferred or (not self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
-            self._make_decision(trainer)
+            self._make_decision(trainer, waits=self._is_deferred)
 
     def _decide_after_epoch(self, trainer: Any) -> None:
         if self._is_deferred or (self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
@@ -314,11 +314,11 @@ class ModelCheckpoint(Checkpoint):
                 decide(other, trainer)
         self._carry_out(trainer)
 
-    def _make_decision(self, trainer: Any, top_k: bool = True, may_defer: bool = False) -> None:
+    def _make_decision(self, trainer: Any, top_k: bool = True, may_defer: bool = False, waits: bool = False) -> None:
         """Decide what is to be written, and take the state that follows; every process calls it."""
         if trainer.global_step == self._step_saved or trainer.fast_dev_run or self._todo is not None:
             return
-        decision = decide_in_process_zero(trainer, lambda: self._decide(trainer, top_k, may_defer))
+        decision = decide_in_process_zero(trainer, lambda: self._decide(trainer, top_k, may_defer, waits))
         if decision.state is None:
             self._is_deferred = True
             return
@@ -342,7 +342,7 @@ class ModelCheckpoint(Checkpoint):
             self._written.discard(path)
             trainer.strategy.remove_checkpoint(path)
 
-    def _decide(self, trainer: Any, top_k: bool, may_defer: bool) -> Decision:
+    def _decide(self, trainer: Any, top_k: bool, may_defer: bool, waits: bool) -> Decision:
         """In process 0: what is to be written, and what removed."""
         metrics = self._candidates(trainer)
         if may_defer and self.monitor in trainer.callback_metrics and validates_next(trainer):
@@ -350,7 +350,8 @@ class ModelCheckpoint(Checkpoint):
             if self.monitor not in running:
                 return Decision()  # the metric of this step is that of the validation that follows
         if self.monitor is not None and self.monitor not in metrics and self.save_top_k != 0 and top_k:
-            if may_defer or not has_validated_in_epoch(trainer, default=True):
+            # What waits since a step may be for a value of the training epoch, which comes after its validation.
+            if may_defer or waits or not has_validated_in_epoch(trainer, default=True):
                 return Decision()
             raise not_logged(
                 type(self).__name__,

@@ -102,6 +102,18 @@ def test_learning_rates_of_steps() -> None:
     assert only == (2, {"lr-Adam/pg1": 0.1, "lr-Adam/pg2": 0.2})
 
 
+def test_the_learning_rates_of_steps_that_are_logged_since_the_run_is_to_stop() -> None:
+    """All of them, as their metrics are."""
+
+    class Stops(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.trainer.should_stop = self.trainer.should_stop or batch_idx == 3
+            return super().training_step(batch, batch_idx)
+
+    found = rates(Stops(), LearningRateMonitor("step"), max_epochs=1, min_steps=7)
+    assert found == [(step, {"lr-SGD": 0.05}) for step in (2, 4, 5, 6)]
+
+
 def test_momentum_and_weight_decay() -> None:
     """Under the rate's name."""
     monitor = LearningRateMonitor("epoch", log_momentum=True, log_weight_decay=True)

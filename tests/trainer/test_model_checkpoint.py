@@ -354,3 +354,19 @@ def test_arguments_that_would_fail_after_the_first_epoch(options: dict[str, Any]
     """Refused when they are given."""
     with pytest.raises((ConfigurationError, WrongTypeError), match=message):
         ModelCheckpoint(**options)
+
+
+@pytest.mark.parametrize("interval", [1.0, 3])
+def test_a_metric_of_the_training_epoch_that_steps_wait_for(interval: float, tmp_path: Path) -> None:
+    """Due after an epoch's last step, or another, it waits for the epoch's end, with validations in between."""
+
+    class Logs(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.log("mean", loss, on_step=False, on_epoch=True)
+            return loss
+
+    saves = ModelCheckpoint(tmp_path, "{epoch}-{step}", monitor="mean", save_top_k=-1, every_n_train_steps=7)
+    trainer = quiet(max_epochs=2, callbacks=saves, val_check_interval=interval, enable_checkpointing=None)
+    trainer.fit(Logs(), loader(), loader())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=7.ckpt", "epoch=1-step=14.ckpt"]
