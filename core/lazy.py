@@ -47,7 +47,7 @@ def _remedy(name: str, package: str) -> str:
 
     table = Path(__file__).with_name("migrate") / "lightning.toml"
     sections = tomllib.loads(table.read_text("utf-8"))
-    row = next((part["rows"][name] for part in sections.values() if name in part["rows"]), {})
+    row: dict[str, str] = next((part["rows"][name] for part in sections.values() if name in part["rows"]), {})
     if "instead" in row:
         return str(row["instead"])
     module, _, here = row.get("here", "").rpartition(".")
