@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declared import PREFIX
 from forks import forks
+from packaging.version import Version
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is made for Linux")
 
@@ -81,6 +84,10 @@ def begin(
     )
 
 
+@pytest.mark.skipif(
+    Version(importlib.metadata.version("torch")) < Version("2.7"),
+    reason=f"{PREFIX}torch 2.6 makes a folder in each process that imports it",
+)
 @pytest.mark.parametrize(
     ("options", "started"),
     [([], {}), (["-P", "-u"], {"start_new_session": True}), (["-W", "error", "-Wdefault"], {"process_group": 0})],

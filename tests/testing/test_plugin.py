@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from declared import torch_takes_no_backend_in_python
 
 from .kit import run_kit
 
@@ -41,6 +42,7 @@ def test_a_command_line_that_says_too_little_is_refused(tmp_path: Path, argument
     assert re.search(says, run.output), run.output
 
 
+@pytest.mark.skipif(torch_takes_no_backend_in_python() is not None, reason=str(torch_takes_no_backend_in_python()))
 def test_a_suite_of_the_vendors_own(tmp_path: Path, site: list[Path]) -> None:
     """A derived suite names its backend by a fixture, changes others, adds tests, and needs no option."""
     file = _write(

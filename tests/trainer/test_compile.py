@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import random
 import re
 import threading
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from declared import PREFIX
+from packaging.version import Version
 from torch import nn
 
 from core import Callback, Trainer
@@ -22,6 +25,8 @@ from core.strategies import SingleDeviceStrategy
 from core.trainer import compile_comparison
 
 from .regression import Regression, assert_same, loader, network, quiet
+
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # torch 2.6 starts processes that outlive a test
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's compiler raises warnings, and catches them
 
@@ -196,6 +201,9 @@ def test_not_compared(kind: Any, batches: int, reason: str, capsys: pytest.Captu
     assert said.count(f"; not compared with uncompiled: {reason}") == said.count("compared") == 1
 
 
+@pytest.mark.skipif(
+    Version(torch.__version__) < Version("2.7"), reason=f"{PREFIX}torch 2.6 compiles a step with self.log in each run"
+)
 def test_nothing_is_compiled_again() -> None:
     """In later epochs, and in later runs of the same module."""
     module = both(Logging())[0]
