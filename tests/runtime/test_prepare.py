@@ -126,7 +126,7 @@ def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> 
 class Halving(core.Runtime):
     """A user's own kind of Runtime."""
 
-    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+    def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         super().backward(loss / 2, *args, **kwargs)
 
 
