@@ -114,7 +114,7 @@ def test_a_run_that_was_stopped(how: str, tmp_path: Path) -> None:
 
     first = quiet(max_steps=9 if how == "max_steps" else 100, callbacks=[Watch(), Save()])
     first.fit(Logged(), loader(shuffle=True))
-    assert (first.current_epoch, first.global_step) == (1, 9)
+    assert (first.current_epoch, first.global_step) == (2, 9)
     second = quiet(max_epochs=2, callbacks=[Watch()])
     second.fit(Logged(), loader(shuffle=True), ckpt_path=tmp_path / "c")
     assert (second.current_epoch, second.global_step) == (2, 14)
