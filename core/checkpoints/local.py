@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import TypeVar
 
 from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names, write_errors
-from core.checkpoints.manifest import Manifest, NewerFormatError
+from core.checkpoints.manifest import Manifest, NewerFormatError, UnreadableError
+from core.checkpoints.remedies import FAILURES, reading_remedy
 from core.checkpoints.store import Store
-from core.checkpoints.undisturbed import read_together_undisturbed, read_undisturbed
+from core.checkpoints.undisturbed import Attempts, read_together_undisturbed, read_undisturbed
 from core.errors import CheckpointError
 
 __all__ = ["LocalStore"]
@@ -83,18 +85,25 @@ class LocalStore(Store):
     def latest(self) -> Path | None:
         """As in the base class; the path is relative if this one is."""
         folder = locate(self.path)
+        attempts = Attempts(
+            f"directory={self.path!r}: another process removed or renamed a file or directory in it",
+            "Give the path of the checkpoint, or look again when that process has ended.",
+        )
         while True:
+            attempts.begin()
             names = self._present(folder)
             found: list[tuple[int, str, str]] = []
             others: list[NewerFormatError] = []
             damaged: list[CheckpointError] = []
             for name in sorted(names):
                 try:
-                    if os.path.isdir(locate(folder / name)):
+                    if _is_directory(locate(folder / name)):
                         manifest = LocalStore(folder / name).manifest()
                         found.append((manifest.sequence, manifest.saved_at, name))
                 except NewerFormatError as error:
                     others.append(error)
+                except UnreadableError:
+                    raise  # it may be the last one
                 except CheckpointError as error:
                     damaged.append(error)
             # Another process may have removed one meanwhile, and have saved a newer one before that.
@@ -115,7 +124,7 @@ class LocalStore(Store):
         except FileNotFoundError:
             return set()
         except OSError as error:
-            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
+            raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.{reading_remedy(error)}") from error
         return {name for name in names if not name.startswith(".")}
 
     def newest_whole(self) -> Path | None:
@@ -158,3 +167,12 @@ class LocalStore(Store):
                     return str(folder)
         except OSError as error:
             raise CheckpointError(f"no folder for checkpoints can be created in {top}: {error}.") from error
+
+
+def _is_directory(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno in FAILURES:
+            raise UnreadableError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
+        return False

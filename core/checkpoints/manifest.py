@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import attrs
 
-from core.checkpoints.remedies import reading_remedy
+from core.checkpoints.remedies import FAILURES, reading_remedy
 from core.errors import CheckpointError
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "FileRecord",
     "Manifest",
     "NewerFormatError",
+    "UnreadableError",
     "identity",
     "is_checkpoint",
     "is_damaged",
@@ -60,6 +61,10 @@ class NewerFormatError(CheckpointError):
 
 class DamagedError(CheckpointError):
     """A file of a committed checkpoint is not what was saved."""
+
+
+class UnreadableError(CheckpointError):
+    """The disk, its server or a limit of this process fails: the checkpoint may be whole."""
 
 
 class _DamagedManifestError(DamagedError):
@@ -204,6 +209,8 @@ class Manifest:
             try:
                 size = size_of(name)
             except OSError as error:
+                if error.errno in FAILURES:
+                    raise UnreadableError(f"{place}/{name} cannot be read: {error}.{reading_remedy(error)}") from error
                 raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
             if size != record.size:
                 raise DamagedError(
@@ -287,7 +294,8 @@ def _content(path: Path) -> Any:
             "(checkpoint_io=...), or what torch.save wrote with torch.load: module.load_state_dict(torch.load(path))."
         ) from None
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
+        kind = UnreadableError if error.errno in FAILURES else CheckpointError
+        raise kind(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
 
 
 def _parsed(path: Path) -> Any:
@@ -381,10 +389,18 @@ def set_number(directory: Path, sequence: int) -> None:
 
 
 def _sequence(directory: Path) -> int:
-    """The sequence number of a checkpoint, also of a damaged one; 0 if there is none."""
+    """The sequence number of a checkpoint, also of a damaged one; 0 if there is none.
+
+    Raises:
+        OSError: The disk fails, so that there may be one.
+    """
     try:
         return _number(_parsed(directory / FILE_NAME)["sequence"])
-    except (OSError, CheckpointError, *_ANY):
+    except OSError as error:
+        if error.errno in FAILURES:
+            raise
+        return 0
+    except (CheckpointError, *_ANY):
         return 0
 
 

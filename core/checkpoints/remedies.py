@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["reading_remedy", "remedy"]
+__all__ = ["FAILURES", "reading_remedy", "remedy"]
 
 _FILES = "Close files that the script keeps open, or raise the limit of open files (ulimit -n)."
 _EVERYWHERE = {
@@ -13,6 +13,8 @@ _EVERYWHERE = {
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
 }
+FAILURES = frozenset({*_EVERYWHERE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN})
+"""Errors of a disk, of its server or of this process's limits. They do not tell what is there."""
 _WRITING = {
     **_EVERYWHERE,
     errno.ENOSPC: "Free space (or inodes) there, or save to another disk.",

@@ -28,10 +28,19 @@ from typing import Any, TypeVar
 
 from core.checkpoints.agreement import GatherObject, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.commit import temporary_directory
-from core.checkpoints.manifest import FILE_NAME, DamagedError, Manifest, NewerFormatError, is_checkpoint, set_number
+from core.checkpoints.manifest import (
+    FILE_NAME,
+    DamagedError,
+    Manifest,
+    NewerFormatError,
+    UnreadableError,
+    is_checkpoint,
+    set_number,
+)
 from core.checkpoints.objects import FOLDER, Save, file_system, grouped, grouped_by_name, joined, last_part, size_in
 from core.checkpoints.remedies import remedy
 from core.checkpoints.store import Store
+from core.checkpoints.undisturbed import Attempts
 from core.errors import CheckpointError, CoreError
 
 __all__ = ["RemoteStore"]
@@ -107,7 +116,7 @@ class RemoteStore(Store):
         for save in reversed(committed):
             try:
                 return save, self._manifest(save, into)
-            except NewerFormatError:
+            except (NewerFormatError, UnreadableError):
                 raise
             except CheckpointError as error:
                 first = first or error
@@ -116,7 +125,9 @@ class RemoteStore(Store):
 
     def _undisturbed(self, action: Callable[[], T]) -> T:
         """What ``action`` returns; called again if another process has replaced the checkpoint meanwhile."""
+        attempts = Attempts.at_checkpoint(self.url)
         while True:
+            attempts.begin()
             before = [save.folder for save in self._saves() if save.is_committed]
             try:
                 return action()
@@ -184,7 +195,9 @@ class RemoteStore(Store):
 
     def _copies(self, stack: ExitStack, leads: bool, gather: GatherObject | None) -> list[str]:
         """Where each process has copied the same save to; empty if it leaves that to another one."""
+        attempts = Attempts.at_checkpoint(self.url)
         while True:
+            run_on_rank_zero(attempts.begin, gather)
             before = run_on_rank_zero(self._chosen, gather)
 
             def copy() -> str:
@@ -384,8 +397,9 @@ class RemoteStore(Store):
         above, slash, own = self._root.rpartition("/")
         if not slash:  # a bucket
             return None
-        with self._errors("read"):
+        with suppress(UnreadableError), self._errors("read"):  # the error that asks for it comes first
             return self._newest(above, self.url.removesuffix(own).rstrip("/"), besides=own)
+        return None
 
     def _newest(self, root: str, url: str, besides: str | None) -> str | None:
         found: list[tuple[int, str]] = []
@@ -395,13 +409,17 @@ class RemoteStore(Store):
                 continue
             number = committed[-1].number
             if number < 0:
-                with suppress(CheckpointError):
+                try:
                     number = RemoteStore(joined(url, name)).manifest().sequence
+                except UnreadableError:
+                    raise  # it may be the last one
+                except CheckpointError:
+                    pass
             found.append((number, name))
         for _, name in sorted(found, reverse=True):
             try:
                 RemoteStore(joined(url, name)).manifest()
-            except NewerFormatError:
+            except (NewerFormatError, UnreadableError):
                 raise
             except CheckpointError as error:
                 _log.warning("ignored a damaged checkpoint: %s", error)
@@ -440,7 +458,8 @@ class RemoteStore(Store):
             own = tempfile.gettempdir()
             if isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or own in str(error)):
                 advice = f"Its files are copied to {own}: see to its space and rights, or choose another by TMPDIR."
-            raise CheckpointError(f"{self.url} cannot be {done}: {type(error).__name__}: {error}. {advice}") from error
+            kind = UnreadableError if done == "read" else CheckpointError
+            raise kind(f"{self.url} cannot be {done}: {type(error).__name__}: {error}. {advice}") from error
 
     @contextmanager
     def _named(self, copy: Path) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -10,20 +11,62 @@ from typing import TypeVar
 from core.checkpoints.agreement import run_on_each_rank
 from core.checkpoints.commit import locate
 from core.checkpoints.manifest import identity
-from core.errors import CoreError
+from core.errors import CheckpointError, CoreError
 
-__all__ = ["read_together_undisturbed", "read_undisturbed"]
+__all__ = ["Attempts", "read_together_undisturbed", "read_undisturbed"]
 
 T = TypeVar("T")
+
+ATTEMPTS = 10
+"""So many attempts to read something that changes are made at least; large checkpoints take minutes each."""
+SECONDS = 30.0
+"""For so long they are made at least; where small checkpoints are saved all the time, many of them fail."""
+
+
+class Attempts:
+    """Counts the attempts to read something that other processes change.
+
+    Args:
+        changed: What each of them did, such as ``"checkpoint … was replaced"``.
+        advice: What to do about it.
+    """
+
+    def __init__(self, changed: str, advice: str) -> None:
+        self._changed, self._advice = changed, advice
+        self._begin = time.monotonic()
+        self._count = 0
+
+    def begin(self) -> None:
+        """Begin the next one.
+
+        Raises:
+            CheckpointError: There have been enough.
+        """
+        seconds = time.monotonic() - self._begin
+        if self._count >= ATTEMPTS and seconds >= SECONDS:
+            raise CheckpointError(
+                f"{self._changed} during each of {self._count} attempts to read it in {seconds:.0f} s. {self._advice}"
+            )
+        self._count += 1
+
+    @classmethod
+    def at_checkpoint(cls, path: str | os.PathLike[str]) -> Attempts:
+        """To read the checkpoint at ``path``, which other processes replace."""
+        return cls(
+            f"checkpoint {os.fsdecode(path)} was replaced by another process",
+            "Let the process that saves there give each checkpoint a name of its own, or read it when that has ended.",
+        )
 
 
 def read_undisturbed(path: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
     """What ``read`` returns for the checkpoint's directory; called again if the checkpoint was replaced meanwhile.
 
     Raises:
-        CoreError: From ``read``, of a checkpoint that was not replaced.
+        CoreError: From ``read``, of a checkpoint that was not replaced; or it is replaced again and again.
     """
+    attempts = Attempts.at_checkpoint(path)
     while True:
+        attempts.begin()
         before = _state(path)
         try:
             result = read(before[0])
@@ -43,7 +86,9 @@ def read_together_undisturbed(
 
     ``verify`` and then ``read`` are called in every process; an error in one is raised in all.
     """
+    attempts = Attempts.at_checkpoint(path)
     while True:
+        run_on_each_rank(attempts.begin)  # if one gives up, all do
         own = _state(path)
         before = run_on_each_rank(lambda: own)  # noqa: B023  called at once
         results: list[T] = []

@@ -7,6 +7,7 @@ from core.strategies.base import Strategy
 from core.strategies.batch_norm import desynchronize
 from core.strategies.communication import COMMUNICATION_HOOKS
 from core.strategies.ddp import DDPArguments, DDPStrategy
+from core.strategies.destroying import while_alive
 from core.strategies.inference import InferenceModule, call_without_gradients
 from core.strategies.launchers import unpicklable_path
 from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
@@ -16,7 +17,6 @@ from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
 from core.strategies.parts import StrategyParts, keyword_parameters
 from core.strategies.placement import move_module
-from core.strategies.process_group import while_alive
 from core.strategies.process_plan import ProcessPlan
 from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy

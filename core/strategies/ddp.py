@@ -18,9 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from core.errors import ConfigurationError, quoted
 from core.strategies.buckets import wrap
 from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
+from core.strategies.destroying import while_alive
 from core.strategies.manual import AveragedGradients, ManualGradients
 from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
-from core.strategies.process_group import while_alive
 from core.strategies.sendable import check_sendable
 
 __all__ = ["DDPArguments", "DDPStrategy"]

@@ -16,7 +16,7 @@ from core.checkpoints.agreement import GatherObject
 from core.errors import ConfigurationError
 from core.nested import map_tensors
 from core.strategies.ddp import DDPStrategy
-from core.strategies.process_group import while_alive
+from core.strategies.destroying import while_alive
 
 with warnings.catch_warnings():
     # It compiles functions in a way that torch itself has deprecated.

@@ -5,12 +5,17 @@ from __future__ import annotations
 import faulthandler
 import logging
 import threading
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import ref
 
 import torch.distributed as dist
 
-__all__ = ["ABANDON_SECONDS", "abandon", "destroy"]
+__all__ = ["ABANDON_SECONDS", "abandon", "destroy", "while_alive"]
 
 ABANDON_SECONDS = 5.0
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -42,3 +47,15 @@ def abandon(exiting: bool) -> None:
     thread.join(ABANDON_SECONDS)
     if thread.is_alive():
         logger.warning("a collective that other ranks do not join is still in progress; it ends at its time limit")
+
+
+def while_alive(holder: T, release: Callable[[T], object]) -> Callable[[], None]:
+    """A function that calls ``release(holder)``, if ``holder`` still exists; it does not keep ``holder`` alive."""
+    reference = ref(holder)
+
+    def release_it() -> None:
+        alive = reference()
+        if alive is not None:
+            release(alive)
+
+    return release_it

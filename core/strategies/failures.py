@@ -150,8 +150,10 @@ class Failures:
 
     def _explain(self, error: BaseException) -> None:
         """Find out who did not come, if ``error`` is that of a collective over its time limit; once."""
-        if is_lost_peer(error) and is_timeout(error):
-            self.stacks.has_waited = True
+        if not is_lost_peer(error):
+            return
+        self.stacks.has_waited = True  # also if another one's time limit came first, which ends their connection
+        if is_timeout(error):
             explain(error, *self.stacks.report(f"timed out in {call_in(error)}"))
 
     def end_hung(self, what: str) -> NoReturn:

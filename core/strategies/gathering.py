@@ -21,9 +21,24 @@ MEETING_POINTS = {"joining": "to join the process group", "leaving": "to leave t
 
 
 def meet(
-    store: Store, point: str, world_size: int, rank: int, limit: timedelta, check: Callable[[], None] | None
+    store: Store,
+    point: str,
+    world_size: int,
+    rank: int,
+    limit: timedelta,
+    check: Callable[[], None] | None,
+    extends: Callable[[], bool] = bool,
 ) -> bool:
     """Wait until every rank has reached ``point``.
+
+    Args:
+        store: Of the run.
+        point: Where they meet.
+        world_size: The number of processes.
+        rank: Of this process.
+        limit: How long it waits.
+        check: Called while waiting.
+        extends: Called at the limit; whether this process waits for as long again.
 
     Returns:
         Whether all have within ``limit``.
@@ -44,7 +59,10 @@ def meet(
             check()
         patience.tell(whom)
 
-    return wait_for_key(store, f"{point}/all", limit.total_seconds(), look)
+    while not wait_for_key(store, f"{point}/all", limit.total_seconds(), look):
+        if not extends():
+            return False
+    return True
 
 
 def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, check: Callable[[], None] | None) -> None:

@@ -37,6 +37,7 @@ from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
 from core.strategies.picklable import pickled, unpickled
 from core.strategies.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
+from core.strategies.saving import end_saving
 from core.strategies.sendable import as_reduced, as_sent
 from core.strategies.threads import thread_limit
 
@@ -420,7 +421,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         try:
             if failed and self._script is not None:
                 self._script.check(settle=SETTLE_SECONDS)
-            self.end_saving(failed)
+            end_saving(self, self.board, failed)
             failing = failed
         finally:
             group, self._group = self._group, None

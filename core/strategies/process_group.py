@@ -14,8 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import ref
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +34,7 @@ from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience
 from core.strategies.peers import Peers
 from core.strategies.run_store import RunStore
+from core.strategies.saving import wait_for_saves
 from core.strategies.store_ports import listen_on_loopback
 from core.strategies.waited_for import IsWaitedFor, LooksForWaiting
 
@@ -51,7 +51,6 @@ __all__ = [
     "has_foreign_group",
     "host_store",
     "join",
-    "while_alive",
 ]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -60,7 +59,6 @@ LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7
 LEAVE_TIME = timedelta(seconds=30)
 LATE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _hosted: dict[int, TCPStore] = {}
 """The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
@@ -322,7 +320,7 @@ class JoinedGroup:
         """Make the last member's :meth:`leave` call ``release``, which removes references to the process group.
 
         The group's threads and connections stay as long as something holds it, such as a reducer of gradients. Use
-        :func:`while_alive` so that what holds the group can be freed earlier.
+        :func:`core.strategies.while_alive` so that what holds the group can be freed earlier.
         """
         self._group.releases.append(release)
 
@@ -404,7 +402,9 @@ class _Group:
         waited = LEAVE_TIME.total_seconds()
         try:
             try:
-                all_left = meet(self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._while_leaving())
+                all_left = meet(
+                    self._store, "leaving", self._world_size, self._rank, LEAVE_TIME, self._while_leaving(), self._saves
+                )
             except IsWaitedFor as found:
                 all_left, waited = False, found.seconds
             if not all_left:
@@ -418,6 +418,11 @@ class _Group:
             logger.warning("rank %s leaves the process group alone: %s", self._rank, lost_store(error))
             return False
         return all_left
+
+    def _saves(self) -> bool:
+        """Wait for those that write a checkpoint, and so have not come to leave; whether there were any."""
+        missing = ranks_missing(self._store, "leaving", self._world_size)
+        return wait_for_saves(self.board, self._rank, missing, self._check)
 
     def _while_leaving(self) -> Callable[[], None] | None:
         """What is called while this process waits for the others to leave."""
@@ -455,18 +460,6 @@ class _Group:
         finally:
             self.members.clear()
             self.leave(failed, exiting=True)
-
-
-def while_alive(holder: T, release: Callable[[T], object]) -> Callable[[], None]:
-    """A function that calls ``release(holder)``, if ``holder`` still exists; it does not keep ``holder`` alive."""
-    reference = ref(holder)
-
-    def release_it() -> None:
-        alive = reference()
-        if alive is not None:
-            release(alive)
-
-    return release_it
 
 
 def _share(group: _Group, facts: dict[str, Any]) -> JoinedGroup:

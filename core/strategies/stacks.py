@@ -36,8 +36,11 @@ FRAMES = 20
 """So many innermost frames of a stack."""
 
 _TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
-_WAITS = ("torch.distributed", "torch.autograd.graph", "core.strategies.board", "core.strategies.stacks")
-"""Modules whose functions wait for other processes; the second, in backward."""
+_WAITS = (
+    *("torch.distributed", "torch.autograd.graph", "core.strategies.board", "core.strategies.stacks"),
+    "core.strategies.launchers",
+)
+"""Modules whose functions wait for other processes; the second, in backward; the last, whether one has failed."""
 _WAITS_ITSELF = "torch.nn.parallel.distributed"
 """The module whose functions wait before the module's own forward pass: for its buckets, and for its buffers."""
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest
+from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest, undisturbed
 from core.checkpoints import manifest as manifest_module
 from core.checkpoints.local import LocalStore
 from core.checkpoints.manifest import Manifest, is_checkpoint, is_damaged
@@ -80,6 +86,100 @@ def test_a_checkpoint_that_another_process_removes_meanwhile(
     monkeypatch.setattr(LocalStore, "manifest", goes_on)
     assert latest(tmp_path) == tmp_path / "second"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EMFILE, errno.ENOTCONN])
+def test_a_checkpoint_that_cannot_be_read_now(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be whole: no older one is taken instead, and no save gets a number before it."""
+    for name in ("old", "new"):
+        save(tmp_path / name)
+    original = manifest_module.open_file
+
+    def fails(path: Path) -> Any:
+        if path.parent.name == "new":
+            raise OSError(code, os.strerror(code), str(path))
+        return original(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest_module, "open_file", fails)
+        with pytest.raises(CheckpointError, match=r"new/manifest\.json cannot be read"):
+            latest(tmp_path)
+        with pytest.raises(CheckpointError, match=r"third cannot be written: .*new/manifest\.json"):
+            save(tmp_path / "third")
+    assert latest(tmp_path) == tmp_path / "new"
+    save(tmp_path / "third")
+    assert latest(tmp_path) == tmp_path / "third"
+
+
+def test_a_directory_whose_state_cannot_be_read_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale handle does not tell that it is no directory."""
+    for name in ("old", "new"):
+        save(tmp_path / name)
+    original = os.stat
+
+    def stale(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("new"):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return original(path, **options)
+
+    monkeypatch.setattr(os, "stat", stale)
+    with pytest.raises(CheckpointError, match=r"new cannot be read: .* Check its server and its mount\."):
+        latest(tmp_path)
+
+
+RENAMES = """
+import itertools, os, sys
+for count in itertools.count():
+    os.rename(f"{sys.argv[1]}/{count}", f"{sys.argv[1]}/{count + 1}")
+    if count == 0:
+        print("renames", flush=True)
+"""
+
+
+@contextmanager
+def process(script: str, folder: Path) -> Iterator[None]:
+    """Another process, once it has begun."""
+    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline()
+        try:
+            yield
+            assert started.poll() is None
+        finally:
+            started.kill()
+
+
+def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was saved last cannot be told: after some seconds, that is an error."""
+    monkeypatch.setattr(undisturbed, "SECONDS", 0.5)
+    save(tmp_path / "good")
+    (tmp_path / "0").touch()
+    read = LocalStore.manifest
+
+    def read_slowly(store: LocalStore) -> Manifest:
+        time.sleep(0.05)
+        return read(store)
+
+    monkeypatch.setattr(LocalStore, "manifest", read_slowly)
+    with (
+        process(RENAMES, tmp_path),
+        pytest.raises(CheckpointError, match=rf"directory='{tmp_path}': another process .* in \d s\. Give the path"),
+    ):
+        latest(tmp_path)
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not read again and again without end."""
+    monkeypatch.setattr(undisturbed, "SECONDS", 0.1)
+    save(tmp_path / "c")
+
+    def read_slowly(directory: Path) -> Manifest:
+        manifest = Manifest.read(directory)
+        save(tmp_path / "c")
+        return manifest
+
+    with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* name of its own"):
+        undisturbed.read_undisturbed(tmp_path / "c", read_slowly)
 
 
 def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: Path) -> None:

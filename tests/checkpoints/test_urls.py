@@ -211,6 +211,24 @@ def test_damage_is_found_and_named(store: ObjectStore) -> None:
         IO.load_checkpoint(f"{URL}/b")
 
 
+def test_a_store_that_does_not_answer(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last checkpoint may be whole: no older one is taken instead."""
+    save(1, f"{URL}/a")
+    save(2, f"{URL}/b")
+    get_file = ObjectStore.get_file
+
+    def fails(self: ObjectStore, remote: str, local: str, **options: Any) -> None:
+        if "/b/" in remote:
+            raise TimeoutError("no answer")
+        get_file(self, remote, local, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "get_file", fails)
+        with pytest.raises(CheckpointError, match=rf"{URL}/b cannot be read: TimeoutError: no answer"):
+            latest(URL)
+    assert latest(URL) == f"{URL}/b"
+
+
 def test_only_what_the_manifest_lists_is_copied(store: ObjectStore) -> None:
     """Neither another object, nor one that is larger than it was, nor one outside of the copy."""
     save(1)

@@ -51,7 +51,7 @@ class Way:
 
 
 TIMED_OUT = r"rank [02] of 3 .*timed out in \w+; rank 1 did not come: it is at dies_at\.py:\d+ in training_step"
-SILENT = r"rank [02] of 3 .*timed out in \w+; .*rank\(s\) 1 did not answer: stopped"
+SILENT = r"rank [02] of 3 .*timed out in \w+; rank\(s\) 1 did not answer: stopped"
 WAYS = {
     "import": Way("an exception while it imports", 1, r"Traceback"),
     "import exit": Way(

@@ -78,7 +78,8 @@ def test_a_full_disk(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
     folder = small_disk("size=1m")
     save(io, OLD, folder / "c")
     message = refused(io, LARGE, folder / "c")
-    assert "No space left" in message or "cannot be written" in message
+    assert "No space left" in message
+    assert "Free space (or inodes) there, or save to another disk. An earlier checkpoint is unchanged." in message
     assert torch.equal(io.load_checkpoint(folder / "c")["x"], OLD["x"])
     assert os.listdir(folder) == ["c"]
     save(io, {"n": 3}, folder / "d")
@@ -170,20 +171,48 @@ def test_no_file_can_be_opened(io: CheckpointIO, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["c", "other"]
 
 
-def test_a_stale_handle(io: CheckpointIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a network file system answers when its server has lost a file."""
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ESTALE, "Check its server and its mount."),
+        (errno.EDQUOT, "Free space in your quota, or save to another disk."),
+    ],
+)
+def test_an_answer_of_a_server(
+    io: CheckpointIO, number: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system that has lost a file, or whose quota is used up, may say so only when all is to be kept."""
     save(io, OLD, tmp_path / "c")
 
-    def stale(descriptor: int) -> None:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    def fails(descriptor: int) -> None:
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", stale)
-        assert "Check its server and its mount. An earlier checkpoint is unchanged." in refused(
-            io, LARGE, tmp_path / "c"
-        )
+        patch.setattr(os, "fsync", fails)
+        assert f"{remedy} An earlier checkpoint is unchanged." in refused(io, LARGE, tmp_path / "c")
     assert io.load_checkpoint(tmp_path / "c")["n"] == 1
     assert os.listdir(tmp_path) == ["c"]
+    save(io, LARGE, tmp_path / "c")
+    assert io.load_checkpoint(tmp_path / "c")["n"] == 2
+
+
+def test_a_limit_on_the_size_of_files(io: CheckpointIO, tmp_path: Path) -> None:
+    """The write stops in the middle of a file: the remedy is named, and with a higher limit saving works again."""
+    resource = pytest.importorskip("resource")
+    save(io, OLD, tmp_path / "c")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
+    try:
+        message = refused(io, LARGE, tmp_path / "c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (
+        "Raise the limit on the size of files, or save to another disk. An earlier checkpoint is unchanged." in message
+    )
+    assert io.load_checkpoint(tmp_path / "c")["n"] == 1
+    assert os.listdir(tmp_path) == ["c"]
+    save(io, LARGE, tmp_path / "c")
+    assert io.load_checkpoint(tmp_path / "c")["n"] == 2
 
 
 def test_the_directory_is_removed_during_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
