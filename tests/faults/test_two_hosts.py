@@ -155,9 +155,10 @@ def test_the_interface_that_leads_nowhere(hosts: tuple[Host, Host], tmp_path: Pa
     codes = _end(running, 120)
     if 0 in codes:
         pytest.skip("the name of this machine stands for an address that both hosts reach")
-    for host, output in zip(hosts, outputs, strict=True):
-        said = output.read_text()
-        assert f"set GLOO_SOCKET_IFNAME on each machine. Interfaces of this machine: {host.device!r}" in said, said
+    said = [output.read_text() for output in outputs]
+    advice = "set GLOO_SOCKET_IFNAME on each machine. Interfaces of this machine:"
+    # When the first has failed, torchrun's agent of the other host ends that one's process, perhaps before it speaks.
+    assert any(f"{advice} {host.device!r}" in text for host, text in zip(hosts, said, strict=True)), said
 
 
 @pytest.mark.slow

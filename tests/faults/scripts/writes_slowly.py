@@ -32,7 +32,7 @@ sync = os.fsync
 process_group.LEAVE_TIME = timedelta(seconds=1)  # less than a save takes: the others wait for that all the same
 
 
-def sync_slowly(descriptor: int) -> None:
+def sync_slowly(descriptor: Any) -> None:
     """Say that a thread writes the second checkpoint, and take long for it."""
     if threading.current_thread().name == "checkpoint writer" and (OUT / "saved" / "step=2.ckpt").exists():
         (OUT / "writes").touch()
