@@ -32,12 +32,12 @@ sync = os.fsync
 process_group.LEAVE_TIME = timedelta(seconds=1)  # less than a save takes: the others wait for that all the same
 
 
-def sync_slowly(descriptor: Any) -> None:
+def sync_slowly(fd: Any) -> None:
     """Say that a thread writes the second checkpoint, and take long for it."""
     if threading.current_thread().name == "checkpoint writer" and (OUT / "saved" / "step=2.ckpt").exists():
         (OUT / "writes").touch()
     time.sleep(SYNC_SECONDS)
-    sync(descriptor)
+    sync(fd)
 
 
 os.fsync = sync_slowly  # here, as spawned processes import this file
