@@ -42,12 +42,14 @@ LONGEST = ("fsdp", "bagua", "cuda", "hpu")
 """The plugins whose tests take longest: they start first, so that none runs alone at the end."""
 MANY_PROCESSES = {
     "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONUNBUFFERED": "",
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "PYTHONPATH": str(HERE / "tests" / "starting"),
 }
-"""Environment variables for commands that start many processes: they keep core's bytecode, whatever the machine sets;
-numpy and torch start no threads; and ``tests/starting`` makes processes that train start fast."""
+"""Environment variables for commands that start many processes: they keep core's bytecode and write whole lines,
+whatever the machine sets; numpy and torch start no threads; and ``tests/starting`` makes processes that train start
+fast."""
 INSTALLED: set[Path] = set()
 """The folders and environments that this run has created or updated."""
 

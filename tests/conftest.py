@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ if "TESTS_CACHE_OF_HAL" not in os.environ:  # one for all processes of the tests
 
 for variable in settings_and_ranks():
     del os.environ[variable]
+os.environ.pop("PYTHONUNBUFFERED", None)  # with it, print writes in pieces, and those of several processes mix
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as of a shell's background job; started processes inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def children() -> dict[str, str]:

@@ -31,6 +31,7 @@ from core.run.left_over import LeftOver
 from core.run.lost_link import LostLink
 from core.run.options import Options
 from core.run.output import Output
+from core.run.reserved_port import BACKEND
 from core.run.second_signal import SecondSignal
 from core.strategies.interfaces import interface_towards, is_loopback, named_address
 from core.strategies.launchers.lifeline import LIFELINE
@@ -176,7 +177,7 @@ def _config(options: Options, processes: int, folder: str, output: Output) -> La
         min_nodes=low,
         max_nodes=high,
         nproc_per_node=processes,
-        rdzv_backend="c10d",
+        rdzv_backend=BACKEND,
         max_restarts=options.max_restarts,
         monitor_interval=0.1,
         logs_specs=output.logs_specs(),

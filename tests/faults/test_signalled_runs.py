@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +19,6 @@ CASES = [
     for case in ((kind, target, moment) for kind in KINDS for target in TARGETS for moment in MOMENTS)
 ]
 CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGUSR1": 0, "SIGTERM twice": 143}
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """SIGINT reaches started processes, also where this one was started in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(("kind", "target", "moment"), CASES)

@@ -77,6 +77,30 @@ def test_a_restarted_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets two sockets have a port that none listens at")
+def test_nobody_takes_the_port_of_the_store(tmp_path: Path) -> None:
+    """Before rank 0 opens it, neither at the first start nor after a restart."""
+    (tmp_path / "stranger.py").write_text(
+        "import os, socket\n"
+        "rank, restart = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "try:\n"
+        "    socket.socket().bind(('', int(os.environ['MASTER_PORT'])))\n"
+        "except OSError:\n"
+        "    print(f'refused to {rank} {restart}\\n', end='')\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.destroy_process_group()\n"
+        "if restart == '0':\n"
+        "    os._exit(1)\n"
+    )
+    done = torch_hal_run("--devices", "3", "--max-restarts", "1", tmp_path / "stranger.py", out=tmp_path)
+    assert sorted(set(done.stdout.split("\n"))) == [
+        "",
+        *(f"refused to {rank} {time}" for rank in "012" for time in "01"),
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code", "says"), [("7", 7, "ended with exit code 7"), ("killed", 137, "SIGKILL")])
 def test_the_exit_code_is_the_failed_ranks(
     how: str, code: int, says: str, tmp_path: Path, started_not_forked: None

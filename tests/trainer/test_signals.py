@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -97,14 +96,6 @@ def train(folder: Path, processes: int, sender: Callback | None, resume: bool = 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     return {count: train(tmp_path_factory.mktemp("whole"), count, None) for count in (1, 3)}
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """Ctrl-C interrupts this process, also where it was started in the background, which ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 MOMENTS = ("before the first step", "in a step", "in validation", "in a save")

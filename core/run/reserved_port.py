@@ -1,0 +1,90 @@
+"""A rendezvous whose port for the processes' store stays free until rank 0 opens it.
+
+torchrun's own looks for a free port and lets go of it. Until rank 0 has imported torch, seconds later, any connection
+of the machine may get that port.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from copy import copy
+from typing import TYPE_CHECKING
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import PrefixStore  # torch.distributed.PrefixStore is not typed
+else:
+    from torch.distributed import PrefixStore
+
+__all__ = ["BACKEND"]
+
+BACKEND = "torch-hal"
+"""The name of the rendezvous."""
+
+
+class _ReservedPort(RendezvousHandler):
+    """torchrun's rendezvous, with another port for the store."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self._local_addr = parameters.local_addr
+        torchruns = copy(parameters)
+        torchruns.backend = "c10d"
+        self._rendezvous = rendezvous_handler_registry.create_handler(torchruns)
+        self._reserved: socket.socket | None = None
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        info = self._rendezvous.next_rendezvous()
+        self._release()
+        port = self._reserve() if info.rank == 0 else None
+        store = PrefixStore("reserved", info.store)
+        place = RendezvousStoreInfo.build(info.rank, store, self._local_addr, port)
+        return RendezvousInfo(info.store, info.rank, info.world_size, place)
+
+    def is_closed(self) -> bool:
+        return self._rendezvous.is_closed()
+
+    def set_closed(self) -> None:
+        self._rendezvous.set_closed()  # type: ignore[no-untyped-call]
+
+    def num_nodes_waiting(self) -> int:
+        return self._rendezvous.num_nodes_waiting()
+
+    def get_run_id(self) -> str:
+        return self._rendezvous.get_run_id()
+
+    def shutdown(self) -> bool:
+        self._release()
+        return self._rendezvous.shutdown()
+
+    def _reserve(self) -> int:
+        """A free port that stays bound, without listening.
+
+        On Linux, two sockets may have one port if both allow it and none listens yet, as rank 0's does before it
+        listens. The system gives such a port to nobody who asks for any free one.
+        """
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("", 0))
+        port: int = self._reserved.getsockname()[1]
+        if sys.platform != "linux":
+            self._release()
+        return port
+
+    def _release(self) -> None:
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
+
+
+rendezvous_handler_registry.register(BACKEND, _ReservedPort)
