@@ -15,7 +15,6 @@ from core.checkpoints import is_committed, latest, read_manifest
 from .killing import step_of
 from .signalling import start, wait_until_gone
 from .small import IOS
-from .test_signalled_runs import interruptible as interruptible
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
 

@@ -70,8 +70,8 @@ def test_an_unknown_argument() -> None:
     """The error suggests the most similar one, or else says where all are."""
     for front_end, given, said in (
         (Trainer, "max_epoch", "Trainer: unknown argument 'max_epoch'. Did you mean 'max_epochs'"),
-        (Runtime, "device", "Runtime: unknown argument 'device'. Did you mean 'devices'"),
-        (Runtime, "max_epochs", "Runtime: unknown argument 'max_epochs'. All of them: help"),
+        (Runtime, "divices", "Runtime: unknown argument 'divices'. Did you mean 'devices'"),
+        (Runtime, "colour", "Runtime: unknown argument 'colour'. All of them: help"),
     ):
         with pytest.raises(WrongTypeError, match=said):
             front_end(**{given: 1})  # type: ignore[arg-type]
