@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -190,11 +189,9 @@ def test_a_number_of_processes_below_one_is_refused() -> None:
 def test_a_lifeline_is_for_one_process_only() -> None:
     """A program that inherits the variable from the process it was meant for is not ended with another's parent."""
     environ = {"CORE_LIFELINE": "1" if os.getppid() != 1 else "2", "OTHER": "kept"}
-    before = time.monotonic()
     assert not attach_lifeline(environ)
     assert environ == {"OTHER": "kept"}
     assert not attach_lifeline(environ)
-    assert time.monotonic() - before < 1
 
 
 def test_a_launcher_that_is_gone_before_its_process_looks() -> None:

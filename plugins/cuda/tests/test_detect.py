@@ -31,23 +31,18 @@ class TestAbsence:
         """A machine without a driver has no GPUs, and that is not an error."""
         assert detect.count(root=str(tmp_path)) == 0
 
-    def test_it_is_told_in_a_millisecond(self, tmp_path: Path) -> None:
-        """On a machine without the hardware, detection costs a fraction of 4 ms, importing its module included."""
+    def test_it_takes_no_heavy_import(self, tmp_path: Path) -> None:
+        """Detection imports these modules, and so costs a fraction of a millisecond (``benchmarks/detection.py``)."""
         code = (
-            "import sys, time; before = set(sys.modules); start = time.perf_counter()\n"
+            "import sys; before = set(sys.modules)\n"
             "from torch_hal_cuda import detect\n"
             "assert detect.count(root=sys.argv[1]) == 0\n"
-            "print(time.perf_counter() - start, *sorted(set(sys.modules) - before))"
+            "print(*sorted(set(sys.modules) - before))"
         )
-        environ = {**os.environ, "PYTHONPATH": str(_SOURCES), "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [sys.executable, "-c", code, str(tmp_path)]
-        runs = [
-            subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-            for _ in range(5)
-        ]
-        assert min(float(seconds) for seconds, *_ in runs) < 0.002
-        assert runs[0][1:] == [
+        environ = {**os.environ, "PYTHONPATH": str(_SOURCES)}
+        said = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert said.split() == [
             "__future__",
             "core",
             "core.kinds",

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -25,15 +24,12 @@ def test_names_in_metadata_are_those_of_the_hooks() -> None:
 
 
 def test_hooks_and_detection_are_light() -> None:
-    """Specs and detection need neither torch nor poptorch; detection takes milliseconds."""
+    """Specs and detection need neither torch nor poptorch."""
     code = (
         "import sys; from torch_hal_ipu import detect, plugin; plugin.core_accelerators(); plugin.core_strategies(); "
         "assert detect.count() == 1; assert not {'torch', 'poptorch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-    begin = time.perf_counter()
-    detect.count()
-    assert time.perf_counter() - begin < 0.02
 
 
 @pytest.fixture
