@@ -37,6 +37,8 @@ AGREE_SECONDS = 60.0
 """How long processes wait for each other's answers."""
 ALONE_SECONDS = 5.0
 """How long a process has to end after a signal, if another has ended and so they cannot agree."""
+LATE_SECONDS = 5.0
+"""How long after the end of a fit a launcher may pass the signal on that has ended it, on a busy machine."""
 NEVER = 10**18
 
 logger = logging.getLogger(__name__)
@@ -99,6 +101,24 @@ class HeldBack:
         """As if there were no such context: a signal that waits ends this process."""
         self.__exit__()
         for number in self.received:
+            os.kill(os.getpid(), number)
+
+
+class _OnceMore:
+    """Handles the signal that has ended a fit: ignores one more for a while, then leaves it to the handler before.
+
+    A terminal sends it to all processes of a run, and the launcher passes it on as well. Where that comes late, it
+    would interrupt a checkpoint that is being written.
+    """
+
+    def __init__(self, before: Any) -> None:
+        self._before, self._begin = before, time.monotonic()
+
+    def __call__(self, number: int, frame: object) -> None:
+        """Handle it."""
+        del frame
+        signal.signal(number, self._before)
+        if time.monotonic() - self._begin > LATE_SECONDS:
             os.kill(os.getpid(), number)
 
 
@@ -202,7 +222,8 @@ class Signals:
         if not self._is_active:
             return
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            has_ended_it = isinstance(error, EndedBySignal) and number == self._signal and self._world_size > 1
+            signal.signal(number, _OnceMore(handler) if has_ended_it else handler)
         signal.set_wakeup_fd(self._wakeup)
         self._done.set()
         os.write(self._pipe[1], b"\0")

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint
+from core.checkpoints import TorchCheckpointIO
 from core.errors import CoreError
 from core.strategies.board import Board
 from core.trainer.signals import DEFAULT_SIGNALS, Signals
@@ -152,6 +153,27 @@ def test_one_process(name: str, moment: str, tmp_path: Path, uninterrupted: dict
     values, last = train(tmp_path / "run", 1, None, resume=True)
     assert last == steps
     assert all(torch.equal(values[key], expected[key]) for key in expected)
+
+
+class SentOnceMore(TorchCheckpointIO):
+    """Process 0 receives the signal again while it ends, as if the launcher passed it on late."""
+
+    is_sent = False
+
+    def teardown(self) -> None:
+        if os.environ.get("RANK") == "0" and not self.is_sent:
+            self.is_sent = True
+            os.kill(os.getpid(), signal.SIGINT)
+        super().teardown()
+
+
+@pytest.mark.slow
+def test_the_signal_comes_again_at_the_end(tmp_path: Path) -> None:
+    """A terminal sends it to each process, and the launcher passes it on: what is being written is not interrupted."""
+    sender = SendSignal(signal.SIGINT, "rank 1", "in a step", tmp_path / "sent")
+    with pytest.raises(SystemExit) as ended:
+        train(tmp_path / "run", 3, sender, checkpoint_io=SentOnceMore())
+    assert ended.value.code == 130
 
 
 SCONTROL = """#!/bin/sh

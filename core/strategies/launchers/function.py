@@ -211,7 +211,8 @@ class FunctionLauncher(Launcher):
         if is_signal and len(failed) == len(workers):
             raise EndedBySignal(failed[0].failing_code)
         if failed:
-            raise _error(failed, self._start_method)
+            others = [worker for worker in failed if not worker.ends_by_signal]  # what failed is not hidden behind it
+            raise _error(others or failed, self._start_method)
         report = workers[0].report
         return None if report is None or report.result is None else _unpickled(report.result)
 
