@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from python_processes import SETTINGS, run_python
 
+from core.strategies.launchers.interrupts import blocks_interrupts
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("started_not_forked")]
 
 SCRIPT = Path(__file__).parent / "scripts" / "importing.py"
@@ -53,6 +55,18 @@ def test_processes_that_import_end_in_silence(
     assert "interrupted by SIGINT" in lines[0]
     for path in tmp_path.glob("importing-*"):
         assert not Path("/proc", path.name.removeprefix("importing-")).exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks in /proc")
+@pytest.mark.parametrize(("blocked", "imports"), [("{signal.SIGINT}", True), ("signal.valid_signals()", False)])
+def test_a_process_that_still_imports_is_known_by_its_mask(blocked: str, imports: bool) -> None:
+    """One that starts a thread blocks all signals for a moment: Ctrl-C then must not end a run that trains."""
+    code = f"import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {blocked}); print(); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-u", "-c", code], **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        assert blocks_interrupts(process.pid) == imports
+        process.stdin.close()
 
 
 def test_rank_0_exits_before_the_others_have_joined(tmp_path: Path) -> None:

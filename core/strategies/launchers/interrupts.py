@@ -42,9 +42,13 @@ def unblock_interrupts() -> None:
 
 
 def blocks_interrupts(process: int) -> bool:
-    """Whether the process with this ID blocks SIGINT, as one that still imports the script; on Linux only."""
+    """Whether the process with this ID blocks SIGINT, as one that still imports the script; on Linux only.
+
+    The C library blocks all signals for a moment while it starts a thread or a process: that is not meant.
+    """
     with suppress(OSError, ValueError), open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith("SigBlk:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
+                blocked = int(line.split()[1], 16)
+                return [blocked >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM)] == [1, 0]
     return False
