@@ -100,6 +100,7 @@ def task(what: str, position: int) -> dict[str, Any]:
         "environ": dict(os.environ),
         "umask": umask(),
         "faulthandler": faulthandler.is_enabled(),
+        "interruptible": signal.getsignal(signal.SIGINT) is not signal.SIG_IGN,
         "streams": [
             {
                 "encoding": stream.encoding,

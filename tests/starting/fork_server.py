@@ -150,6 +150,7 @@ def take_over(task: dict[str, Any], files: list[int]) -> None:
         os.dup2(file, number)
         os.close(file)
     os.umask(task["umask"])
+    signal.signal(signal.SIGINT, signal.default_int_handler if task["interruptible"] else signal.SIG_IGN)
     os.chdir(task["cwd"])
     os.environ.clear()
     os.environ.update(SET_BY_IMPORTS | task["environ"])
