@@ -66,7 +66,7 @@ class LearningRateRange(Callback):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Note the loss, the mean over all processes and accumulated batches that have one."""
         strategy = trainer.strategy
-        own = torch.zeros(2, device=strategy.root_device)  # the loss, and whether the process has skipped its batch
+        own = torch.zeros(2, device=strategy.root_device)  # the loss, and 1 unless the process has skipped its batch
         if outputs is not None:
             own[0], own[1] = (outputs if isinstance(outputs, Tensor) else outputs["loss"]).detach(), 1.0
         total, share = strategy.reduce(own).tolist()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names, write_errors
-from core.checkpoints.manifest import Manifest, NewerFormatError, UnreadableError
+from core.checkpoints.manifest import Manifest, NewerFormatError, UnreadableError, unreadable
 from core.checkpoints.remedies import FAILURES, reading_remedy
 from core.checkpoints.store import Store
 from core.checkpoints.undisturbed import Attempts, read_together_undisturbed, read_undisturbed
@@ -174,5 +174,5 @@ def _is_directory(path: Path) -> bool:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:
         if error.errno in FAILURES:
-            raise UnreadableError(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
+            raise unreadable(path, error) from error
         return False

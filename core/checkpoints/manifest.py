@@ -34,6 +34,7 @@ __all__ = [
     "identity",
     "is_checkpoint",
     "is_damaged",
+    "unreadable",
     "listed_files",
     "number",
     "open_file",
@@ -65,6 +66,12 @@ class DamagedError(CheckpointError):
 
 class UnreadableError(CheckpointError):
     """The disk, its server or a limit of this process fails: the checkpoint may be whole."""
+
+
+def unreadable(place: str | os.PathLike[str], error: OSError) -> CheckpointError:
+    """The error for a file that could not be read: an :class:`UnreadableError` if the disk or its server fails."""
+    kind = UnreadableError if error.errno in FAILURES else CheckpointError
+    return kind(f"{place} cannot be read: {error}.{reading_remedy(error)}")
 
 
 class _DamagedManifestError(DamagedError):
@@ -210,7 +217,7 @@ class Manifest:
                 size = size_of(name)
             except OSError as error:
                 if error.errno in FAILURES:
-                    raise UnreadableError(f"{place}/{name} cannot be read: {error}.{reading_remedy(error)}") from error
+                    raise unreadable(f"{place}/{name}", error) from error
                 raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
             if size != record.size:
                 raise DamagedError(
@@ -294,8 +301,7 @@ def _content(path: Path) -> Any:
             "(checkpoint_io=...), or what torch.save wrote with torch.load: module.load_state_dict(torch.load(path))."
         ) from None
     except OSError as error:
-        kind = UnreadableError if error.errno in FAILURES else CheckpointError
-        raise kind(f"{path} cannot be read: {error}.{reading_remedy(error)}") from error
+        raise unreadable(path, error) from error
 
 
 def _parsed(path: Path) -> Any:
@@ -392,7 +398,7 @@ def _sequence(directory: Path) -> int:
     """The sequence number of a checkpoint, also of a damaged one; 0 if there is none.
 
     Raises:
-        OSError: The disk fails, so that there may be one.
+        OSError: The disk or its server fails, so that nothing is known.
     """
     try:
         return _number(_parsed(directory / FILE_NAME)["sequence"])

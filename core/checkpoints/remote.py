@@ -197,8 +197,12 @@ class RemoteStore(Store):
         """Where each process has copied the same save to; empty if it leaves that to another one."""
         attempts = Attempts.at_checkpoint(self.url)
         while True:
-            run_on_rank_zero(attempts.begin, gather)
-            before = run_on_rank_zero(self._chosen, gather)
+
+            def begin() -> str:
+                attempts.begin()
+                return self._chosen()
+
+            before = run_on_rank_zero(begin, gather)
 
             def copy() -> str:
                 if not leads:

@@ -18,9 +18,9 @@ __all__ = ["Attempts", "read_together_undisturbed", "read_undisturbed"]
 T = TypeVar("T")
 
 ATTEMPTS = 10
-"""So many attempts to read something that changes are made at least; large checkpoints take minutes each."""
+"""The least number of attempts to read something that changes. Each may take minutes for a large checkpoint."""
 SECONDS = 30.0
-"""For so long they are made at least; where small checkpoints are saved all the time, many of them fail."""
+"""The least time for these attempts. Many fail where small checkpoints are saved all the time."""
 
 
 class Attempts:
@@ -54,7 +54,7 @@ class Attempts:
         """To read the checkpoint at ``path``, which other processes replace."""
         return cls(
             f"checkpoint {os.fsdecode(path)} was replaced by another process",
-            "Let the process that saves there give each checkpoint a name of its own, or read it when that has ended.",
+            "Let that process save each checkpoint under a name of its own, or read this one after it has ended.",
         )
 
 
@@ -88,9 +88,13 @@ def read_together_undisturbed(
     """
     attempts = Attempts.at_checkpoint(path)
     while True:
-        run_on_each_rank(attempts.begin)  # if one gives up, all do
         own = _state(path)
-        before = run_on_each_rank(lambda: own)  # noqa: B023  called at once
+
+        def begin() -> tuple[Path, str | None]:
+            attempts.begin()  # if one process gives up, all do
+            return own  # noqa: B023  called at once
+
+        before = run_on_each_rank(begin)
         results: list[T] = []
         try:
             run_on_each_rank(lambda: verify(own[0]))  # noqa: B023

@@ -23,7 +23,7 @@ def assemble(plan: Plan) -> Strategy:
     """
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
-    check_methods(strategy, Strategy)
+    check_methods(strategy)
     strategy.name = plan.strategy.name
     strategy.imported_modules = plan.imports
     parts["accelerator"].import_backend()

@@ -1,7 +1,7 @@
 """A rendezvous whose port for the processes' store stays free until rank 0 opens it.
 
-torchrun's own looks for a free port and lets go of it. Until rank 0 has imported torch, seconds later, any connection
-of the machine may get that port.
+torchrun's rendezvous looks for a free port and releases it at once. Rank 0 opens the port seconds later, when it has
+imported torch. Until then, the kernel may give it to any other connection.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class _ReservedPort(RendezvousHandler):
     def _reserve(self) -> int:
         """A free port that stays bound, without listening.
 
-        On Linux, two sockets may have one port if both allow it and none listens yet, as rank 0's does before it
-        listens. The system gives such a port to nobody who asks for any free one.
+        On Linux, two sockets with SO_REUSEADDR can be bound to one port as long as neither listens. So rank 0 can bind
+        it and then listen, while the kernel does not choose it for a program that asks for any free port.
         """
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

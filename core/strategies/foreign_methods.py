@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from core.errors import ConfigurationError
+from core.strategies.base import Strategy
 
 __all__ = ["OF_STRATEGIES", "check_methods"]
 
@@ -54,14 +54,15 @@ OF_STRATEGIES: Mapping[str, str] = MappingProxyType(
 """By name, what to do instead of defining it in a Strategy."""
 
 
-def check_methods(strategy: Any, base: type[Any]) -> None:
-    """Refuse methods that are defined in a class derived from ``base``, and that nothing calls.
+def check_methods(strategy: Strategy) -> None:
+    """Refuse a strategy whose class defines a method of Lightning's that nothing calls here.
 
     Raises:
         ConfigurationError: There is one.
     """
-    for kind in type(strategy).__mro__:
-        for name in OF_STRATEGIES if issubclass(kind, base) else ():
+    kinds = [kind for kind in type(strategy).__mro__ if issubclass(kind, Strategy)]
+    for kind in kinds:
+        for name in OF_STRATEGIES:
             if name in vars(kind):
                 raise ConfigurationError(
                     f"strategy: {kind.__name__} defines {name!r}, as strategies of Lightning do, but nothing calls it "

@@ -420,7 +420,7 @@ class _Group:
         return all_left
 
     def _saves(self) -> bool:
-        """Wait for those that write a checkpoint, and so have not come to leave; whether there were any."""
+        """Wait for ranks that still write a checkpoint and so have not left; returns whether there were any."""
         missing = ranks_missing(self._store, "leaving", self._world_size)
         return wait_for_saves(self.board, self._rank, missing, self._check)
 

@@ -1,6 +1,6 @@
-"""A process that still writes a checkpoint in the background: those that leave the process group wait for it.
+"""Processes that leave the process group wait for one that still writes a checkpoint in the background.
 
-A launcher ends the other processes when one has ended, if that is because of a signal.
+After a signal, a launcher ends all processes as soon as the first one has ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def end_saving(strategy: Strategy, board: Board | None, failed: bool) -> None:
-    """As :meth:`Strategy.end_saving`; until it has returned, the others know by ``board`` that this process writes."""
+    """Call :meth:`Strategy.end_saving`, and tell the others by ``board`` that this process writes until it returns."""
     if failed or board is None or type(strategy.checkpoint_io).wait is CheckpointIO.wait:
         strategy.end_saving(failed)  # no one waits for it, or it does not write in the background
         return
@@ -38,7 +38,7 @@ def end_saving(strategy: Strategy, board: Board | None, failed: bool) -> None:
 
 
 def wait_for_saves(board: Board, rank: int, others: Iterable[int], check: Callable[[], None] | None) -> bool:
-    """Wait in process ``rank`` until none of the others writes; whether one did.
+    """Wait in process ``rank`` until none of the others writes a checkpoint; returns whether one did.
 
     Raises:
         LaunchError: One of them has ended meanwhile, or the store was lost; or from ``check``.

@@ -50,8 +50,12 @@ class EvaluationLoop:
         """By loader, the outputs of this process so far, where they are kept; they are until the epoch has ended."""
         self.batch_indices: list[list[Any]] = []
         """By loader, the indices of each batch, where callbacks write predictions."""
-        self.newest_indices: list[Any] | None = None
-        """The last of them."""
+
+    @property
+    def newest_indices(self) -> list[Any] | None:
+        """The indices of the newest batch, where callbacks write predictions."""
+        newest: list[Any] | None = self.batch_indices[-1][-1]
+        return newest
 
     def configure(self) -> None:
         """Get the strategy's module for inference. In a fit this comes after the optimizers are set up."""
@@ -148,8 +152,7 @@ class EvaluationLoop:
                     hook(batch, batch_idx)
                 output = call(batch, batch_idx)
                 if keeps_indices:
-                    self.newest_indices = loader.newest_indices if has_indices else None
-                    indices.append(self.newest_indices)
+                    indices.append(loader.newest_indices if has_indices else None)
                 for hook in batch_end:
                     hook(output, batch, batch_idx)
                 run.metric_log.send_evaluated(metrics, self.stage.name)

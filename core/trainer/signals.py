@@ -38,7 +38,7 @@ AGREE_SECONDS = 60.0
 ALONE_SECONDS = 5.0
 """How long a process has to end after a signal, if another has ended and so they cannot agree."""
 LATE_SECONDS = 5.0
-"""How long after the end of a fit a launcher may pass the signal on that has ended it, on a busy machine."""
+"""How long after the end of a fit the same signal may still come from the launcher, on a busy machine."""
 NEVER = 10**18
 
 logger = logging.getLogger(__name__)
@@ -105,9 +105,9 @@ class HeldBack:
 
 
 class _OnceMore:
-    """Handles the signal that has ended a fit: ignores one more for a while, then leaves it to the handler before.
+    """A handler for the signal that has ended a fit: it ignores one repetition, and restores the handler before it.
 
-    A terminal sends it to all processes of a run, and the launcher passes it on as well. Where that comes late, it
+    A terminal sends Ctrl-C to all processes of a run, and the launcher passes it on as well. If that comes late, it
     would interrupt a checkpoint that is being written.
     """
 

@@ -79,7 +79,7 @@ def own_model_accumulated() -> None:
 
 
 def prepared_again() -> None:
-    """The user's own module once more, after prepare returned another one."""
+    """Pass the original module to ``prepare`` a second time, although ``prepare`` returned a wrapped one."""
     own = nn.Linear(3, 1)
     with runtime(precision="bf16-mixed") as run:
         kept = run.prepare(own)

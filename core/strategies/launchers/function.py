@@ -264,7 +264,7 @@ class _Worker:
 
     @property
     def ends_by_signal(self) -> bool:
-        """Whether it ends because all have agreed to, as others will, each when its checkpoint and logs are written."""
+        """Whether it ended because all workers agreed to end after a signal; the others may still write their files."""
         return self.report is not None and self.report.agreed_exit
 
     def blame(self) -> tuple[bool, bool, float]:
