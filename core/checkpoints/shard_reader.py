@@ -40,12 +40,14 @@ _CLASSES = (
     facts._MEM_FORMAT_ENCODING,
     _StorageInfo,
 )
+_PATHS = ("pathlib", "pathlib._local")
+"""The module that a pickle names for a path; the second is Python 3.13's."""
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__qualname__): kind for kind in _CLASSES},
     ("torch", "Size"): lambda sizes: torch.Size(sizes),
     ("torch.serialization", "_get_layout"): lambda name: _layout(name),
-    ("pathlib", "PosixPath"): lambda *parts: pathlib.PurePosixPath(*parts),
-    ("pathlib", "WindowsPath"): lambda *parts: pathlib.PureWindowsPath(*parts),
+    **{(module, "PosixPath"): lambda *parts: pathlib.PurePosixPath(*parts) for module in _PATHS},
+    **{(module, "WindowsPath"): lambda *parts: pathlib.PureWindowsPath(*parts) for module in _PATHS},
 }
 
 

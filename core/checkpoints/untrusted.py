@@ -6,6 +6,7 @@ import io
 import pickle
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,6 +40,8 @@ class AllowedUnpickler(pickle.Unpickler):
         super().__init__(file)
         self._name = name
         self._allowed = allowed
+        self._made_by: dict[Any, Callable[..., Any]] = {}
+        """The class or function that each stand-in stands for."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         """The stand-in for a class, or one of torch's dtypes.
@@ -49,12 +52,29 @@ class AllowedUnpickler(pickle.Unpickler):
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         if (module, name) in _BUILTIN:
-            return _stand_in(super().find_class(module, name))
+            return self._stand_in(super().find_class(module, name))
         if (module, name) in self._allowed:
-            return _stand_in(self._allowed[module, name])
-        raise CheckpointError(
-            f"{self._name} is not read: it contains {module}.{name}, which does not belong in a checkpoint and could "
-            "run code. Load only checkpoints that you trust; this one is damaged or was tampered with."
+            return self._stand_in(self._allowed[module, name])
+        if (module, name) == ("builtins", "getattr"):
+            return lambda *values: self._member(*values)
+        raise self._refused(f"{module}.{name}")
+
+    def _stand_in(self, made: Callable[..., Any]) -> Any:
+        stand_in = _stand_in(made)
+        self._made_by[stand_in] = made
+        return stand_in
+
+    def _member(self, stand_in: Any, member: Any) -> Any:
+        """A member of an allowed Enum: Python 3.11.0 to 3.11.3 pickles it as ``getattr(the class, its name)``."""
+        kind = self._made_by.get(stand_in)
+        if isinstance(kind, type) and issubclass(kind, Enum) and member in kind.__members__:
+            return kind[member]
+        raise self._refused(f"builtins.getattr of {member!r}")
+
+    def _refused(self, found: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self._name} is not read: it contains {found}, which does not belong in a checkpoint and could run code. "
+            "Load only checkpoints that you trust; this one is damaged or was tampered with."
         )
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -127,44 +123,20 @@ def test_a_directory_whose_state_cannot_be_read_now(tmp_path: Path, monkeypatch:
         latest(tmp_path)
 
 
-RENAMES = """
-import itertools, os, sys
-for count in itertools.count():
-    os.rename(f"{sys.argv[1]}/{count}", f"{sys.argv[1]}/{count + 1}")
-    if count == 0:
-        print("renames", flush=True)
-"""
-
-
-@contextmanager
-def process(script: str, folder: Path) -> Iterator[None]:
-    """Another process, once it has begun."""
-    with subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline()
-        try:
-            yield
-            assert started.poll() is None
-        finally:
-            started.kill()
-
-
 def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was saved last cannot be told: after some seconds, that is an error."""
-    monkeypatch.setattr(undisturbed, "SECONDS", 0.5)
+    monkeypatch.setattr(undisturbed, "SECONDS", 0.1)
     save(tmp_path / "good")
     (tmp_path / "0").touch()
-    read = LocalStore.manifest
+    read, count = LocalStore.manifest, itertools.count()
 
-    def read_slowly(store: LocalStore) -> Manifest:
-        time.sleep(0.05)
+    def read_while_a_name_changes(store: LocalStore) -> Manifest:
+        number = next(count)
+        (tmp_path / f"{number}").rename(tmp_path / f"{number + 1}")
         return read(store)
 
-    monkeypatch.setattr(LocalStore, "manifest", read_slowly)
-    with (
-        process(RENAMES, tmp_path),
-        pytest.raises(CheckpointError, match=rf"directory='{tmp_path}': another process .* in \d s\. Give the path"),
-    ):
+    monkeypatch.setattr(LocalStore, "manifest", read_while_a_name_changes)
+    with pytest.raises(CheckpointError, match=rf"directory='{tmp_path}': another process .* in \d s\. Give the path"):
         latest(tmp_path)
 
 

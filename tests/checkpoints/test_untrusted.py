@@ -6,9 +6,11 @@ import io
 import os
 import pickle
 import shutil
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
+from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,28 @@ def test_what_was_saved_is_read(checkpoint: Path) -> None:
     assert read["step"] == 1
 
 
+class ByName(pickle.Pickler):
+    """Pickles members of an Enum as Python 3.11.0 to 3.11.3 does."""
+
+    def reducer_override(self, given: Any) -> Any:
+        return (getattr, (type(given), given.name)) if isinstance(given, Enum) else NotImplemented
+
+
+@pytest.mark.parametrize("pickler", [pickle.Pickler, ByName])
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_every_python_reads_what_every_other_one_has_saved(
+    pickler: type[pickle.Pickler], module: str, checkpoint: Path
+) -> None:
+    """Python before 3.11.4 pickles members of an Enum, and Python 3.13 paths, in its own way."""
+    written = io.BytesIO()
+    pickler(written, protocol=2, fix_imports=False).dump(metadata(checkpoint))
+    path = f"c{type(checkpoint).__module__}\nPosixPath\n".encode()
+    assert path in written.getvalue()
+    assert (b"getattr" in written.getvalue()) == (pickler is ByName or sys.version_info < (3, 11, 4))
+    forge(checkpoint, ".metadata", written.getvalue().replace(path, f"c{module}\nPosixPath\n".encode()))
+    assert torch.equal(ShardedCheckpointIO().load_checkpoint(checkpoint)["rows"], torch.ones(40, 25))
+
+
 @pytest.mark.parametrize("read", READERS, ids=["load_checkpoint", "consolidate"])
 def test_the_metadata_file_runs_no_code(read: Callable[[Path], Any], checkpoint: Path, tmp_path: Path) -> None:
     """Wherever in it the code is; the error names the file and what it would have called."""
@@ -103,6 +127,11 @@ def test_the_metadata_file_runs_no_code(read: Callable[[Path], Any], checkpoint:
         b"cbuiltins\neval\n(V1\ntR.",
         b"\x80\x04\x8c\x05torch\x8c\x04load\x93.",
         b"\x80\x04\x8c\x08builtins\x8c\x07getattr\x93.",
+        b"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\nMetadata\nV__init__\ntR.",
+        b"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\nV__init_subclass__\ntR.",
+        b"cbuiltins\ngetattr\n(cbuiltins\nset\nV__init__\ntR.",
+        b"cbuiltins\ngetattr\n(VtextVformat\ntR.",
+        b"cbuiltins\ngetattr\n(}Vclear\ntR.",
         b"\x80\x04\x8c\x2ctorch.distributed.checkpoint.metadata\x00\x00\x00\x00\x00\x00\x00\x8c\x01x\x93.",
         b"(ios\nsystem\n.",
         b"",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -130,7 +131,7 @@ def test_dry_run(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "requested by strategy='ddp'" in out
     assert "cpu, cpu, cpu" in out
-    assert f"3 process(es) run: {sys.executable} -u {script} --lr 'a b'" in out
+    assert f"3 process(es) run: {shlex.join([sys.executable, '-u', script, '--lr', 'a b'])}" in out
     assert "  CORE_STRATEGY=ddp\n" in out
     assert dict(os.environ) == before
 
