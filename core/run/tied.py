@@ -22,7 +22,7 @@ def main(parent: int, command: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends this script without a traceback
     if command[0] == BLOCKS_INTERRUPTS:
         command = command[1:]
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGRTMAX})  # core's launchers.interrupts
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

@@ -12,11 +12,24 @@ from pathlib import Path
 import pytest
 from python_processes import SETTINGS, run_python
 
-from core.strategies.launchers.interrupts import blocks_interrupts
+from core.strategies.launchers.interrupts import IMPORTING, blocks_interrupts
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("started_not_forked")]
 
 SCRIPT = Path(__file__).parent / "scripts" / "importing.py"
+HANDLES = """
+import ctypes, os, sys, threading
+HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+@HANDLER
+def handle(number):
+    os.write(1, b"handles it\\n")
+    os.read(0, 1)
+libc = ctypes.CDLL(None)
+libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, HANDLER), ctypes.c_void_p
+libc.signal(2, handle)
+os.write(1, b"ready\\n")
+os.read(0, 1)
+"""
 
 
 @pytest.mark.parametrize(
@@ -58,14 +71,35 @@ def test_processes_that_import_end_in_silence(
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks in /proc")
-@pytest.mark.parametrize(("blocked", "imports"), [("{signal.SIGINT}", True), ("signal.valid_signals()", False)])
+@pytest.mark.parametrize(
+    ("blocked", "imports"),
+    [("IMPORTING", True), ("{signal.SIGINT}", False), ("signal.valid_signals()", False), ("set()", False)],
+    ids=["imports", "handles Ctrl-C", "starts a thread", "works"],
+)
 def test_a_process_that_still_imports_is_known_by_its_mask(blocked: str, imports: bool) -> None:
-    """One that starts a thread blocks all signals for a moment: Ctrl-C then must not end a run that trains."""
+    """Others block SIGINT for a moment: Ctrl-C then must not end a run that trains."""
+    blocked = blocked.replace("IMPORTING", str({int(number) for number in IMPORTING}))
     code = f"import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {blocked}); print(); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-u", "-c", code], **pipes) as process:  # type: ignore[call-overload]
         process.stdout.readline()
         assert blocks_interrupts(process.pid) == imports
+        process.stdin.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads signal masks in /proc")
+def test_the_system_blocks_a_signal_while_its_handler_runs() -> None:
+    """What a process looks like that handles Ctrl-C in the moment in which it is asked whether it still imports."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HANDLES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline().strip() == "handles it"
+        assert "SigBlk:\t0000000000000002" in Path(f"/proc/{process.pid}/status").read_text()
+        assert not blocks_interrupts(process.pid)
         process.stdin.close()
 
 

@@ -2,6 +2,10 @@
 
 Python would show the traceback of an import in each. So they start with SIGINT blocked, and core unblocks it when the
 script has imported it. Until then, the process that started them ends them by SIGTERM.
+
+Where the system has real-time signals, such a process also blocks SIGRTMAX, which nothing sends. This tells it from one
+that blocks SIGINT for a moment: the system does so while a handler of SIGINT runs, and the C library blocks all signals
+while it starts a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-__all__ = ["blocks_interrupts", "interrupts_blocked", "unblock_interrupts"]
+__all__ = ["IMPORTING", "blocks_interrupts", "interrupts_blocked", "unblock_interrupts"]
+
+IMPORTING = {signal.SIGINT, *([signal.SIGRTMAX] if hasattr(signal, "SIGRTMAX") else [])}
+"""What a process blocks while it imports the script; ``core/run/tied.py`` has the same."""
 
 
 @contextmanager
@@ -20,7 +27,7 @@ def interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, IMPORTING)
     try:
         yield
     finally:
@@ -31,24 +38,23 @@ def unblock_interrupts() -> None:
     """Receive SIGINT from now on; if it has come meanwhile, this process ends by it, without a traceback."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_sigmask"):
         return
-    if signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+    if not signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= IMPORTING:
         return
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IMPORTING)
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def blocks_interrupts(process: int) -> bool:
-    """Whether the process with this ID blocks SIGINT, as one that still imports the script; on Linux only.
-
-    The C library blocks all signals for a moment while it starts a thread or a process: that is not meant.
-    """
+    """Whether the process with this ID still imports the script, and so blocks SIGINT; on Linux only."""
     with suppress(OSError, ValueError), open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith("SigBlk:"):
                 blocked = int(line.split()[1], 16)
-                return [blocked >> (number - 1) & 1 for number in (signal.SIGINT, signal.SIGTERM)] == [1, 0]
+                return all(
+                    blocked >> (number - 1) & 1 == (number in IMPORTING) for number in (*IMPORTING, signal.SIGTERM)
+                )
     return False
