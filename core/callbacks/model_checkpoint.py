@@ -19,6 +19,7 @@ from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from core.checking import check_count, check_path, is_url
 from core.checkpoints import absolute, committed_file, is_in, store_of
+from core.checkpoints.commit import commit_link
 from core.errors import ConfigurationError, CoreError, WrongTypeError, nearest, quoted
 
 __all__ = ["ModelCheckpoint"]
@@ -340,7 +341,8 @@ class ModelCheckpoint(Checkpoint):
             self._link(trainer, *decision.link)
         for path in decision.remove:
             self._written.discard(path)
-            trainer.strategy.remove_checkpoint(path)
+            if path not in self._of_others(trainer):
+                trainer.strategy.remove_checkpoint(path)
 
     def _decide(self, trainer: Any, top_k: bool, may_defer: bool, waits: bool) -> Decision:
         """In process 0: what is to be written, and what removed."""
@@ -363,7 +365,7 @@ class ModelCheckpoint(Checkpoint):
         before["best_k_models"] = dict(self.best_k_models)
         try:
             save, replaced = self._choose(trainer, metrics) if top_k and self.save_top_k else (None, None)
-            last, link, previous = self._choose_last(metrics, save)
+            last, link, previous = self._choose_last(trainer, metrics, save)
             self._is_deferred = False
             state = self.state_dict()
         finally:
@@ -381,7 +383,7 @@ class ModelCheckpoint(Checkpoint):
         """Take this checkpoint among the best; returns its path and the one it replaces, each if there is one."""
         if self.monitor is None:
             replaced = self.best_model_path if self.save_top_k == 1 else ""
-            path = self._free_name(metrics, self.filename, {replaced})
+            path = self._free_name(trainer, metrics, self.filename, replaced)
             self._warn_of_unknown(metrics)
             self.best_model_path = path
             return path, replaced
@@ -397,7 +399,7 @@ class ModelCheckpoint(Checkpoint):
         self._warn_of_unknown(metrics)
         if worst is not None:
             del kept[worst]
-        path = self._free_name(metrics, self.filename, {worst})
+        path = self._free_name(trainer, metrics, self.filename, worst)
         kept[path] = self.current_score = score
         if self.save_top_k in (-1, len(kept)):
             self.kth_best_model_path = max(kept, key=lambda path: sign * float(kept[path]))
@@ -408,21 +410,22 @@ class ModelCheckpoint(Checkpoint):
         return path, worst
 
     def _choose_last(
-        self, metrics: Mapping[str, Any], saved: str | None
+        self, trainer: Any, metrics: Mapping[str, Any], saved: str | None
     ) -> tuple[str | None, tuple[str, str] | None, str]:
         """The last checkpoint to write, or the link to make; and the last one before."""
         if not self.save_last:
             return None, None, ""
         previous = self.last_model_path
-        path = self.last_model_path = self._free_name(metrics, self.CHECKPOINT_NAME_LAST, {previous})
+        path = self.last_model_path = self._free_name(trainer, metrics, self.CHECKPOINT_NAME_LAST, previous)
         if self.save_last == "link" and saved is not None:
             return None, (path, saved), previous
         return path, None, previous
 
-    def _free_name(self, metrics: Mapping[str, Any], filename: str | None, ours: set[str | None]) -> str:
-        """The path for ``filename``, with a number if a checkpoint that is not among ``ours`` has the path already."""
+    def _free_name(self, trainer: Any, metrics: Mapping[str, Any], filename: str | None, replaced: str | None) -> str:
+        """The path for ``filename``, with a number if a checkpoint other than ``replaced`` has the path already."""
         path, number = self.format_checkpoint_name(metrics, filename), self.STARTING_VERSION
-        while self.enable_version_counter and path not in ours and (path in self._written or store_of(path).exists()):
+        taken = self._written - {replaced} | self._of_others(trainer)  # some are not committed yet
+        while self.enable_version_counter and (path in taken or (path != replaced and store_of(path).exists())):
             path = self.format_checkpoint_name(metrics, filename, ver=number)
             number += 1
         return path
@@ -433,6 +436,14 @@ class ModelCheckpoint(Checkpoint):
         if kept is not None and absolute(kept) == absolute(path):
             return False
         return is_in(path, self.dirpath or os.curdir)
+
+    def _of_others(self, trainer: Any) -> set[str]:
+        """The checkpoints that other ModelCheckpoints of this run have, or are about to write."""
+        others = [
+            each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint) and each is not self
+        ]
+        kept = ({*each.best_k_models, each.best_model_path, each.last_model_path, *each._written} for each in others)
+        return set().union(*kept) - {""}
 
     def _candidates(self, trainer: Any) -> dict[str, Any]:
         """What a checkpoint can be chosen and named by."""
@@ -457,7 +468,7 @@ class ModelCheckpoint(Checkpoint):
         if os.path.isdir(link) and not os.path.islink(link):
             strategy.remove_checkpoint(link)  # a whole one, written where nothing was among the best
         if strategy.is_global_zero:
-            strategy.checkpoint_io.when_committed(lambda: _replace_link(link, target))
+            strategy.checkpoint_io.when_committed(lambda: commit_link(link, target))
 
     def _tell(self, trainer: Any, what: str) -> None:
         if self.verbose:
@@ -488,9 +499,3 @@ class ModelCheckpoint(Checkpoint):
         for name in STATE:
             setattr(self, name, state[name])
         self.best_k_models = dict(state["best_k_models"])
-
-
-def _replace_link(link: str, target: str) -> None:
-    temporary = f"{link}.{os.getpid()}"
-    os.symlink(os.path.relpath(target, os.path.dirname(link)), temporary)
-    os.replace(temporary, link)

@@ -37,6 +37,7 @@ if sys.platform != "win32":
     import fcntl
 
 __all__ = [
+    "commit_link",
     "committed_local",
     "local_path",
     "locate",
@@ -132,6 +133,26 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
             _retire(target, stage)
     except OSError as error:
         raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{remedy(error)}") from error
+
+
+def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]) -> None:
+    """Make ``path`` a link to ``checkpoint``, in place of the link that is there.
+
+    Raises:
+        CheckpointError: It cannot be made, as in a file system without links.
+    """
+    link = _own(local_path(path))
+    try:
+        _delete_abandoned(link.parent)
+        with _staging(link.parent) as stage:
+            os.symlink(os.path.relpath(local_path(checkpoint), link.parent), stage / link.name)
+            os.replace(stage / link.name, link)
+            _sync(link.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"link {link} to a checkpoint cannot be made: {error}. Not every file system has links: save_last=True "
+            "writes a checkpoint instead."
+        ) from error
 
 
 def _take_place(staged: Path, target: Path) -> None:

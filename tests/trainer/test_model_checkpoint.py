@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import torch
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint, clock
 from core.checkpoints import is_committed, latest
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .regression import Regression, loader, quiet
 
@@ -181,6 +182,39 @@ def test_the_last_as_a_link(tmp_path: Path) -> None:
     assert look.found == [(True, 7), (True, 14), (False, 21), (True, 28)]
     assert names(tmp_path) == ["epoch=3.ckpt", "last.ckpt"]
     assert latest(tmp_path) == tmp_path / "last.ckpt"
+
+
+@pytest.mark.parametrize("io", ["torch", "async"])
+@pytest.mark.parametrize("counts", [True, False])
+def test_two_in_one_directory_do_not_remove_each_others(counts: bool, io: str, tmp_path: Path) -> None:
+    """Both give their checkpoints the same names; what one replaces, the other may keep."""
+    best = ModelCheckpoint(tmp_path, "{epoch}", monitor="score", save_last=True, enable_version_counter=counts)
+    newest = ModelCheckpoint(tmp_path, "{epoch}", save_last=True, enable_version_counter=counts)
+    run(best, callbacks=[best, newest], checkpoint_io=io)
+    assert is_committed(best.best_model_path)
+    assert is_committed(newest.best_model_path)
+    assert quiet().strategy.load_checkpoint(best.best_model_path)["progress"]["step"] == 28
+    assert quiet().strategy.load_checkpoint(newest.best_model_path)["progress"]["step"] == 35
+    lasts = ["last-v1.ckpt", "last.ckpt"] if counts else ["last.ckpt"]
+    assert names(tmp_path) == ["epoch=3.ckpt", "epoch=4.ckpt", *lasts]
+
+
+def test_a_link_that_a_killed_run_has_not_finished(tmp_path: Path) -> None:
+    """In a container, the next run may have the same process ID."""
+    (tmp_path / f"last.ckpt.{os.getpid()}").symlink_to("gone.ckpt")
+    run(ModelCheckpoint(tmp_path, "{epoch}", save_last="link"))
+    assert os.readlink(tmp_path / "last.ckpt") == "epoch=4.ckpt"
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the link."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "symlink", refuse)
+    with pytest.raises(CheckpointError, match=r"link .*last.ckpt to a checkpoint cannot be made: .*save_last=True"):
+        run(ModelCheckpoint(tmp_path, "{epoch}", save_last="link"))
 
 
 def test_two_that_differ_are_restored_each(tmp_path: Path) -> None:
