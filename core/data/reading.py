@@ -20,6 +20,7 @@ from torch.utils.data import (
     default_convert,
 )
 
+from core.data.child_signals import iterate
 from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
 from core.data.share import Share
@@ -86,7 +87,7 @@ class Reading:
         """The batches of a pass."""
         del seeds
         with start.replay():
-            batches: Iterator[Any] = iter(self.loader)
+            batches: Iterator[Any] = iterate(self.loader)
             for _ in range(start.batches):
                 next(batches, None)
         return batches
@@ -166,7 +167,7 @@ class MapReading(Reading):
         resumes = start.offset > 0
         if seeds is None and self._has_own_order and not resumes and own.num_workers == 0 and sampler.kept is None:
             sampler.real = {}
-            plain: Iterator[Any] = iter(own)
+            plain: Iterator[Any] = iterate(own)
             return plain
         with start.replay():
             uses_seeds = seeds is not None and not (resumes and start.rng is not None)
@@ -182,7 +183,7 @@ class MapReading(Reading):
             sampler.offset, sampler.primer, sampler.has_begun = start.offset, None, False
             sampler.primes = resumes and own.num_workers == 0
             self._first = start.offset // self.units
-            batches: Iterator[Any] = iter(self.loader)
+            batches: Iterator[Any] = iterate(self.loader)
             primer: Any = sampler.primer
             if primer is not None:
                 next(primer)
@@ -278,7 +279,7 @@ class StreamReading(Reading):
                 self._prepare(start, seeds, 0)
             elif start.inner is not None:
                 own.load_state_dict(start.inner)
-                continued: Iterator[Any] = iter(own)
+                continued: Iterator[Any] = iterate(own)
                 return continued
             batches: Iterator[Any] = self._iterate()
             for number in range(start.batches):
@@ -300,9 +301,9 @@ class StreamReading(Reading):
         """The loader's batches; drawing a base seed no more often than in the run that is resumed."""
         drew, self._has_drawn = self._has_drawn, self.own.persistent_workers
         if not (drew and self._is_plain and self.loader._iterator is None):
-            return iter(self.loader)
+            return iterate(self.loader)
         with replayed(get_host_rng_state()):
-            return iter(self.loader)
+            return iterate(self.loader)
 
     def _prepare(self, start: Start, seeds: PassSeeds | None, offset: int) -> None:
         base = seeds.of(start.epoch)[0] if seeds is not None and self.own.generator is None else None
@@ -319,7 +320,7 @@ class StreamReading(Reading):
             )
         with start.replay():
             self._prepare(start, seeds, start.offset)
-            batches: Iterator[Any] = iter(self._clone)
+            batches: Iterator[Any] = iterate(self._clone)
         return batches if self.loader is self._clone else (pair[0] for pair in batches)
 
     def steps(self, offset: int) -> int:

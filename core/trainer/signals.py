@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from core.data.child_signals import Handled
 from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from core.strategies.board import Board
 from core.strategies.launchers.blame import EndedBySignal, is_interactive
@@ -67,7 +68,7 @@ def read_signals(given: Mapping[str, str] | None) -> dict[str, str]:
     return dict(given)
 
 
-class HeldBack:
+class HeldBack(Handled):
     """A context in which signals that only ask for a checkpoint wait for :class:`Signals`: nothing is there yet.
 
     The system's default is to end the process. It holds for signals that nothing else handles, in the main thread.
@@ -77,6 +78,7 @@ class HeldBack:
     """
 
     def __init__(self, actions: Mapping[str, str]) -> None:
+        super().__init__(signal.SIG_DFL)
         self._numbers = [int(signal.Signals[name]) for name, action in actions.items() if action == "save"]
         self.received: list[int] = []
 
@@ -104,7 +106,7 @@ class HeldBack:
             os.kill(os.getpid(), number)
 
 
-class _OnceMore:
+class _OnceMore(Handled):
     """A handler for the signal that has ended a fit: it ignores one repetition, and restores the handler before it.
 
     A terminal sends Ctrl-C to all processes of a run, and the launcher passes it on as well. If that comes late, it
@@ -112,12 +114,13 @@ class _OnceMore:
     """
 
     def __init__(self, before: Any) -> None:
-        self._before, self._begin = before, time.monotonic()
+        super().__init__(before)
+        self._begin = time.monotonic()
 
     def __call__(self, number: int, frame: object) -> None:
         """Handle it."""
         del frame
-        signal.signal(number, self._before)
+        signal.signal(number, self.before)
         if time.monotonic() - self._begin > LATE_SECONDS:
             os.kill(os.getpid(), number)
 
@@ -210,8 +213,8 @@ class Signals:
         self._wakeup = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._watch, name="core-signals", daemon=True)
         self._thread.start()
-        for number in self._handlers:
-            signal.signal(number, lambda *_: None)
+        for number, handler in self._handlers.items():
+            signal.signal(number, Handled(handler))
         for number in {number for each in held for number in each.received}:
             os.write(self._pipe[1], bytes([number]))
         return self

@@ -1,0 +1,174 @@
+"""Signals to processes that a fit has started: workers of its loaders, and forks that a callback makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from python_processes import run_python
+
+from core.checkpoints import is_committed
+
+SCRIPT = """
+import os, signal, sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+from core import Callback, Module, Trainer
+from core.callbacks import ModelCheckpoint
+
+
+class Items(Dataset):
+    def __len__(self):
+        return 62
+
+    def __getitem__(self, index):
+        return torch.full((4,), index / 100)
+
+
+class Small(Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+class SignalToAll(Callback):
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == 2 and trainer.is_global_zero:
+            os.killpg(0, getattr(signal, sys.argv[1]))
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Items(), batch_size=2, num_workers=2, prefetch_factor=1, multiprocessing_context=sys.argv[2])
+    devices = int(sys.argv[3])
+    trainer = Trainer(
+        accelerator="cpu", devices=devices, strategy="ddp" if devices > 1 else "auto", max_epochs=3, logger=False,
+        enable_progress_bar=False, callbacks=[ModelCheckpoint("run"), SignalToAll()],
+    )
+    trainer.fit(Small(), loader)
+    print("steps", trainer.global_step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "context", "devices"),
+    [
+        ("SIGTERM", "fork", 1),
+        pytest.param("SIGTERM", "spawn", 1, marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "fork", 3, marks=pytest.mark.slow),
+        pytest.param("SIGINT", "fork", 1, marks=pytest.mark.slow),
+        pytest.param("SIGINT", "spawn", 1, marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "spawn", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: int, tmp_path: Path) -> None:
+    """As schedulers and terminals send it: the workers of loaders stay until the run has saved, and none is left."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    code = 0 if name == "SIGUSR1" else 128 + signal.Signals[name]
+    ended = run_python("train.py", name, context, devices, cwd=tmp_path, expect=code, leaves_nothing=context == "fork")
+    assert is_committed(tmp_path / "run" / "signal.ckpt"), ended.stderr
+    if name == "SIGUSR1":
+        assert ended.stdout.split() == ["steps", "93"]
+    else:
+        assert "Traceback" not in ended.stderr
+
+
+HUNG = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+from core.data.child_signals import Handled, iterate
+
+
+class Hangs(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        print("hangs", os.getpid(), flush=True)
+        if sys.argv[1] == "loop":
+            while True:
+                time.sleep(1)
+        import threading  # a wait that no handler in Python interrupts
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, Handled(signal.SIG_DFL))
+    batches = iterate(DataLoader(Hangs(), num_workers=1))
+    worker = batches._workers[0]
+    worker.join(2)
+    worker.terminate()
+    worker.join(1)
+    print("lives", worker.is_alive())
+    worker.terminate()
+    worker.join(60)
+    print("code", worker.exitcode)
+"""
+
+
+@pytest.mark.parametrize("where", ["loop", "lock"])
+def test_a_worker_that_hangs_is_ended(where: str, tmp_path: Path) -> None:
+    """By the second SIGTERM, wherever its main thread is."""
+    (tmp_path / "hung.py").write_text(HUNG)
+    ended = run_python("hung.py", where, cwd=tmp_path, leaves_nothing=True, timeout=100)
+    assert ended.stdout.splitlines()[1:] == ["lives True", "code 0"]
+
+
+POOL = """
+import multiprocessing, os, signal
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from core import Callback, Module, Trainer
+
+
+class Small(Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def handlers(number):
+    names = ("SIGTERM", "SIGINT", "SIGUSR1")
+    return [signal.getsignal(getattr(signal, name)) in (signal.SIG_DFL, signal.default_int_handler) for name in names]
+
+
+class Forks(Callback):
+    def on_train_batch_end(self, trainer, module, *_):
+        if trainer.global_step == 2:
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                print(pool.map(handlers, range(1)))
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            os.kill(child, signal.SIGTERM)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_progress_bar=False, callbacks=Forks())
+trainer.fit(Small(), DataLoader(TensorDataset(torch.randn(40, 4)), batch_size=4))
+print(trainer.global_step)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forks_during_a_fit_end_by_their_signals(tmp_path: Path) -> None:
+    """A pool ends its processes by SIGTERM: it must not wait for them, nor the run take the signal for its own."""
+    (tmp_path / "train.py").write_text(POOL)
+    ended = run_python("train.py", cwd=tmp_path, leaves_nothing=True, timeout=100)
+    assert ended.stdout.splitlines() == ["[[True, True, True]]", str(-signal.SIGTERM), "10"]
