@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -37,7 +39,8 @@ class AsyncCheckpointIO(CheckpointIO):
     :meth:`teardown`.
 
     If a write fails, the error is logged at once, and raised by the next call of this object or at the next training
-    step, at the latest by :meth:`teardown` at the end of the run. The checkpoint that was there before stays.
+    step, at the latest by :meth:`teardown` at the end of the run; a script that ends without it has exit code 1. The
+    checkpoint that was there before stays.
 
     Args:
         inner: The CheckpointIO that writes; by default in the format that the strategy prefers: ``sharded`` with
@@ -152,6 +155,7 @@ class AsyncCheckpointIO(CheckpointIO):
             self._write = write
             raise
         self._staging.release()
+        _unraised.discard(write)
         if write.error is not None:
             raise write.error
 
@@ -214,6 +218,7 @@ class _Write:
         self._path = path
         self._lock = threading.Lock()
         self._is_over = False
+        self.process = os.getpid()
         self.error: CoreError | None = None
         # Not a daemon: the interpreter waits for it before it ends.
         self._thread = threading.Thread(target=self._run, name="checkpoint writer", daemon=False)
@@ -256,6 +261,27 @@ class _Write:
     def _fail(self, error: CoreError) -> None:
         _log.error("a checkpoint was not written in the background: %s", error)
         self.error = error
+        _unraised.add(self)
         with self._lock:
             self._functions.clear()
             self._is_over = True
+
+
+_unraised: set[_Write] = set()
+"""Writes that have failed, while no call has raised that yet."""
+
+
+def _at_exit() -> None:
+    """End with exit code 1 if the script has ended without noticing that a write has failed."""
+    failed = [write for write in _unraised if write.process == os.getpid()]
+    if not failed or getattr(sys, "last_value", None) is not None:
+        return
+    sys.stderr.write(f"exit code 1, since a checkpoint was not written: {failed[0].error}\n")
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(1)  # an interpreter that is exiting can change its exit code in no other way
+
+
+# Called after what is registered later, as the end of a process group.
+atexit.register(_at_exit)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -318,6 +319,36 @@ def test_the_runtimes_step_raises(tmp_path: Path, held: HeldIO) -> None:
     with Runtime(accelerator="cpu", devices=1, checkpoint_io=AsyncCheckpointIO(held)) as runtime:
         runtime.save({"a": 1}, tmp_path / "a")
         runtime.teardown(failed=True)
+
+
+SCRIPT = """
+import resource, signal, sys
+import torch
+from core import Runtime
+from core.errors import CheckpointError
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+runtime = Runtime(accelerator="cpu", devices=1, checkpoint_io="async")
+layer = runtime.prepare(torch.nn.Linear(500, 500))
+runtime.save({"layer": layer}, "checkpoint")
+print("saved")
+if sys.argv[1] == "notices":
+    try:
+        runtime.teardown()
+    except CheckpointError:
+        print("noticed")
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("ends", 1), ("notices", 0)])
+def test_a_script_that_does_not_notice_a_failure(how: str, code: int, tmp_path: Path) -> None:
+    """It ends with exit code 1, and says why; one that has caught the error ends as usual."""
+    (tmp_path / "save.py").write_text(SCRIPT)
+    ended = run_python("save.py", how, cwd=tmp_path, expect=code)
+    assert ended.stdout.split() == ["saved", *(["noticed"] if how == "notices" else [])]
+    assert ("exit code 1, since a checkpoint was not written: checkpoint " in ended.stderr) == bool(code)
+    assert "File too large" in ended.stderr
 
 
 def test_save_state_is_committed_when_it_returns(tmp_path: Path) -> None:
