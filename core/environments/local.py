@@ -12,7 +12,7 @@ from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES
 from core.environments.variables import LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
-__all__ = ["GLOO_INTERFACE", "LAUNCHED", "LocalEnvironment"]
+__all__ = ["GLOO_INTERFACE", "LAUNCHED", "LocalEnvironment", "loopback_interface"]
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 """The variable with the network interface at which gloo listens; without it, that of the machine's name."""
@@ -183,12 +183,12 @@ class LocalEnvironment(ClusterEnvironment):
             "MASTER_ADDR": self.main_address,
             "MASTER_PORT": str(self.main_port),
         }
-        if self.num_nodes == 1 and GLOO_INTERFACE not in self.environ and (loopback := _loopback_interface()):
+        if self.num_nodes == 1 and GLOO_INTERFACE not in self.environ and (loopback := loopback_interface()):
             variables[GLOO_INTERFACE] = loopback
         return variables
 
 
-def _loopback_interface() -> str:
+def loopback_interface() -> str:
     """The name of the loopback interface; empty where it has another than on Linux and BSD."""
     try:
         names = [name for _, name in socket.if_nameindex()]

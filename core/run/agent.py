@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from core.environments.local import GLOO_INTERFACE
+from core.environments.local import GLOO_INTERFACE, loopback_interface
 from core.errors import LaunchError
 from core.run import tied
 from core.run.importing import imports_core
@@ -103,7 +103,9 @@ def _set_variables(options: Options, processes: int) -> None:
     # Rank 0 serves the store of its run, not the agent: it listens on the loopback address where there is one machine,
     # and restarts do not share keys.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    if options.nodes[1] > 1 and GLOO_INTERFACE not in os.environ and is_loopback(named_address() or "127.0.0.1"):
+    if options.nodes[1] == 1 and GLOO_INTERFACE not in os.environ and (loopback := loopback_interface()):
+        os.environ[GLOO_INTERFACE] = loopback  # gloo would listen at the address of the machine's name
+    elif options.nodes[1] > 1 and GLOO_INTERFACE not in os.environ and is_loopback(named_address() or "127.0.0.1"):
         # Gloo would listen where no other machine reaches it.
         host = options.local_addr or parse_rendezvous_endpoint(options.rdzv_endpoint, DEFAULT_PORT)[0]
         if interface := interface_towards(host):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import BinaryIO
 
 from attrs import define, field
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 
 from core.errors import LaunchError
+from core.strategies.launchers.blame import print_error
 
 __all__ = ["Output"]
 
@@ -108,7 +110,7 @@ class Output:
 
 @define
 class _Stream:
-    """One pipe."""
+    """One pipe. What it goes to may fail, as a full disk: it is read on all the same, or the process would wait."""
 
     header: bytes
     file: BinaryIO | None
@@ -123,7 +125,11 @@ class _Stream:
         except BlockingIOError:
             return False
         if self.file is not None:
-            self.file.write(data)
+            try:
+                _write(self.file.fileno(), data)
+            except OSError as error:
+                self._tell(str(self.file.name), error)
+                self.file = None
         if self.terminal is not None:
             self.rest += data
             end = self.rest.rfind(b"\n") + 1
@@ -143,9 +149,25 @@ class _Stream:
             return
         lines = data.removesuffix(b"\n").split(b"\n")
         # A bar returns to the start of its line; the terminal shows the last of its states.
-        text = memoryview(b"".join(self.header + line.rstrip(b"\r").rsplit(b"\r", 1)[-1] + b"\n" for line in lines))
-        while text:
-            text = text[os.write(self.terminal, text) :]
+        text = b"".join(self.header + line.rstrip(b"\r").rsplit(b"\r", 1)[-1] + b"\n" for line in lines)
+        try:
+            _write(self.terminal, text)
+        except OSError as error:
+            self._tell("the terminal" if os.isatty(self.terminal) else "standard output or error", error)
+            self.terminal = None
+
+    def _tell(self, place: str, error: OSError) -> None:
+        with suppress(OSError):  # standard error may be closed too
+            print_error(f"{self.header.decode()}what this rank prints is not written to {place} any more: {error}")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # another program has set it so
+            select.select([], [descriptor], [])
 
 
 class _Pipes(DefaultLogsSpecs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,52 @@ def test_files_alone_keep_the_order_of_both_streams(tmp_path: Path, capfd: pytes
     assert (tmp_path / "rank_2.log").read_text().split() == [str(number) for number in range(100)]
     assert (tmp_path / "rank_2.restart_1.log").read_bytes() == b"x" * 300_000
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_what_cannot_be_written_does_not_stop_the_processes(
+    prefix: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk, and a reader such as ``head`` that has ended: both are named, and a process can print on."""
+    reader, closed = os.pipe()
+    os.close(reader)
+    with open(closed, "w") as broken, monkeypatch.context() as context:
+        context.setattr("sys.stdout", broken)
+        output = Output(str(tmp_path), prefix=prefix, log_dir=str(tmp_path))
+        (tmp_path / "rank_3.log").symlink_to("/dev/full")
+        path, _ = output.connect("3", "0")
+        writer = threading.Thread(target=write, args=(path, *[b"x" * 99 + b"\n"] * 5000), daemon=True)
+        writer.start()
+        writer.join(30)
+        assert not writer.is_alive()
+        output.close()
+    said = capfd.readouterr().err
+    assert f"[3] what this rank prints is not written to {tmp_path / 'rank_3.log'} any more: [Errno 28]" in said
+    assert ("standard output or error any more: [Errno 32]" in said) == prefix
+    assert len(said.splitlines()) == 1 + prefix
+
+
+def test_a_terminal_that_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Another program may have set it so: all lines arrive when it has room again."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    found: list[bytes] = []
+    with open(writing, "w") as terminal, open(reading, "rb") as reader, monkeypatch.context() as context:
+        context.setattr("sys.stdout", terminal)
+        output = Output(str(tmp_path), prefix=True, log_dir=None)
+        path, _ = output.connect("0", "0")
+        collector = threading.Thread(target=lambda: found.append(reader.read()))
+        writer = threading.Thread(target=write, args=(path, *[b"x" * 99 + b"\n"] * 5000), daemon=True)
+        writer.start()
+        collector.start()
+        writer.join(30)
+        output.close()
+        terminal.close()
+        collector.join()
+    assert len(found[0].splitlines()) == 5000
+    assert not capfd.readouterr().err
 
 
 def test_no_descriptors_are_left(tmp_path: Path) -> None:

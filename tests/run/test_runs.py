@@ -51,6 +51,35 @@ def test_an_unchanged_script_on_three_processes(tmp_path: Path) -> None:
     assert sorted(states(tmp_path)) == [0, 1, 2]
 
 
+LISTENING = """
+import os
+from pathlib import Path
+from core import Runtime
+
+Runtime(accelerator="cpu").barrier()
+inodes = set()
+for process in (os.getpid(), os.getppid()):
+    for name in os.listdir(f"/proc/{process}/fd"):
+        try:
+            inodes.add(os.readlink(f"/proc/{process}/fd/{name}"))
+        except OSError:
+            pass
+rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
+own = [row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+print(os.environ["GLOO_SOCKET_IFNAME"], *own)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows a process's sockets as files")
+def test_one_machine_alone_listens_on_no_network(tmp_path: Path) -> None:
+    """Neither the agent nor the processes; gloo gets the loopback interface, whatever the machine's name stands for."""
+    (tmp_path / "listens.py").write_text(LISTENING)
+    done = torch_hal_run("--devices", "2", "--prefix", "listens.py", out=tmp_path)
+    lines = sorted(line.split() for line in done.stdout.splitlines())
+    assert [line[:2] for line in lines] == [["[0]", "lo"], ["[1]", "lo"]]
+    assert {address for line in lines for address in line[2:]} == {"0100007F"}
+
+
 @pytest.mark.slow
 def test_it_trains_as_torchrun_does(tmp_path: Path) -> None:
     """The same script under torchrun, with the variables set by hand, ends with the same bits."""
