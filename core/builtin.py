@@ -175,7 +175,7 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             name="mpich",
             target="core.environments.mpi:MPICHEnvironment",
             description="processes started by mpiexec of MPICH, and of others with its launcher",
-            priority=20,
+            priority=37,
             detect="core.environments.detect:mpich",
         ),
     ]

@@ -25,7 +25,9 @@ _MATTER = re.compile(
     r"KMP|PYTORCH|PET|[A-Z]?CCL)_.*|RANK|WORLD_SIZE|NODE_RANK|PYTHONPATH|PYTHONSTARTUP|LD_PRELOAD|LD_LIBRARY_PATH|TMPDIR|"
     r".*VISIBLE_DEVICES|FI_PROVIDER"
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|JWT", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""In a URL, the user and the password before the host."""
 _LONGEST = 200
 
 
@@ -34,7 +36,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for name in sorted(environ):
         if _MATTER.fullmatch(name):
-            value = "(hidden)" if _SECRET.search(name) else environ[name]
+            value = "(hidden)" if _SECRET.search(name) else _LOGIN.sub("(hidden)", environ[name])
             value = value.encode(errors="backslashreplace").decode().replace("\n", "\\n")
             found[name] = value if len(value) <= _LONGEST else f"{value[:_LONGEST]}… ({len(value)} characters)"
     return found

@@ -30,7 +30,7 @@ LAUNCHED = "CORE_LAUNCHED_PLAN"
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets. Whoever starts processes by hand must set them too."""
 
-ORDER = ("torchelastic", "kubeflow", "lsf", "openmpi", "pmix", "slurm", "mpich", "plain", "local")
+ORDER = ("torchelastic", "kubeflow", "lsf", "openmpi", "mpich", "pmix", "slurm", "plain", "local")
 """The names of core's cluster environments in the order in which they are asked; each is a function here."""
 
 _SIZES = (
@@ -110,7 +110,7 @@ def _has_env_variables(environ: Mapping[str, str]) -> bool:
 
 def _refuse_ambiguous(asked: str, environ: Mapping[str, str]) -> None:
     """Refuse ``WORLD_SIZE`` where a launcher that sets other variables has started another number of processes."""
-    for name, is_it in (("lsf", lsf), ("openmpi", openmpi), ("slurm", slurm), ("mpich", mpich)):
+    for name, is_it in (("lsf", lsf), ("openmpi", openmpi), ("mpich", mpich), ("slurm", slurm)):
         size = next((variable for variable in _SIZES if variable in environ), "SLURM_NTASKS")
         if is_it(environ) and environ.get(size) != environ["WORLD_SIZE"]:
             raise ConfigurationError(
@@ -136,7 +136,11 @@ def openmpi(environ: Mapping[str, str]) -> bool:
 
 
 def mpich(environ: Mapping[str, str]) -> bool:
-    """Whether MPICH's launcher, or one with the same variables, has started this process as one of several."""
+    """Whether MPICH's launcher, or one with the same variables, has started this process as one of several.
+
+    In a job of SLURM its processes also have the variables of the task that started them; ``srun --mpi=pmi2`` sets
+    ``PMI_SIZE``, but no ``MPI_LOCALRANKID``.
+    """
     return LAUNCHED not in environ and "MPI_LOCALRANKID" in environ and whole_number(environ, "PMI_SIZE", 1) > 1
 
 

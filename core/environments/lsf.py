@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from core.environments import detect
 from core.environments.launched import LaunchedEnvironment, RankVariables
-from core.environments.variables import LARGEST_PORT, whole_number
+from core.environments.variables import LARGEST_ID, LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
 __all__ = ["LSFEnvironment"]
@@ -65,7 +65,7 @@ class LSFEnvironment(LaunchedEnvironment):
     @property
     def main_port(self) -> int:
         """``MASTER_PORT``; otherwise a number from 20000 to 31999 that follows from the number of the job."""
-        default = _FIRST_PORT + whole_number(self.environ, "LSB_JOBID", 0) * 17 % _PORTS
+        default = _FIRST_PORT + whole_number(self.environ, "LSB_JOBID", 0, high=LARGEST_ID) * 17 % _PORTS
         return whole_number(self.environ, "MASTER_PORT", default, low=1, high=LARGEST_PORT)
 
     def command(self, processes_per_node: int, num_nodes: int) -> str:

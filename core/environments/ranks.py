@@ -35,10 +35,10 @@ def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
         return whole_number(environ, "JSM_NAMESPACE_RANK"), whole_number(environ, "JSM_NAMESPACE_SIZE")
     if openmpi(environ):
         return whole_number(environ, "OMPI_COMM_WORLD_RANK"), whole_number(environ, "OMPI_COMM_WORLD_SIZE")
-    if slurm(environ):
-        return whole_number(environ, "SLURM_PROCID"), slurm_tasks(environ)
     if mpich(environ):
         return whole_number(environ, "PMI_RANK"), whole_number(environ, "PMI_SIZE")
+    if slurm(environ):
+        return whole_number(environ, "SLURM_PROCID"), slurm_tasks(environ)
     if plain(environ):
         return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE")
     return 0, 1

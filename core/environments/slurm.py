@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from core.environments import detect
 from core.environments.detect import slurm_tasks
 from core.environments.launched import LaunchedEnvironment, RankVariables
-from core.environments.variables import LARGEST_PORT, whole_number
+from core.environments.variables import LARGEST_ID, LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 
 __all__ = ["SlurmEnvironment", "first_host"]
@@ -92,7 +92,7 @@ class SlurmEnvironment(LaunchedEnvironment):
     @property
     def main_port(self) -> int:
         """``MASTER_PORT``; otherwise a number from 20000 to 31999 that follows from those of job and step."""
-        job, step = (whole_number(self.environ, name, 0) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        job, step = (whole_number(self.environ, name, 0, high=LARGEST_ID) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
         default = _FIRST_PORT + (job * 17 + step) % _PORTS
         return whole_number(self.environ, "MASTER_PORT", default, low=1, high=LARGEST_PORT)
 

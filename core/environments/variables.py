@@ -7,11 +7,14 @@ from collections.abc import Mapping
 
 from core.errors import ConfigurationError
 
-__all__ = ["LARGEST_PORT", "whole_number"]
+__all__ = ["LARGEST_ID", "LARGEST_PORT", "whole_number"]
 
 LARGEST_PORT = 65535
+LARGEST_ID = 10**18
+"""Of a job: schedulers that are joined in a federation count beyond ten digits."""
+_LARGEST_COUNT = 999_999_999
 
-_DIGITS = re.compile(r"\d{1,9}", re.ASCII)
+_DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def whole_number(
@@ -24,7 +27,7 @@ def whole_number(
         variable: The variable's name.
         default: Returned if the variable is not set.
         low: The smallest valid integer.
-        high: The largest valid integer; ``None`` for no limit.
+        high: The largest valid integer; ``None`` for that of a count.
 
     Raises:
         ConfigurationError: The variable is not set and there is no default, or it is not an integer in this range.
@@ -33,7 +36,7 @@ def whole_number(
     if text is None and default is not None:
         return default
     number = int(text) if text is not None and _DIGITS.fullmatch(text) else -1
-    if number < low or (high is not None and number > high):
+    if not low <= number <= (_LARGEST_COUNT if high is None else high):
         given = "is not set" if text is None else f"is {text[:100]!r}"
         valid = f"≥ {low}" if high is None else f"from {low} to {high}"
         raise ConfigurationError(f"environment variable {variable} {given}. It must be an integer {valid}.")

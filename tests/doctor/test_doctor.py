@@ -107,12 +107,15 @@ def test_variables_that_are_shown() -> None:
         "HOME": "/root",
         "AWS_SECRET": "x",
         "SLURM_TOKEN": "hush",
+        "SLURM_JWT": "hush",
+        "CORE_DEFAULT_ROOT_DIR": "https://me:hush@host/folder?a=b@c",
         "CORE_LAUNCHED_PLAN": "y" * 5000,
         "TORCH_LOGS": "a\nb\udcff",
     }
     shown = machine.environment(given)
-    assert sorted(shown) == ["CORE_DEVICES", "CORE_LAUNCHED_PLAN", "RANK", "SLURM_JOB_ID", "SLURM_TOKEN", "TORCH_LOGS"]
-    assert shown["SLURM_TOKEN"] == "(hidden)"
+    assert sorted(shown) == sorted({*given} - {"HOME", "AWS_SECRET"})
+    assert shown["SLURM_TOKEN"] == shown["SLURM_JWT"] == "(hidden)"
+    assert shown["CORE_DEFAULT_ROOT_DIR"] == "https://(hidden)@host/folder?a=b@c"
     assert shown["CORE_LAUNCHED_PLAN"].endswith("(5000 characters)")
     assert shown["TORCH_LOGS"] == "a\\nb\\udcff"
 

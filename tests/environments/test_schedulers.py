@@ -91,6 +91,17 @@ ENV = {"RANK": "2", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT"
 """What torch's ``env://`` needs, and no more."""
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "3", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"}
 
+PROXY = {
+    **SLURM,
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}
+"""What a proxy of Hydra passes on: of its own task, one on each of two machines."""
+SECOND = {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+"""On the second of two machines with four processes each."""
+
 
 def plan(environ: dict[str, str], **arguments: Any) -> Any:
     return resolve(Request.read(environ=environ, accelerator="cpu", **arguments))
@@ -104,6 +115,11 @@ def plan(environ: dict[str, str], **arguments: Any) -> Any:
         # Open MPI 5 with three processes on two cores
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "openmpi", (2, 3, 2, 3, 0, 1)),
         (MPICH, "mpich", (1, 3, 1, 3, 0, 1)),
+        # Hydra, the launcher of MPICH and Intel MPI, in a job of SLURM: srun starts one of its proxies on each machine
+        ({**SCRIPT, **MPICH}, "mpich", (1, 3, 1, 3, 0, 1)),
+        ({**PROXY, **MPICH, "MASTER_ADDR": "a"}, "mpich", (1, 3, 1, 3, 0, 1)),
+        ({**PROXY, **SECOND, "MASTER_ADDR": "a"}, "mpich", (5, 8, 1, 4, 1, 2)),
+        ({**SLURM, "PMI_RANK": "3", "PMI_SIZE": "4", "PMI_FD": "9"}, "slurm", (3, 4, 1, 2, 1, 2)),  # srun --mpi=pmi2
         (PMIX, "pmix", (3, 4, 1, 2, 1, 2)),
         (JSRUN, "lsf", (4, 6, 1, 3, 1, 2)),
         ({**JSRUN, "JSM_NAMESPACE_LOCAL_SIZE": "3", "LSB_MCPU_HOSTS": ""}, "lsf", (4, 6, 1, 3, 1, 2)),
@@ -135,6 +151,9 @@ def test_where_the_processes_meet() -> None:
     assert slurm.main_address == "gpu07"
     assert 20000 <= slurm.main_port < 32000
     assert SlurmEnvironment({**SLURM, "SLURM_JOB_ID": "4243"}).main_port != slurm.main_port
+    federated = {**SLURM, "SLURM_JOB_ID": str((63 << 26) + 4242), "SLURM_STEP_ID": "4294967290"}
+    assert 20000 <= SlurmEnvironment(federated).main_port < 32000
+    assert 20000 <= LSFEnvironment({**JSRUN, "LSB_JOBID": "2147483646"}).main_port < 32000
     one = {**SLURM, "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
     assert SlurmEnvironment(one).main_address == "127.0.0.1"
     assert OpenMPIEnvironment(OPEN_MPI).main_address == "127.0.0.1"
