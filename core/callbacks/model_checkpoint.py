@@ -439,9 +439,8 @@ class ModelCheckpoint(Checkpoint):
 
     def _of_others(self, trainer: Any) -> set[str]:
         """The checkpoints that other ModelCheckpoints of this run have, or are about to write."""
-        others = [
-            each for each in trainer.checkpoint_callbacks if isinstance(each, ModelCheckpoint) and each is not self
-        ]
+        found = trainer.checkpoint_callbacks
+        others = (each for each in found if isinstance(each, ModelCheckpoint) and each is not self)
         kept = ({*each.best_k_models, each.best_model_path, each.last_model_path, *each._written} for each in others)
         return set().union(*kept) - {""}
 
