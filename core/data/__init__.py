@@ -3,11 +3,12 @@
 from core.data.active import ActivePasses
 from core.data.batches import drop_padding
 from core.data.combined import CombinedLoader, PreparedCombined, is_collection
-from core.data.loader import PreparedLoader, skip_first_batches
+from core.data.loader import PreparedLoader
 from core.data.parts import loader_parts, set_epoch
 from core.data.prepare import prepare_loader
 from core.data.reading import in_order
 from core.data.settings import DataSettings
+from core.data.skipping import skip_first_batches
 
 __all__ = [
     "ActivePasses",

@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from core.data.active import ActivePasses
 from core.data.dispatch import dispatched
 from core.data.parts import Epochs, generators_of
-from core.data.reading import MapReading, Reading, Start, make_reading
+from core.data.reading import MapReading, Reading, Start
 from core.data.repeated import watched
 from core.data.seeds import PassSeeds, seeded
 from core.data.sharding import Real
@@ -25,7 +25,7 @@ from core.data.transfer import Transfer
 from core.errors import CheckpointError, ConfigurationError, quoted
 from core.random import get_host_rng_state
 
-__all__ = ["Dispatch", "PreparedLoader", "skip_first_batches"]
+__all__ = ["Dispatch", "PreparedLoader"]
 
 
 class Dispatch:
@@ -113,9 +113,12 @@ class PreparedLoader(DataLoader[Any]):
     def set_epoch(self, epoch: int) -> None:
         """Make the next pass number ``epoch``.
 
-        A position that was loaded within that pass is kept, and one in another pass is dropped.
+        A position that was loaded within that pass is kept, and one in another pass is dropped. One at the end of the
+        pass before is the start of this one.
         """
         progress = self._progress
+        if progress.pending is not None and progress.pending["epoch"] == epoch - 1:
+            self.leave_ended_pass()
         progress.epoch, progress.running, progress.is_explicit = epoch, None, True
         if progress.pending is not None and progress.pending["epoch"] != epoch:
             progress.pending = None
@@ -197,6 +200,23 @@ class PreparedLoader(DataLoader[Any]):
         if running is not None:
             return running.start.batches + running.taken
         return 0 if self._progress.pending is None else int(self._progress.pending["batches"])
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether a position after the last batch of a pass was loaded: then the next pass has no batch.
+
+        It is false where the length of the data is unknown.
+        """
+        try:
+            return self._progress.pending is not None and self.batches_left == 0
+        except TypeError:
+            return False
+
+    def leave_ended_pass(self) -> None:
+        """Make the next pass the next epoch, if the position that was loaded is at the end of a pass."""
+        if self.is_at_end:
+            for _ in self:  # as a loop over it would, which draws what plain torch draws at the end of a pass
+                pass
 
     @property
     def end_of_dataloader(self) -> bool:
@@ -470,27 +490,6 @@ class _Pass:
     def inner_state(self) -> dict[str, Any] | None:
         """The state of a loader that finds its position by itself, where nothing was read ahead."""
         return None if self._ahead or self._dispatch is not None or self.is_finished else self._reading.inner_state()
-
-
-def skip_first_batches(loader: Any, num_batches: int = 0) -> PreparedLoader:
-    """A loader of the batches of ``loader`` from number ``num_batches`` on, in each pass.
-
-    Map-style data is skipped by index, and not loaded. A pass over it is one over ``loader``: the next pass over either
-    is the next epoch. Where a position was loaded, the later of the two counts.
-
-    Args:
-        loader: Prepared or not.
-        num_batches: How many batches are left out.
-
-    Raises:
-        ConfigurationError: ``num_batches`` is not an integer ≥ 0.
-    """
-    if isinstance(num_batches, bool) or not isinstance(num_batches, int) or num_batches < 0:
-        raise ConfigurationError(f"num_batches={num_batches!r}: must be an integer ≥ 0.")
-    prepared = loader if isinstance(loader, PreparedLoader) else PreparedLoader(make_reading(loader, Share()), Share())
-    skipping = copy.copy(prepared)
-    skipping._skip = num_batches
-    return skipping
 
 
 def _set_states(generators: list[Generator], states: list[Tensor]) -> None:

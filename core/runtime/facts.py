@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from core.errors import UnknownAttributeError, nearest
 from core.plan import Plan
 from core.precisions.base import Precision
 from core.runtime.engine_facts import EngineFacts
@@ -97,10 +98,22 @@ class FactsView(RunFacts):
     Args:
         strategy: Of the run.
         plan: Of the run.
+        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
     """
 
-    def __init__(self, strategy: Strategy, plan: Plan) -> None:
-        self._strategy, self.plan = strategy, plan
+    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
+        self._strategy, self.plan, self._front_end = strategy, plan, front_end
+
+    if not TYPE_CHECKING:  # it would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
+                return object.__getattribute__(self, name)
+            own = [each for each in dir(self) if not each.startswith("_")]
+            remedy = f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
+            raise UnknownAttributeError(f"runtime.state: there is no attribute {name!r}.{remedy}", obj=self)
 
     @property
     def backend(self) -> str | None:

@@ -127,7 +127,7 @@ class RunLife(RunFacts, KnownAttributes):
     @property
     def state(self) -> FactsView:
         """The facts about this process and the run, as one object that prints them."""
-        return FactsView(self._strategy, self.plan)
+        return FactsView(self._strategy, self.plan, type(self))
 
 
 def _enter(runtime: RunLife, function: Callable[..., T] | None, args: Any, kwargs: Any) -> T | None:

@@ -28,6 +28,12 @@ ABSENT = (
     "exact. To resume bit for bit, call it in every process"
 )
 
+AT_END = (
+    "load_state: %s was written after the last batch of epoch %s, so the next pass over the loader has no batch and "
+    "ends that epoch. If your loop begins with epoch %s, as where it computes it from the number of steps, call "
+    "loader.set_epoch(epoch) or skip_first_batches before the loop: then that pass is left out"
+)
+
 PATIENCE = 5.0
 """Seconds that process 0 waits for the states of the other processes, which it can do without."""
 
@@ -111,12 +117,21 @@ class ProcessStates:
         """Whether each process has gradients that it has accumulated and not used."""
         return bool(self.first["is_accumulating"])
 
-    def restore_loaders(self, loaders: Sequence[PreparedLoader], path: Any) -> None:
-        """Continue the data where it was: its order is the same in all processes, so process 0's position will do."""
+    def restore_loaders(self, loaders: Sequence[PreparedLoader], path: Any, knows_epoch: bool = True) -> None:
+        """Continue the data where it was: its order is the same in all processes, so process 0's position will do.
+
+        Args:
+            loaders: What this process reads.
+            path: The checkpoint.
+            knows_epoch: Whether the script may have its own number of the epoch in the checkpoint. One that has not
+                is warned where a script that counts steps begins with another epoch than the data.
+        """
         own = self.own if len(self.by_rank) == self.strategy.world_size else None
         for loader, state in zip(loaders, (own or self.first)["loaders"], strict=False):
             with load_errors("loaders", path):
                 loader.load_state_dict(state, reshard=True)
+            if loader.is_at_end and not knows_epoch and self.strategy.is_global_zero:
+                logger.warning(AT_END, path, loader.epoch, loader.epoch + 1)
 
     def restore_generators(self) -> None:
         """Restore this process's random number generators, at the last moment before they are drawn from again.

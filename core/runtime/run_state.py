@@ -347,7 +347,7 @@ class StateSaving(Checkpointing):
         project = self.project_configuration
         if project.checkpoints is not None and is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)
-        states.restore_loaders(objects["loader"], path)
+        states.restore_loaders(objects["loader"], path, knows_epoch=bool(self._registered))
         states.restore_generators()
 
     def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[str, Manifest]:

@@ -69,6 +69,7 @@ def own(seed: int) -> Generator:
 MAKES: dict[str, Callable[[int], DataLoader[Any]]] = {
     "in order": lambda w: DataLoader(Noisy(23), 4, num_workers=w),
     "shuffled": lambda w: DataLoader(Noisy(23), 4, shuffle=True, num_workers=w),
+    "shuffled into whole batches": lambda w: DataLoader(Noisy(24), 4, shuffle=True, num_workers=w),
     "shuffled by a generator": lambda w: DataLoader(Noisy(23), 4, shuffle=True, generator=own(3), num_workers=w),
     "with replacement": lambda w: DataLoader(Noisy(23), 3, sampler=RandomSampler(range(23), True, 40), num_workers=w),
     "own sampler": lambda w: DataLoader(Noisy(23), 4, sampler=Drawing(23), num_workers=w),
@@ -222,6 +223,39 @@ def test_a_state_at_the_last_batch_continues_with_nothing() -> None:
     resumed = prepared(lambda: DataLoader(Numbers(10), 4), 1)[0]
     resumed.load_state_dict(states[-1])
     assert list(resumed) == []
+    assert len(list(resumed)) == 3
+
+
+BEGIN_THE_NEXT: dict[str, Callable[[PreparedLoader], PreparedLoader]] = {
+    "set_epoch": lambda loader: (loader.set_epoch(1), loader)[1],
+    "skip_first_batches": lambda loader: skip_first_batches(loader, 0),
+}
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "begin"), [(kind, begin) for kind in MAKES if "stream" not in kind for begin in BEGIN_THE_NEXT]
+)
+def test_a_script_that_counts_steps_begins_with_the_next_epoch(kind: str, shards: int, begin: str) -> None:
+    """After a state at the last batch, whose script names that epoch: no pass is empty, and the order is the same."""
+    loader = prepared(lambda: MAKES[kind](0), shards, seed=1)[-1]
+    for _ in loader:
+        state, drawn = loader.state_dict(), get_host_rng_state()
+    expected = [list(map(numbers, loader)) for _ in range(2)]
+    resumed = prepared(lambda: MAKES[kind](0), shards, seed=2)[-1]
+    resumed.load_state_dict(state)
+    set_host_rng_state(drawn)
+    assert list(map(numbers, BEGIN_THE_NEXT[begin](resumed))) == expected[0]
+    assert list(map(numbers, resumed)) == expected[1]
+
+
+def test_a_count_of_a_whole_epoch_leaves_nothing_of_it() -> None:
+    """A script that has its own number of the epoch skips all batches of it, and then begins the next one."""
+    loader = prepared(lambda: DataLoader(Numbers(10), 4), 1)[0]
+    states = [loader.state_dict() for _ in loader]
+    resumed = prepared(lambda: DataLoader(Numbers(10), 4), 1)[0]
+    resumed.load_state_dict(states[-1])
+    assert list(skip_first_batches(resumed, 3)) == []
     assert len(list(resumed)) == 3
 
 

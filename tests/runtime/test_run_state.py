@@ -75,6 +75,30 @@ def test_what_is_in_the_state(tmp_path: Path) -> None:
     assert list(second.optimizer.state_dict()["state"]) == [0, 1]
 
 
+@pytest.mark.parametrize("registers", [False, True])
+def test_a_checkpoint_after_the_last_batch_of_an_epoch(
+    registers: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loop that computes its epoch from the steps is told how to begin with the next one, which is then exact."""
+    first, second = Loop(), Loop(seed=5)
+    first.train(4)
+    objects = [Counter(), Counter()] if registers else []
+    for loop, count in zip((first, second), objects, strict=False):
+        loop.runtime.register_for_checkpointing(count)
+    first.runtime.save_state(tmp_path / "c")
+    first.train(1)
+    first.iterator = None
+    first.train(4)
+    second.runtime.load_state(tmp_path / "c")
+    said = [
+        record.getMessage() for record in caplog.records if "after the last batch of epoch 0" in record.getMessage()
+    ]
+    assert ["If your loop begins with epoch 1" in text for text in said] == [True] * (not registers)
+    second.loader.set_epoch(1)
+    second.train(4)
+    assert second.weights() == first.weights()
+
+
 def test_automatic_names_and_the_limit(tmp_path: Path) -> None:
     """Numbers go up, also in a run that begins again; old ones go after the new one is there; the newest is loaded."""
     loop = Loop(project_config=project(tmp_path, total_limit=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,22 @@ def test_what_is_not_in_use_reads_as_in_accelerate() -> None:
         assert [getattr(facts, name) for name in names.split()] == [None] * 7
         assert facts.is_fsdp2 is facts.multi_device is False
     assert one.torch_device_mesh is one.fp8_recipe_handler is None
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("wait_for_everyone", "Use runtime.wait_for_everyone."),
+        ("split_between_processes", "Use runtime.split_between_processes."),
+        ("mixed_precison", "Did you mean 'mixed_precision'?"),
+    ],
+)
+def test_what_accelerates_state_can_do_is_the_runtimes(name: str, remedy: str) -> None:
+    """The error for an attribute that the state does not have names the Runtime's member, or the nearest name."""
+    state = runtime().state
+    assert not hasattr(state, name)
+    with pytest.raises(AttributeError, match=f"runtime.state: there is no attribute '{name}'. {re.escape(remedy)}$"):
+        getattr(state, name)
 
 
 def test_nothing_is_compiled() -> None:
