@@ -77,7 +77,8 @@ def suggest_arguments(
             usage = _usage(called, names, method.__module__)
             for name in () if takes_any else kwargs:
                 if name not in names:
-                    remedy = f" {instead[name]}" if name in instead else nearest(name, names) or usage
+                    remedy = f" {instead[name]}" if name in instead else _of_constructor(name, args)
+                    remedy = remedy or nearest(name, names) or usage
                     raise WrongTypeError(f"{called}: unknown argument {name!r}.{remedy}") from None
             try:
                 signature.bind(*args, **kwargs)
@@ -96,6 +97,14 @@ def _called(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
     if method.__name__ == "__init__" or not (args and isinstance(args[0], KnownAttributes)):
         return method.__qualname__.removesuffix(".__init__")
     return method_of(args[0], method.__name__)
+
+
+def _of_constructor(name: str, args: tuple[Any, ...]) -> str:
+    """What to do with an argument of a front end's method that its constructor takes."""
+    front_end = type(args[0]) if args and isinstance(args[0], KnownAttributes) else None
+    if front_end is None or name not in inspect.signature(front_end).parameters:
+        return ""
+    return f" Pass it to the constructor: {front_end.__name__}({name}=...)."
 
 
 def _given(positional: tuple[Any, ...]) -> str:
@@ -130,10 +139,11 @@ def suggest_in_methods(*, leave: Collection[str]) -> Callable[[type[C]], type[C]
 
 
 def suggest_arguments_of(cls: type[C]) -> type[C]:
-    """Let a class that defines its own constructor, without ``**`` arguments, name the most similar argument."""
+    """Let a class that defines its own constructor name the most similar argument.
+
+    Its ``foreign_arguments`` say what to do about arguments that it does not have.
+    """
     own = vars(cls).get("__init__")
-    if own is not None and not any(
-        each.kind is each.VAR_KEYWORD for each in inspect.signature(own).parameters.values()
-    ):
-        cls.__init__ = suggest_arguments(own)  # type: ignore[method-assign]
+    if own is not None:
+        cls.__init__ = suggest_arguments(own, getattr(cls, "foreign_arguments", None))  # type: ignore[method-assign]
     return cls

@@ -43,6 +43,9 @@ INTERNAL = {
 _ENOUGH = 0.75
 """How similar a variable must be to one of torch-hal's to be taken for a misspelling of it."""
 
+_DISTRIBUTION = "TORCH_HAL_"
+"""With what users may expect the names to begin."""
+
 _OF_SERVICES = ("CORE_SERVICE_", "CORE_PORT_")
 """What Kubernetes sets in each container if there is a service named ``core``; and ``CORE_PORT``."""
 
@@ -56,6 +59,11 @@ def check_variables(environ: Mapping[str, str]) -> None:
         ConfigurationError: There is one.
     """
     for name in sorted(environ):
+        if name.startswith(_DISTRIBUTION) and f"{PREFIX}{name.removeprefix(_DISTRIBUTION)}" in VARIABLES:
+            raise ConfigurationError(
+                f"environment variable {name}={environ[name][:100]!r}: torch-hal does not have it. Did you mean "
+                f"{PREFIX + name.removeprefix(_DISTRIBUTION)!r}?"
+            )
         if not name.startswith(PREFIX) or name in VARIABLES or name in INTERNAL:
             continue
         if name == "CORE_PORT" or name.startswith(_OF_SERVICES):

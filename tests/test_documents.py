@@ -14,6 +14,7 @@ from python_processes import run_program, run_python
 
 from core import Runtime, Trainer
 from core.__main__ import VERBS
+from core.plan import Request, resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
@@ -46,6 +47,16 @@ def test_what_a_page_shows_happens(page: Path, tmp_path: Path) -> None:
         return run_program("sh", "-c", f"({line}) 2>&1", cwd=tmp_path, expect=None, env=COMMANDS).stdout
 
     run_blocks(page, tmp_path, script, command)
+
+
+def test_names_of_precisions() -> None:
+    """Each row of the table has the names of one precision."""
+    page = (ROOT / "docs" / "mixed-precision.md").read_text("utf-8")
+    rows = [re.findall(r"`([^`]+)`", row) for row in re.findall(r"^\| (`\S*\d.*?) \|", page, flags=re.MULTILINE)]
+    assert [row[0] for row in rows] == ["32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true"]
+    for name, *aliases in rows:
+        for alias in aliases:
+            assert resolve(Request.read(accelerator="cpu", precision=alias, environ={})).precision.name == name
 
 
 def test_attributes_of_front_ends_exist() -> None:

@@ -11,14 +11,14 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import FunctionType, MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
 
 from core.accelerators.devices import parse_devices
 from core.accelerators.modules import call_for_device, device_function
-from core.errors import BackendError, ConfigurationError, DeviceError, quoted
+from core.errors import BackendError, ConfigurationError, DeviceError, WrongTypeError, quoted
 from core.registration import REGISTRIES
 
 __all__ = ["CAPABILITIES", "Accelerator", "is_out_of_memory"]
@@ -75,6 +75,20 @@ class Accelerator(ABC):
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What the hardware cannot do: a name in :data:`CAPABILITIES` and the reason that users see. Everything that is not
     listed is declared to work."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """An object of a derived class.
+
+        Raises:
+            WrongTypeError: It is the base class that is called, as scripts for another library do.
+        """
+        if cls is Accelerator:
+            raise WrongTypeError(
+                f"core.Accelerator is the base class of kinds of hardware, and was called with "
+                f"{quoted(kwargs) if kwargs else 'arguments' if args else 'no arguments'}. In place of Accelerate's "
+                "class, write: from core import Runtime as Accelerator"
+            )
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

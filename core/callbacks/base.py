@@ -6,8 +6,9 @@ overridden is never called.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from core.checking import suggest_arguments_of
 from core.errors import ConfigurationError
@@ -23,6 +24,9 @@ class Callback:
 
     idle_hooks: frozenset[str] = frozenset()
     """Names of hooks that this class overrides but this object does not need; they are not called."""
+
+    foreign_arguments: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Arguments that the constructor does not have and that users give it: what to do instead."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

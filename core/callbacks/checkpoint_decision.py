@@ -42,6 +42,8 @@ def check_choice(save_last: Any, save_top_k: Any, monitor: Any, mode: Any) -> No
         raise WrongTypeError(f"monitor={monitor!r}: must be the name of a metric, or None.")
     if mode not in ("min", "max"):
         raise ConfigurationError(f"mode={mode!r}: must be 'min' or 'max'.")
+    if monitor is None and mode != "min":
+        raise ConfigurationError(f"mode={mode!r}, monitor=None: has no effect without a metric. Give monitor.")
     if monitor is None and save_top_k not in (-1, 0, 1):
         raise ConfigurationError(
             f"save_top_k={save_top_k}, monitor=None: there is no metric to choose the best by. Give monitor; "

@@ -26,6 +26,7 @@ from core.errors import CheckpointError
 __all__ = [
     "FORMAT_VERSION",
     "FILE_NAME",
+    "RUN_STATE",
     "DamagedError",
     "FileRecord",
     "Manifest",
@@ -45,6 +46,8 @@ FILE_NAME = "manifest.json"
 FORMAT = "torch-hal checkpoint"
 FORMAT_VERSION = 2
 """The format that this torch-hal writes; it reads the earlier ones too."""
+RUN_STATE = "run state"
+"""What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
 
 _CHUNK = 1 << 20
 _LARGEST = 64 << 20
@@ -194,6 +197,11 @@ class Manifest:
         Raises:
             CheckpointError: Another CheckpointIO wrote the checkpoint.
         """
+        if self.checkpoint_io == RUN_STATE:
+            raise CheckpointError(
+                f"{directory} holds the state of a run, which Runtime.save_state has written. Load it by "
+                "runtime.load_state(path)."
+            )
         if self.checkpoint_io != checkpoint_io:
             raise CheckpointError(
                 f"{directory} was written with checkpoint_io={self.checkpoint_io!r} and cannot be read with "

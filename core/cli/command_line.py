@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from core.callbacks import Callback
+from core.checking import suggest_arguments_of
 from core.cli.optimizers import configure
 from core.cli.parser import ArgumentParser, Namespace
 from core.cli.save_config import SaveConfigCallback
@@ -38,6 +39,7 @@ OPTIMIZERS = (
 """Base class, option, and the argument that the module supplies."""
 
 
+@suggest_arguments_of
 class CLI:
     """Makes the objects of a training script from the command line, and runs the sub-command.
 
@@ -92,6 +94,7 @@ class CLI:
         _check_class("model_class", model_class, Module)
         _check_class("datamodule_class", datamodule_class, DataModule)
         _check_class("trainer_class", trainer_class, Trainer)
+        _check_defaults(trainer_defaults or {}, trainer_class)
         self._check_methods()
         if save_config_kwargs and save_config_callback is None:
             raise ConfigurationError("save_config_kwargs: has no effect with save_config_callback=None. Remove one.")
@@ -287,4 +290,16 @@ def _as_list(given: Any) -> list[Any]:
 
 def _check_class(argument: str, given: Any, base: type[Any]) -> None:
     if given is not None and not (isinstance(given, type) and issubclass(given, base)):
-        raise WrongTypeError(f"{argument}={given!r}: must be a class derived from core.{base.__name__}.")
+        called = f" Pass the class, without calling it: {type(given).__name__}." if isinstance(given, base) else ""
+        raise WrongTypeError(f"{argument}={given!r:.100}: must be a class derived from core.{base.__name__}.{called}")
+
+
+def _check_defaults(defaults: Mapping[str, Any], trainer_class: type[Trainer]) -> None:
+    parameters = inspect.signature(trainer_class).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    for name in defaults:
+        if name not in parameters and not takes_any:
+            raise ConfigurationError(
+                f"trainer_defaults[{name!r}]: {trainer_class.__name__} has no such argument.{nearest(name, parameters)}"
+                f" All of them: help({trainer_class.__name__})."
+            )

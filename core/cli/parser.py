@@ -7,6 +7,9 @@ import os
 import re
 from typing import Any, NoReturn
 
+import core.callbacks
+import core.loggers
+import core.strategies
 from core.discovery.states import survey
 from core.errors import BackendError, nearest
 from core.loggers import Logger
@@ -29,6 +32,8 @@ KINDS = {
 """The arguments whose help shows the names of the installed backends of this kind."""
 
 _UNKNOWN = re.compile(r"(?:unrecognized arguments: (--)|(?:Group '([\w.]+)' .*)?option ')([\w.]+)")
+_CONFIG = re.compile(r"unrecognized arguments: (\S+\.(?:ya?ml|json))\b")
+_CLASS = re.compile(r"Expected a dot import path string: ([A-Z]\w*)")
 
 
 class ArgumentParser(jsonargparse.ArgumentParser):
@@ -78,13 +83,25 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         return text
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """End with ``message``; for an unknown argument, with the nearest that exists."""
+        """End with ``message``; for an unknown argument or class, with the nearest that exists."""
         if unknown := _UNKNOWN.search(message):
             dashes, group, name = unknown.groups(default="")
-            name = f"{dashes}{group}.{name}" if group else f"{dashes}{name}"
-            message = f"{message.removesuffix('.')}.{nearest(name, [dashes + known for known in self._names()])}"
+            message = f"{message.removesuffix('.')}.{self._meant(dashes, f'{group}.{name}' if group else name)}"
+        elif config := _CONFIG.search(message):
+            message = f"{message}. To read a config file, write: --config {config[1]}"
+        elif named := _CLASS.search(message):
+            meant = nearest(named[1], [*core.callbacks.__all__, *core.loggers.__all__, *core.strategies.__all__])
+            message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
         super().error(message, ex)
         raise SystemExit(2)
+
+    def _meant(self, dashes: str, name: str) -> str:
+        """The arguments that ``name`` may stand for: those that have it after their prefix, or the most similar."""
+        known = self._names()
+        same = [f"{dashes}{each}" for each in known if each.rpartition(".")[2] == name]
+        if same:
+            return f" Did you mean {' or '.join(map(repr, same))}?"
+        return nearest(f"{dashes}{name}", [f"{dashes}{each}" for each in known])
 
     def _names(self) -> list[str]:
         subcommands = self._subcommands_action.choices.values() if self._subcommands_action is not None else ()

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     IterableDataset,
     SequentialSampler,
     Subset,
@@ -25,7 +26,7 @@ from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
 from core.data.share import Share
 from core.data.streams import MarkedCollate, ShardedStream, stream_steps
-from core.errors import CheckpointError
+from core.errors import CheckpointError, WrongTypeError
 from core.random import get_host_rng_state
 
 __all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]
@@ -346,7 +347,13 @@ def make_reading(
 
     Raises:
         ConfigurationError: Its batches are to be split, and cannot be.
+        WrongTypeError: It is a data set.
     """
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset):
+        raise WrongTypeError(
+            f"loader: got a data set of type {type(loader).__name__}, which yields no batches. Pass a loader: "
+            "DataLoader(dataset, batch_size=...)."
+        )
     if not isinstance(loader, DataLoader):
         return Reading(loader)
     if isinstance(loader.dataset, IterableDataset):

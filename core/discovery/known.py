@@ -1,6 +1,7 @@
-"""Which distributions provide a name that is not installed here; only error messages need it.
+"""Which distributions provide a name that is not installed here, and what users mean; only error messages need it.
 
-The table is ``known_names.toml``, next to this file. No code of torch-hal depends on its content.
+The tables are ``known_names.toml`` and ``also_called.toml``, next to this file. No code of torch-hal depends on their
+content.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-__all__ = ["known_names", "providers"]
+__all__ = ["also_called", "known_names", "providers"]
 
 
 @cache
@@ -30,3 +31,9 @@ def providers(kind: str, name: str) -> list[str]:
 def known_names(kind: str) -> list[str]:
     """The names and aliases of that kind that known distributions provide."""
     return sorted({name for kinds in _table().values() for name in kinds.get(kind, ())})
+
+
+def also_called(kind: str, name: str) -> str:
+    """The name that users mean who write ``name``, which no backend has; empty if none is known."""
+    table = tomllib.loads(Path(__file__).with_name("also_called.toml").read_text("utf-8"))
+    return str(table.get(kind, {}).get(name.lower(), ""))

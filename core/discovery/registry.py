@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from core.discovery.activation import Activation, Elsewhere, activate
-from core.discovery.known import known_names, providers
+from core.discovery.known import also_called, known_names, providers
 from core.discovery.learning import Learning, Verdict
 from core.discovery.loading import import_target, load, target_name
 from core.discovery.scan import Row, normalized
@@ -358,9 +358,14 @@ class Registry:
         for other in KINDS:
             if other != kind and name in self.names(other):
                 return UnknownNameError(f"{subject}: {name!r} is of another kind. Pass {other}={name!r}.")
-        if remedy := nearest(name, [*names, *aliases]):
+        base, _, index = name.partition(":")
+        if kind == "accelerator" and index.isdigit():
+            name, text = base, f"{text} Devices are chosen by devices=[{index}]."
+        meant = also_called(kind, name)
+        others = known_names(kind)
+        if remedy := nearest(meant or name, [*names, *aliases], cutoff=1.0 if meant else 0.6):
             return UnknownNameError(text + remedy)
-        if remedy := nearest(name, others := known_names(kind)):
+        if remedy := nearest(meant or name, others, cutoff=1.0 if meant else 0.6):
             return UnknownNameError(
                 text + remedy + _installing(kind, [each for each in others if repr(each) in remedy])
             )

@@ -27,7 +27,8 @@ def adapted(given: Any) -> Logger:
     """
     if isinstance(given, Logger):
         return given
-    if isinstance(given, type) or not (callable(getattr(given, "log_metrics", None) or getattr(given, "log", None))):
+    methods = callable(getattr(given, "log_metrics", None) or getattr(given, "log", None))
+    if isinstance(given, type) or not methods or hasattr(given, "on_train_epoch_end"):  # a callback has a log, too
         raise WrongTypeError(
             f"log_with: {given!r} is not a logger. Pass a name, an object of a subclass of core.loggers.Logger, or an "
             "object with Accelerate's methods of a tracker (log, store_init_configuration, finish)."

@@ -40,14 +40,15 @@ def find_loggers(log_with: Any) -> list[type[Logger] | Logger]:
         WrongTypeError: An object is not a logger.
     """
     given = [] if log_with is None else list(log_with) if isinstance(log_with, list | tuple) else [log_with]
-    found: dict[str, type[Logger] | Logger] = {}
+    found: dict[object, type[Logger] | Logger] = {}
     for item in given:
         name = getattr(item, "value", item)  # Accelerate's LoggerType is an enumeration of names
         if name == "all":
-            found |= {logger.name: logger for logger in _usable() if logger.name not in found}
+            there = {logger.name for logger in found.values()}
+            found |= {logger.name: logger for logger in _usable() if logger.name not in there}
             continue
         logger = logger_class(name) if isinstance(name, str) else adapted(item)
-        found[logger.name] = logger
+        found[name if isinstance(name, str) else id(item)] = logger  # several objects may have the same name
     return list(found.values())
 
 

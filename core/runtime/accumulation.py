@@ -134,6 +134,11 @@ class Window:
         return not self._state.sync_gradients
 
     @property
+    def has_optimizers(self) -> bool:
+        """Whether an optimizer was prepared, whose step waits for the last micro-batch."""
+        return bool(self._optimizers)
+
+    @property
     def has_any(self) -> bool:
         """Whether this window has gradients."""
         return self.has_gradients or self._has_plain or self._has_weighted
@@ -288,7 +293,7 @@ class MicroBatch(AbstractContextManager[None]):
         no_sync: Makes the context in which gradients of a model are not reduced; ``None`` if nothing is reduced.
     """
 
-    __slots__ = ("_models", "_no_sync", "_stack", "_window")
+    __slots__ = ("_models", "_no_sync", "_stack", "_versions", "_window")
 
     def __init__(
         self,
@@ -298,9 +303,15 @@ class MicroBatch(AbstractContextManager[None]):
     ) -> None:
         self._window, self._models, self._no_sync = window, models, no_sync
         self._stack: ExitStack | None = None
+        self._versions: list[tuple[Tensor, int]] = []
+        """Without a prepared optimizer, and before the last micro-batch: a parameter of each model, and its version."""
 
     def __enter__(self) -> None:
-        if not self._window.begin(self._models) and self._no_sync is not None:
+        if self._window.begin(self._models):
+            return
+        if not self._window.has_optimizers:
+            self._versions = [(each, each._version) for each in map(_first_trained, self._models) if each is not None]
+        if self._no_sync is not None:
             self._stack = ExitStack()
             for model in self._models:
                 self._stack.enter_context(self._no_sync(model))
@@ -309,3 +320,13 @@ class MicroBatch(AbstractContextManager[None]):
         self._window.end()
         if self._stack is not None:
             self._stack.__exit__(*error)
+        if error[0] is None and any(parameter._version != version for parameter, version in self._versions):
+            raise ConfigurationError(
+                "accumulate: parameters changed before the last micro-batch of a window, and no optimizer was "
+                "prepared: its step acts in every micro-batch. Prepare it with the model: model, optimizer = "
+                "runtime.prepare(model, optimizer)."
+            )
+
+
+def _first_trained(model: nn.Module) -> Tensor | None:
+    return next((parameter for parameter in model.parameters() if parameter.requires_grad), None)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
+from core.attributes import KnownAttributes
 from core.errors import ConfigurationError, WrongTypeError
+from core.loggers.base import Logger
 from core.nested import leaves
 
 __all__ = [
@@ -35,7 +37,8 @@ PREPARED = (nn.Module, Optimizer, LRScheduler, DataLoader)
 def check_objects(call: str, objects: Sequence[Any]) -> None:
     """Refuse what would be returned as it is although it cannot be meant so, the same object twice, and nothing.
 
-    These are classes, lists and dicts of what is prepared, data sets, iterators, texts and numbers.
+    These are classes, lists and dicts of what is prepared, data sets, iterators, texts and numbers, and what belongs to
+    a Trainer or into another argument.
 
     Raises:
         WrongTypeError: There is one.
@@ -43,6 +46,8 @@ def check_objects(call: str, objects: Sequence[Any]) -> None:
     if not objects:
         raise ConfigurationError(f"{call}: got nothing. Pass modules, optimizers, schedulers and data loaders.")
     for position, given in enumerate(objects):
+        if misplaced := _misplaced(given):
+            raise WrongTypeError(f"{call}: got an object of type {type(given).__name__}. {misplaced}")
         if isinstance(given, str | bytes | Real):
             raise WrongTypeError(
                 f"{call}: got {_shown(given)} of type {type(given).__name__}. Pass modules, optimizers, schedulers and "
@@ -77,6 +82,27 @@ def check_objects(call: str, objects: Sequence[Any]) -> None:
             )
         if isinstance(given, nn.Module) and not hasattr(given, "_parameters"):
             raise uninitialized(call, given)
+
+
+def _misplaced(given: Any) -> str:
+    """Where ``given`` belongs, which nothing would prepare; empty if it may be meant so."""
+    if isinstance(given, type | nn.Module):
+        return ""
+    if isinstance(given, KnownAttributes):
+        return (
+            "Nothing prepares it. Use either core.Trainer, which runs the loop, or a Runtime with a loop of your own."
+        )
+    if isinstance(given, torch.amp.GradScaler):
+        return "Remove it: with precision='16-mixed' the Runtime scales the loss, and unscales the gradients."
+    if isinstance(given, Sampler):
+        return "Pass the loader that reads by it: DataLoader(dataset, sampler=sampler)."
+    if isinstance(given, Logger):
+        return "Pass it to the constructor: Runtime(log_with=...)."
+    if hasattr(given, "train_dataloader"):
+        return "Pass its loaders one by one, such as data.train_dataloader()."
+    if hasattr(given, "on_train_epoch_end"):
+        return "A Runtime calls no callbacks. Do in the loop what it does, or use core.Trainer."
+    return ""
 
 
 def check_kind(call: str, given: Any, kind: type, remedy: str) -> None:

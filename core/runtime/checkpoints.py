@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from core.checking import check_path
 from core.checkpoints import committed_file
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.runtime.model_files import save_tensors
 from core.runtime.optimizers import PreparedOptimizer
 from core.runtime.preparing import Preparing
@@ -47,16 +48,27 @@ class Checkpointing(Preparing):
             safe_serialization: Write ``obj``, a mapping of names to tensors, as a safetensors file.
 
         Raises:
-            WrongTypeError: ``obj`` is a module, or not a mapping of tensors although ``safe_serialization`` is set.
+            WrongTypeError: ``obj`` is a module, an optimizer or a scheduler, or not a mapping of tensors although
+                ``safe_serialization`` is set; or ``f`` is not a path.
             ConfigurationError: A part is named ``core``, a name that torch-hal uses for facts about the run, or
                 safetensors is not installed.
             CheckpointError: It could not be written; or processes that are needed did not call this.
         """
+        if isinstance(obj, str | os.PathLike) and not isinstance(f, str | os.PathLike):
+            raise WrongTypeError(
+                f"save: obj is the path {os.fspath(obj)!r}, and f an object of type {type(f).__name__}. The path comes "
+                "last: save(obj, path)."
+            )
         check_path("save: f", f, optional=False)
         if isinstance(obj, nn.Module):
             raise WrongTypeError(
                 f"save: a module of type {type(obj).__name__} cannot be saved by itself. Give the parts names: "
                 "save({'model': model}, path); or save its get_state_dict(model)."
+            )
+        if isinstance(obj, Optimizer | LRScheduler):
+            raise WrongTypeError(
+                f"save: an object of type {type(obj).__name__} cannot be saved by itself. Give the parts names: "
+                "save({'model': model, 'optimizer': optimizer}, path)."
             )
         if not safe_serialization and isinstance(obj, Mapping) and _suffix(f) not in FILE_SUFFIXES:
             self._save_parts(obj, f)
@@ -86,10 +98,16 @@ class Checkpointing(Preparing):
             The other parts of the checkpoint, by name, with tensors on the CPU.
 
         Raises:
-            WrongTypeError: ``state`` is not a mapping, or an object in it has no ``load_state_dict``.
+            WrongTypeError: ``path`` is not a path, ``state`` is not a mapping, or an object in it has no
+                ``load_state_dict``.
             CheckpointError: The checkpoint is absent, uncommitted or damaged, or a part is missing or could not be
                 loaded.
         """
+        if isinstance(path, Mapping):
+            raise WrongTypeError(
+                f"load: path is a mapping with {quoted(list(map(str, path)))}. The path comes first: load(path, state)."
+            )
+        check_path("load: path", path, optional=False)
         if state is not None and not isinstance(state, Mapping):
             raise WrongTypeError(
                 f"state: must be a mapping of names to objects, not an object of type {type(state).__name__}. Give it "

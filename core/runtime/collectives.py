@@ -172,8 +172,10 @@ class Collectives(Agreement):
 
         Raises:
             ConfigurationError: Structures, dtypes, numbers of dimensions or ``dim`` differ between processes.
-            WrongTypeError: It has anything else in it, at any depth.
+            WrongTypeError: It has anything else in it, at any depth, or ``dim`` is not an integer.
         """
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise WrongTypeError(f"pad_across_processes: dim={dim!r}: must be an integer.")
         strategy = self._live_strategy()
         self._agree(f"pad_across_processes(dim={dim})", describe_leaves(tensor, "tensor", sys.maxsize))
         check_leaves("pad_across_processes", "tensor", tensor)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.runtime.step import StepParts
 from core.strategies.base import Strategy
 
@@ -38,9 +38,15 @@ class LocalSGD:
     Raises:
         ConfigurationError: ``local_sgd_steps`` is not an integer ≥ 1, the strategy shards parameters or exchanges
             gradients itself, or :meth:`step` is called outside of the context.
+        WrongTypeError: ``accelerator`` is not a Runtime.
     """
 
     def __init__(self, accelerator: StepParts, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
+        if not isinstance(accelerator, StepParts):
+            raise WrongTypeError(
+                f"LocalSGD: accelerator is an object of type {type(accelerator).__name__}: must be a Runtime. The "
+                "Runtime comes first: LocalSGD(runtime, model, local_sgd_steps=8)."
+            )
         if isinstance(local_sgd_steps, bool) or not isinstance(local_sgd_steps, int) or local_sgd_steps < 1:
             raise ConfigurationError(f"local_sgd_steps={local_sgd_steps!r}: must be an integer ≥ 1.")
         self.accelerator = accelerator

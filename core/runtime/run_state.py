@@ -26,6 +26,7 @@ from core.checkpoints import (
     store_of,
 )
 from core.checkpoints.agreement import check_shared, run_on_each_rank
+from core.checkpoints.manifest import RUN_STATE
 from core.data import PreparedLoader, skip_first_batches
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.plan import Plan
@@ -44,8 +45,6 @@ __all__ = ["StateSaving"]
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "run state"
-"""What the manifest of such a checkpoint names as its format."""
 STATE = "state"
 """The part of the checkpoint's directory that the CheckpointIO writes."""
 
@@ -73,6 +72,12 @@ class StateSaving(Checkpointing):
                 f"project_config={config!r}: must be a core.ProjectConfiguration, not {type(config).__name__}."
             )
         self.project_configuration = ProjectConfiguration() if config is None else config
+        of_config = self.project_configuration.project_dir
+        if None not in (project_dir, of_config) and project_dir != of_config:
+            raise ConfigurationError(
+                f"project_dir={project_dir!r} and ProjectConfiguration(project_dir={of_config!r}): contradict each "
+                "other. Give one of them."
+            )
         if project_dir is not None:
             self.project_configuration.set_directories(project_dir)
 
@@ -269,7 +274,7 @@ class StateSaving(Checkpointing):
             name = file.relative_to(staged).as_posix()
             if file.is_file() and name not in files:
                 files[name] = FileRecord.of(file)
-        Manifest.describe(run_facts(self.plan), files, FORMAT).write(staged)
+        Manifest.describe(run_facts(self.plan), files, RUN_STATE).write(staged)
         stack.close()
 
     # -- loading ---------------------------------------------------------------------------------------------------
@@ -303,7 +308,7 @@ class StateSaving(Checkpointing):
         check_path("load_state: input_dir", input_dir)
         strategy = self._live_strategy()
         path, manifest = self._find(input_dir)
-        if manifest.checkpoint_io != FORMAT:
+        if manifest.checkpoint_io != RUN_STATE:
             raise CheckpointError(
                 f"input_dir={os.fspath(path)!r}: holds no state of a run. Use load for what save has written, and "
                 "Trainer.fit(ckpt_path=...) for a Trainer's checkpoint."

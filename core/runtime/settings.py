@@ -45,6 +45,17 @@ HABITS = {
     "lr": "Set it in your optimizer.",
     "optimizer": "Pass it to prepare().",
     "model": "Pass it to prepare().",
+    "callbacks": "Call your functions in the loop, or use core.Trainer.",
+    "logger": "Set log_with=.",
+    "loggers": "Set log_with=.",
+    "plugins": "Pass each by its kind: precision=, checkpoint_io=, cluster_environment=.",
+    "seed": "Call core.seed_everything(seed) before.",
+    "batch_size": "Set it in the DataLoader, which you pass to prepare().",
+    "num_processes": "Set devices=.",
+    "accumulate_grad_batches": "Set gradient_accumulation_steps=.",
+    "gradient_clip_val": "Call runtime.clip_grad_norm_(model.parameters(), value) before optimizer.step().",
+    "default_root_dir": "Set project_dir=.",
+    "output_dir": "Set project_dir=.",
 }
 """What else scripts give a constructor: where it belongs."""
 
@@ -74,8 +85,8 @@ def read_precision(precision: str | int | Precision, mixed_precision: str | None
     name = PRECISIONS.get(mixed_precision) if isinstance(mixed_precision, str) else None
     if name is None:
         raise ConfigurationError(
-            f"mixed_precision={mixed_precision!r}: unknown. Valid: {quoted(PRECISIONS)}; others as precision=..., see "
-            "`python -m core.list`."
+            f"mixed_precision={mixed_precision!r}: unknown. Valid: {quoted(PRECISIONS)}. Others are precision=..., as "
+            "in precision='bf16-true'; all of them: torch-hal list --kind precision"
         )
     if precision not in ("auto", name):
         raise ConfigurationError(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
@@ -29,7 +30,7 @@ from core.trainer.overridden import overridden
 from core.trainer.plain import PlainModule
 from core.trainer.settings import Settings
 from core.trainer.signatures import check_signatures
-from core.trainer.unsupported import OF_MODULES
+from core.trainer.unsupported import OF_CALLBACKS, OF_MODULES
 
 __all__ = [
     "all_callbacks",
@@ -58,13 +59,17 @@ def check_module(module: Any, *steps: str) -> None:
         )
     if "_parameters" not in vars(module):
         raise uninitialized("module", module)
-    check_hooks("module", module.user_module if isinstance(module, PlainModule) else module, Module, OF_MODULES)
+    own = module.user_module if isinstance(module, PlainModule) else module
+    if getattr(own, "_core_inner", None) is not None:
+        raise WrongTypeError(
+            f"model: the {type(own).__name__} was prepared by a Runtime. The Trainer prepares it itself: pass the "
+            "module that you passed to prepare, or runtime.unwrap_model(model)."
+        )
+    check_hooks("module", own, Module, OF_MODULES)
     missing = [step for step in steps if overridden(module, Module, step) is None]
     if missing:
-        own = module.user_module if isinstance(module, PlainModule) else module
-        raise ConfigurationError(
-            f"module: {type(own).__name__} does not define {quoted(missing)}.{similar_methods(missing[0], own, Module)}"
-        )
+        remedy = similar_methods(missing[0], own, Module) or _define(missing, own)
+        raise ConfigurationError(f"module: {type(own).__name__} does not define {quoted(missing)}.{remedy}")
 
 
 def check_optimization(module: Module, settings: Settings, strategy: Strategy) -> None:
@@ -113,7 +118,10 @@ def check_predicts(module: Any) -> None:
     """
     check_module(module)
     if all(overridden(module, Module, name) is None for name in ("predict_step", "forward")):
-        raise ConfigurationError(f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'.")
+        raise ConfigurationError(
+            f"module: {type(module).__name__} defines neither 'predict_step' nor 'forward'. Define one of them: "
+            "predict_step(self, batch, batch_idx) or forward(self, batch)."
+        )
 
 
 def check_weights_only(weights_only: Any) -> None:
@@ -186,7 +194,7 @@ def checked_callbacks(given: Any) -> list[Callback]:
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
-        check_hooks("callbacks", callback, Callback)
+        check_hooks("callbacks", callback, Callback, OF_CALLBACKS)
     return callbacks
 
 
@@ -251,7 +259,7 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
                 f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
                 "list of them."
             )
-        check_hooks("configure_callbacks", callback, Callback)
+        check_hooks("configure_callbacks", callback, Callback, OF_CALLBACKS)
     kinds = {_kind(callback) for callback in own}
     joined = [callback for callback in callbacks if _kind(callback) not in kinds] + own
     callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))
@@ -298,9 +306,22 @@ def check_hooks(
 def _remedy(given: Any) -> str:
     if isinstance(given, type):
         return f" Create an object of it: {given.__name__}(...)."
+    if isinstance(given, str | os.PathLike):
+        return " Pass the module, and the path of a checkpoint as ckpt_path=."
+    if isinstance(given, Mapping):
+        return " If it is the state of a module, load it before: module.load_state_dict(state)."
+    if isinstance(given, list | tuple) and any(isinstance(each, nn.Module) for each in given):
+        return " Pass one module, which may hold the others."
     if hasattr(given, "__iter__"):
-        return " The module comes first: fit(module, train_dataloaders)."
+        return " The module comes first, then the loaders: fit(module, train_dataloaders)."
     return ""
+
+
+def _define(missing: list[str], module: nn.Module) -> str:
+    """How to define the steps that ``module`` lacks."""
+    steps = [f"{name}(self{', batch, batch_idx' * name.endswith('_step')})" for name in missing]
+    own_loop = "" if isinstance(module, Module) else ", or train it in a loop of your own with core.Runtime"
+    return f" Define {' and '.join(steps)} in its class{own_loop}."
 
 
 def described(given: Any) -> str:

@@ -7,10 +7,22 @@ from types import MappingProxyType
 __all__ = ["FOREIGN"]
 
 _TUNER = "Use core.Tuner(trainer), or the callbacks LearningRateFinder and BatchSizeFinder."
+_OWN_LOOP = "The Trainer runs the loop itself. Use core.Runtime for a loop of your own."
 _LOOP = "Use trainer.progress for the position of the run, and trainer.settings."
 
 FOREIGN = MappingProxyType(
     {
+        "accumulate": _OWN_LOOP,
+        "autocast": _OWN_LOOP,
+        "backward": _OWN_LOOP,
+        "clip_grad_norm_": _OWN_LOOP,
+        "gather": "Call self.all_gather in the module.",
+        "gather_for_metrics": "Call self.log in validation_step: it takes the mean over all processes.",
+        "launch": "Call trainer.fit: it starts the processes.",
+        "prepare": _OWN_LOOP,
+        "save_state": "Call trainer.save_checkpoint(path).",
+        "load_state": "Pass ckpt_path= to trainer.fit.",
+        "unwrap_model": "Use trainer.lightning_module, or the module that you passed to fit.",
         "all_gather": "Call self.all_gather in the module, or trainer.strategy.all_gather.",
         "barrier": "Call trainer.strategy.barrier().",
         "batch_idx": "Take batch_idx from the arguments of the step or the hook.",
@@ -38,6 +50,13 @@ FOREIGN = MappingProxyType(
         "metrics": "Use trainer.callback_metrics or trainer.logged_metrics.",
         "num_processes": "Use trainer.world_size.",
         "rank": "Use trainer.global_rank.",
+        "process_index": "Use trainer.global_rank.",
+        "history": "Use trainer.callback_metrics for the newest values, or a logger for all of them.",
+        "loss": "Use trainer.callback_metrics, with the name that the module logs it by.",
+        "model_checkpoint": "Use trainer.checkpoint_callback.",
+        "resume": "Pass ckpt_path= to trainer.fit.",
+        "reduce": "Call trainer.strategy.reduce(tensor).",
+        "weights_save_path": "Use trainer.default_root_dir.",
         "is_main_process": "Use trainer.is_global_zero.",
         "root_device": "Use trainer.strategy.root_device.",
         "root_gpu": "Use trainer.strategy.root_device.",

@@ -12,7 +12,7 @@ import torch
 from core.checking import check_path, is_url, suggest_arguments
 from core.checkpoints import absolute
 from core.checkpoints.whole import load_whole
-from core.errors import CheckpointError, ConfigurationError
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
 from core.nested import map_tensors
 from core.trainer.hparams import AttributeDict
 
@@ -84,6 +84,7 @@ def create_from_checkpoint(kind: Callable[..., T], saved: Mapping[str, Any], nam
 
     Raises:
         ConfigurationError: The constructor needs an argument that is in neither.
+        WrongTypeError: It does not have one of the user's arguments.
     """
     parameters = inspect.signature(kind).parameters
     if name is not None and name in parameters and name not in given:
@@ -92,6 +93,12 @@ def create_from_checkpoint(kind: Callable[..., T], saved: Mapping[str, Any], nam
         arguments = {name: AttributeDict(content), **own}
     else:
         takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        unknown = [key for key in given if not takes_any and key not in parameters]
+        if unknown:
+            raise WrongTypeError(
+                f"load_from_checkpoint: unknown argument {unknown[0]!r}.{nearest(unknown[0], parameters)} Arguments of "
+                f"{getattr(kind, '__name__', kind)}: {quoted(parameters)}."
+            )
         arguments = {key: value for key, value in saved.items() if takes_any or key in parameters} | given
     needed = [
         parameter.name

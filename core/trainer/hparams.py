@@ -12,7 +12,14 @@ from types import FrameType
 from typing import Any
 
 from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
+from core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    UnknownAttributeError,
+    WrongTypeError,
+    nearest,
+    quoted,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +33,10 @@ class AttributeDict(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no hyperparameter {name!r}.{nearest(name, list(self))}") from None
+            known = nearest(name, list(self)) or f" Saved: {quoted(self)}."
+            raise UnknownAttributeError(
+                f"hparams: there is no hyperparameter {name!r}.{known} Call self.save_hyperparameters() in __init__."
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value

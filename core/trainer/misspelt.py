@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+from functools import cached_property
 from typing import Any
 
 from core.errors import ConfigurationError
 
-__all__ = ["check_names", "similar_methods"]
+__all__ = ["check_methods", "check_names", "similar_methods"]
 
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step", "training_step_end"),
@@ -31,9 +33,10 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
         base: The class that declares the names.
 
     Raises:
-        ConfigurationError: It has one, and not the one that is meant.
+        ConfigurationError: It has one, and not the one that is meant; or something else in place of a method.
     """
     kind = type(given)
+    check_methods(argument, given, base)
     methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
     for name in own_methods(given, base):
         if meant := difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
@@ -48,6 +51,27 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
                 f"{argument}: {kind.__name__} has the attribute {name}={value!r:.50}, which is never read. Did you "
                 f"mean {meant[0]!r}? If not, give it another name."
             )
+
+
+def check_methods(argument: str, given: Any, base: type[Any]) -> None:
+    """Check that the methods of ``base`` are methods of ``given``; ``None`` in place of one removes it.
+
+    Raises:
+        ConfigurationError: An attribute with the name of a method, such as ``self.log = []``, hides it.
+    """
+    for name in dir(base):
+        declared = inspect.getattr_static(base, name)
+        if name.startswith("_") or not inspect.isfunction(declared):
+            continue
+        found = inspect.getattr_static(given, name, None)
+        is_property = isinstance(found, property | cached_property)
+        if found is None or callable(found) or (hasattr(type(found), "__get__") and not is_property):
+            continue
+        what = "a property" if is_property else f"{found!r:.50} of type {type(found).__name__}"
+        raise ConfigurationError(
+            f"{argument}: {type(given).__name__}.{name} is {what}, which hides the method {name}(). If it is meant as "
+            f"that method, define it: def {name}(self, ...). Otherwise use another name."
+        )
 
 
 def own_methods(given: Any, base: type[Any]) -> list[str]:

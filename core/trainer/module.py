@@ -13,6 +13,7 @@ from core.trainer.hparams import HyperParameters
 from core.trainer.logging_members import LoggingMembers
 from core.trainer.module_members import ModuleMembers
 from core.trainer.module_steps import ModuleSteps
+from core.trainer.unassignable import refuse_assignments
 
 __all__ = ["Module"]
 
@@ -20,6 +21,7 @@ UNSENT = ("_trainer", "_last_trainer", "_step_modules", "_given_compiler")
 """Attributes that copies and pickles of a Module lack."""
 
 
+@refuse_assignments
 class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers, HyperParameters):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 

@@ -125,8 +125,14 @@ class ModuleMembers(nn.Module):
 
         Raises:
             CheckpointError: The checkpoint is absent, damaged, or from another module.
-            ConfigurationError: The constructor needs an argument that is in neither.
+            ConfigurationError: The constructor needs an argument that is in neither, or the class is Module itself.
+            WrongTypeError: The constructor does not have one of the overrides.
         """
+        if cls.__module__ == "core.trainer.module":
+            raise ConfigurationError(
+                "load_from_checkpoint: called on core.Module, the base class, which has no layers. Call it on the "
+                "class of your module: MyModule.load_from_checkpoint(path)."
+            )
         checkpoint = read_checkpoint(checkpoint_path, map_location)
         saved, name = checkpoint.get("hyper_parameters", {}), checkpoint.get("hparams_name")
         saved = saved if hparams_file is None else read_hparams(hparams_file)

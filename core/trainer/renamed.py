@@ -1,4 +1,4 @@
-"""Arguments that older scripts give a Trainer, and what to write instead."""
+"""Arguments that older scripts, and those for other libraries, give a Trainer, and what to write instead."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from types import MappingProxyType
 
 __all__ = ["REMEDIES"]
 
+_DEVICES = "Set devices=, and accelerator= to the hardware."
+_LOADER = "Set it in the DataLoader, which you pass to fit()."
+_TO_FIT = "Make a DataLoader of it, and pass that to fit()."
+_OWN_DIRECTORY = "Set default_root_dir=, or add core.callbacks.ModelCheckpoint(dirpath=...) to callbacks=."
+
 REMEDIES = MappingProxyType(
     {
-        "gpus": "Set devices=, and accelerator= to the hardware.",
+        "gpus": _DEVICES,
         "num_processes": "Set devices=.",
         "distributed_backend": "Set strategy=.",
         "epochs": "Set max_epochs=.",
@@ -31,13 +36,46 @@ REMEDIES = MappingProxyType(
         "amp_level": "Set precision=.",
         "fp16": "Set precision='16-mixed'.",
         "bf16": "Set precision='bf16-mixed'.",
-        "num_gpus": "Set devices=, and accelerator= to the hardware.",
+        "num_gpus": _DEVICES,
+        "gpu": _DEVICES,
+        "n_gpu": _DEVICES,
+        "cpu": "Set accelerator='cpu'.",
+        "backend": "Set strategy=DDPStrategy(process_group_backend=...).",
+        "amp": "Set precision=, as in precision='bf16-mixed'.",
         "device": "Set accelerator= to the hardware, and devices=.",
         "lr": "Set it in the optimizer that configure_optimizers returns.",
         "learning_rate": "Set it in the optimizer that configure_optimizers returns.",
         "optimizer": "Return it from configure_optimizers of the module.",
-        "batch_size": "Set it in the DataLoader.",
-        "num_workers": "Set it in the DataLoader.",
+        "batch_size": _LOADER,
+        "num_workers": _LOADER,
+        "per_device_train_batch_size": _LOADER,
+        "per_device_eval_batch_size": _LOADER,
+        "train_dataset": _TO_FIT,
+        "eval_dataset": _TO_FIT,
+        "args": "Pass each setting by its name, as in Trainer(max_epochs=3).",
+        "compute_metrics": "Log the metrics in validation_step, with self.log.",
+        "metrics": "Log them in the steps of the module, with self.log.",
+        "loss": "Return it from training_step of the module.",
+        "scheduler": "Return it from configure_optimizers of the module.",
+        "num_train_epochs": "Set max_epochs=.",
+        "max_iter": "Set max_steps=.",
+        "clip_grad_norm": "Set gradient_clip_val=.",
+        "max_grad_norm": "Set gradient_clip_val=.",
+        "seed": "Call core.seed_everything(seed) before.",
+        "resume": "Pass ckpt_path= to fit().",
+        "early_stopping": "Add core.callbacks.EarlyStopping(monitor=...) to callbacks=.",
+        "save_every": "Add core.callbacks.ModelCheckpoint(every_n_epochs=...) to callbacks=.",
+        "checkpoint_dir": _OWN_DIRECTORY,
+        "output_dir": _OWN_DIRECTORY,
+        "project_dir": _OWN_DIRECTORY,
+        "weights_save_path": _OWN_DIRECTORY,
+        "flush_logs_every_n_steps": "Set it in the logger: CSVLogger(..., flush_logs_every_n_steps=...).",
+        "log_gpu_memory": "Add core.callbacks.DeviceStatsMonitor() to callbacks=.",
+        "prepare_data_per_node": "Set it as an attribute of the DataModule, or of the module.",
+        "multiple_trainloader_mode": "Pass core.data.CombinedLoader(loaders, mode) to fit().",
+        "truncated_bptt_steps": "Remove it: split the sequence in training_step, with manual optimization.",
+        "move_metrics_to_cpu": "Remove it: log what you need with value.cpu().",
+        "process_position": "Remove it.",
         "model": "Pass it to fit(), validate(), test() or predict().",
         "train_dataloaders": "Pass it to fit().",
         "datamodule": "Pass it to fit(), validate(), test() or predict().",

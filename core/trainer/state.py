@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from core.callbacks.base import Callback
 from core.callbacks.folders import newest_checkpoint, run_folders
 from core.checkpoints import read_manifest
-from core.errors import CheckpointError, quoted
+from core.errors import CheckpointError, nearest, quoted
 from core.random import get_rng_state
 from core.runtime.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
 from core.runtime.state import load_errors, run_facts
@@ -270,7 +270,10 @@ def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
             )
         return str(best)
     if ckpt_path != "last":
-        return os.path.expanduser(os.fspath(ckpt_path))
+        path = os.path.expanduser(os.fspath(ckpt_path))
+        if (meant := nearest(path, ("last", "best"))) and not os.path.exists(path):
+            raise CheckpointError(f"ckpt_path={path!r}: it does not exist.{meant}")
+        return path
     folders = _checkpoint_folders(trainer)
     found = newest_checkpoint(folders)
     if found is None:

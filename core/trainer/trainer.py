@@ -409,7 +409,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             CheckpointError: It could not be written; or ``fit`` has ended, and the strategy had divided the state among
                 processes.
         """
-        check_path("filepath", filepath)
+        check_path("filepath", filepath, optional=False)
         path = os.path.expanduser(filepath)
         if self._fit_loop is not None:
             self._fit_loop.state.save(path, weights_only, storage_options)

@@ -1,14 +1,37 @@
-"""Methods of Lightning's modules and DataModules that have no effect here, and what to use instead."""
+"""Methods of other libraries' modules, callbacks and DataModules that have no effect here, and what to use instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-__all__ = ["OF_DATAMODULES", "OF_MODULES"]
+__all__ = ["OF_CALLBACKS", "OF_DATAMODULES", "OF_MODULES"]
+
+OF_CALLBACKS: Mapping[str, str] = MappingProxyType(
+    {
+        "on_batch_start": "Use on_train_batch_start.",
+        "on_batch_end": "Use on_train_batch_end.",
+        "on_epoch_start": "Use on_train_epoch_start.",
+        "on_epoch_end": "Use on_train_epoch_end.",
+        "on_pretrain_routine_start": "Use on_fit_start.",
+        "on_pretrain_routine_end": "Use on_fit_start.",
+        "on_init_start": "Do this in setup.",
+        "on_init_end": "Do this in setup.",
+        "on_keyboard_interrupt": "Use on_exception.",
+        "on_train_begin": "Use on_train_start.",
+        "on_epoch_begin": "Use on_train_epoch_start.",
+        "on_step_begin": "Use on_train_batch_start.",
+        "on_step_end": "Use on_train_batch_end.",
+        "on_evaluate": "Use on_validation_end.",
+        "on_save": "Use on_save_checkpoint.",
+        "on_log": "Use on_train_batch_end, and trainer.callback_metrics.",
+    }
+)
+"""By name, what to do instead of defining it in a Callback; hooks of modules have the same names."""
 
 OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
+        **OF_CALLBACKS,
         "configure_sharded_model": "Use configure_model.",
         "training_epoch_end": "Use on_train_epoch_end.",
         "validation_epoch_end": "Use on_validation_epoch_end.",

@@ -175,6 +175,32 @@ def test_a_wrong_name_in_a_file_is_an_error(run: bool, capsys: pytest.CaptureFix
     assert "'model.lr'" in error
 
 
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("fit", "--lr=1"), "unrecognized arguments: --lr=1. Did you mean '--model.lr'?"),
+        (("fit", "run.yaml"), "unrecognized arguments: run.yaml. To read a config file, write: --config run.yaml"),
+        (("fit", "--trainer.callbacks+=ModelCheckpont"), "Did you mean 'ModelCheckpoint'"),
+        (("fit", "--trainer.callbacks+=Zzz"), "Give the whole path of the class."),
+    ],
+)
+def test_the_remedy_for_a_wrong_argument(args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option without its prefix, a file without its option, and a misspelt class: each has what to write."""
+    with pytest.raises(SystemExit):
+        CLI(Line, Ones, args=list(args))
+    assert said in capsys.readouterr().err
+
+
+def test_wrong_arguments_in_code() -> None:
+    """A misspelt argument of ``CLI`` or of its Trainer, and an object in place of a class, say what is meant."""
+    with pytest.raises(WrongTypeError, match=r"CLI: unknown argument 'save_config'.*'save_config_kwargs'"):
+        CLI(Line, Ones, save_config=False)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match=r"trainer_defaults\['max_epoch'\].*'max_epochs'"):
+        made(trainer_defaults={"max_epoch": 1})
+    with pytest.raises(WrongTypeError, match=r"Pass the class, without calling it: Line"):
+        CLI(Line())  # type: ignore[arg-type]
+
+
 def test_errors_in_values_are_the_trainers() -> None:
     """A value that the Trainer refuses is its own error, which names the argument."""
     with pytest.raises(ConfigurationError, match="max_epochs=-2: must be an integer"):

@@ -106,7 +106,7 @@ MISTAKES: dict[str, Mistake] = {
         "configure_optimizers(self)",
     ),
     "unknown hook": Mistake(
-        lambda: fit(net(on_epoch_end=lambda self: None)), "module: Net", "'on_epoch_end'", "'on_train_epoch_end'"
+        lambda: fit(net(on_epoch_end=lambda self: None)), "module: Net", "'on_epoch_end'", "Use on_train_epoch_end"
     ),
     "training_step with too many arguments": Mistake(
         lambda: fit(net(training_step=lambda self, batch, batch_idx, optimizer_idx: None)),
@@ -131,7 +131,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: trainer().fit(loader(), Net()),  # type: ignore[arg-type]
         "model:",
         "type DataLoader",
-        "The module comes first: fit(module, train_dataloaders)",
+        "The module comes first, then the loaders: fit(module, train_dataloaders)",
     ),
     "class for a DataModule": Mistake(
         lambda: fit(Net(), fitting={"datamodule": WithDataModule}),

@@ -215,7 +215,7 @@ class ValidatingModule(Regression):
 
 
 class HastyCallback(Callback):
-    def on_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_ends(self, trainer: Any, module: Any) -> None:
         """A hook that there is not, and one that is not meant as such."""
 
     on_gpu = False
@@ -225,7 +225,7 @@ def test_a_hook_that_there_is_not() -> None:
     """No one would call it, so it is refused, with the hooks that there are and the nearest."""
     with pytest.raises(ConfigurationError, match=r"ValidatingModule defines 'on_after_optimizer_step'.*'on_fit_end'"):
         quiet().validate(ValidatingModule(), loader())
-    near = r"callbacks: HastyCallback defines 'on_epoch_end', which is not a hook.*Did you mean .*'on_train_epoch_end'"
+    near = r"callbacks: HastyCallback defines 'on_train_epoch_ends', which is not a hook.*mean 'on_train_epoch_end'"
     with pytest.raises(ConfigurationError, match=near):
         quiet(callbacks=HastyCallback())
 
