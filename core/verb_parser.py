@@ -126,10 +126,19 @@ class VerbParser(argparse.ArgumentParser):
             elif name in known:
                 if known[name].nargs != 0 and not equals:
                     next(rest, None)
+            elif self._gives_value_to_flag(argument):
+                flag = "/".join(known[argument[:2]].option_strings)
+                self.error(f"argument {flag}: ignored explicit argument {argument[2:]!r}")
             elif argument.startswith("--") or argument[:2] not in known:
                 dashed = f"--{name.lstrip('-').replace('_', '-')}"
                 instead = "" if dashed in known else OF_OTHERS.get(dashed, "")
                 self.error(f"unknown option {name!r}." + (f" {instead}" if instead else nearest(name, known)))
+
+    def _gives_value_to_flag(self, argument: str) -> bool:
+        """Whether it is as ``-mfile``, where ``-m`` takes no value. Since Python 3.14, argparse takes ``-file`` apart."""
+        known = self._option_string_actions
+        is_flag = argument[:2] in known and known[argument[:2]].nargs == 0 and not argument.startswith("--")
+        return is_flag and f"-{argument[2]}" not in known
 
     def _option_for(self, value: str) -> str:
         """What to write for the value of an option without the option."""

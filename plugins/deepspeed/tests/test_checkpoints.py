@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch_hal_deepspeed import DeepSpeedStrategy
-from torch_hal_deepspeed.checkpoints import convert_to_universal
+from torch_hal_deepspeed import DeepSpeedStrategy, library
+from torch_hal_deepspeed.checkpoints import convert_to_universal, write_enums_by_value
 
 import core
 from core.checkpoints import is_committed, latest, read_manifest
@@ -155,3 +156,14 @@ def test_each_group_gets_its_own_options_back(tmp_path: Path) -> None:
     run(tmp_path, "groups.py", "save", 2, "2", "3")
     run(tmp_path, "groups.py", "load", 1, "2", "3")
     assert said(tmp_path / "rates.json") == {"2": [1e-3, 3e-3], "3": [1e-3, 3e-3]}
+
+
+@pytest.mark.parametrize("name", ["OffloadDeviceEnum", "ZeroStageEnum"])
+def test_enums_are_written_alike_by_every_python(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.0 to 3.11.3 would write a call of ``getattr``, and the file would be refused as code."""
+    kind = getattr(library.part("runtime.zero.config"), name)
+    monkeypatch.setattr(kind, "__reduce_ex__", lambda member, protocol: (getattr, (type(member), member.name)))
+    write_enums_by_value()
+    for member in kind:
+        assert b"getattr" not in pickle.dumps(member)
+        assert pickle.loads(pickle.dumps(member)) is member

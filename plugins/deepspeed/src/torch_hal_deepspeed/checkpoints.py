@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from enum import Enum
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -275,6 +277,7 @@ def _write_engine(engine: Engine, staged: Path) -> None:
     """Let ``engine`` write its folder. After its barriers, an error in one process is raised in all."""
     writer = engine.engine.checkpoint_engine
     failed: list[Exception] = []
+    write_enums_by_value()
 
     def save(state_dict: Any, path: str) -> None:
         try:
@@ -290,6 +293,20 @@ def _write_engine(engine: Engine, staged: Path) -> None:
         finally:
             del writer.save
     run_on_each_rank(lambda: _check_written(failed))
+
+
+def write_enums_by_value() -> None:
+    """Let every Python pickle members of DeepSpeed's Enums alike.
+
+    Python 3.11.0 to 3.11.3 writes ``getattr(the class, its name)``, and a file that calls ``getattr`` is not read.
+    """
+    settings = part("runtime.zero.config")
+    for kind in (settings.OffloadDeviceEnum, settings.ZeroStageEnum):
+        copyreg.pickle(kind, _by_value)
+
+
+def _by_value(member: Enum) -> tuple[type[Enum], tuple[Any]]:
+    return type(member), (member.value,)
 
 
 def _with_own_storage(state_dict: Any) -> Any:
