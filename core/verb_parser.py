@@ -135,7 +135,7 @@ class VerbParser(argparse.ArgumentParser):
                 self.error(f"unknown option {name!r}." + (f" {instead}" if instead else nearest(name, known)))
 
     def _gives_value_to_flag(self, argument: str) -> bool:
-        """Whether it is as ``-mfile``, where ``-m`` takes no value. Since Python 3.14, argparse takes ``-file`` apart."""
+        """Whether it is like ``-mfile``, and ``-m`` takes no value; argparse of Python 3.14 has another error first."""
         known = self._option_string_actions
         is_flag = argument[:2] in known and known[argument[:2]].nargs == 0 and not argument.startswith("--")
         return is_flag and f"-{argument[2]}" not in known
