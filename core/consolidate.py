@@ -31,9 +31,8 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
         CheckpointError: The checkpoint is missing, uncommitted or damaged, or ``file`` already exists or cannot be
             written.
     """
-    import torch
-
     from core.checkpoints import committed_file, store_of
+    from core.checkpoints.torch_io import write_shard
     from core.checkpoints.whole import load_whole
 
     given = os.fspath(directory)
@@ -42,7 +41,7 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
         raise CheckpointError(f"file={target!r} already exists. Choose another path, or remove the file first.")
     checkpoint = load_whole(directory)
     with committed_file(target) as staged:
-        torch.save(checkpoint, staged)
+        write_shard(checkpoint, staged, target)
     return target
 
 

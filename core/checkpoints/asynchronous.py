@@ -93,18 +93,24 @@ class AsyncCheckpointIO(CheckpointIO):
         """
         options = () if storage_options is None else (storage_options,)
 
+        staged: list[dict[str, Any]] = []
+
         def prepare() -> None:
             self.wait()
             self.inner.check_checkpoint(checkpoint, path, storage_options)
+            staged.append(self._staging.copy(checkpoint))
 
-        if self.is_collective:
-            run_on_each_rank(prepare)
-            self._make_group()
-        else:
-            prepare()
+        try:
+            if self.is_collective:  # if one process cannot, no one begins to write
+                run_on_each_rank(prepare)
+                self._make_group()
+            else:
+                prepare()
+        except BaseException:
+            self._staging.release()
+            raise
         path = absolute(path)  # the script may go to another directory before it is written
-        staged = self._staging.copy(checkpoint)
-        self._write = _Write(lambda: self.inner.save_checkpoint(staged, path, *options), path)
+        self._write = _Write(lambda: self.inner.save_checkpoint(staged[0], path, *options), path)
         self._write.start()
 
     def _make_group(self) -> None:

@@ -177,7 +177,7 @@ class Manifest:
                 },
                 checkpoint_io=str(content["checkpoint_io"]),
                 sequence=_number(content["sequence"]),
-                saved_at=str(content["saved_at"]),
+                saved_at=_moment(content["saved_at"]),
                 world_size=content["world_size"],
                 strategy=content["strategy"],
                 versions=dict(content["versions"]),
@@ -367,6 +367,10 @@ def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{str(value)[:50]!r} is not an integer ≥ 0")
     return value
+
+
+def _moment(value: Any) -> str:
+    return datetime.fromisoformat(value).astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def _hexadecimal(value: Any) -> str:

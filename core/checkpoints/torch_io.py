@@ -94,12 +94,17 @@ class _HashedFile:
         return FileRecord(self._size, self._digest.hexdigest())
 
 
-def write_shard(checkpoint: dict[str, Any], file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
-    """Stream ``checkpoint`` to a file; ``path`` is the final path, for messages."""
+def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
+    """As :func:`torch.save`, which hides the cause of an error of the disk; ``path`` is the final path, for messages.
+
+    Raises:
+        OSError: The system cannot write the file.
+        CheckpointError: torch cannot.
+    """
     with file_path.open("wb") as file:
         hashed = _HashedFile(file)
         try:
-            torch.save(checkpoint, cast(BinaryIO, hashed))
+            torch.save(content, cast(BinaryIO, hashed))
         except RuntimeError as error:
             if hashed.error is not None:
                 raise hashed.error from None

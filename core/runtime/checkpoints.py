@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from core.checking import check_path
 from core.checkpoints import committed_file
+from core.checkpoints.torch_io import write_shard
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.runtime.model_files import save_tensors
 from core.runtime.optimizers import PreparedOptimizer
@@ -152,4 +152,4 @@ def _save_file(obj: Any, f: str | os.PathLike[str], safe_serialization: bool) ->
         save_tensors(obj, f)
         return
     with committed_file(f) as file:
-        torch.save(obj, file)
+        write_shard(obj, file, f)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from core.checkpoints import committed_file, remove_committed, store_of
 from core.checkpoints.safetensors_io import write_safetensors
+from core.checkpoints.torch_io import write_shard
 from core.errors import ConfigurationError, WrongTypeError
 
 __all__ = ["parse_size", "save_in_parts", "save_tensors"]
@@ -117,7 +118,8 @@ def _without_ties(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def _write(tensors: dict[str, Tensor], same: dict[str, str], path: str | os.PathLike[str], safe: bool) -> None:
     if not safe:
         with committed_file(path) as file:
-            torch.save({**tensors, **{name: tensors[kept] for name, kept in same.items() if kept in tensors}}, file)
+            tied = {name: tensors[kept] for name, kept in same.items() if kept in tensors}
+            write_shard({**tensors, **tied}, file, path)
         return
     if importlib.util.find_spec("safetensors") is None:
         raise ConfigurationError("safe_serialization: safetensors is not installed. Run: pip install safetensors")

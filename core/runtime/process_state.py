@@ -13,6 +13,8 @@ import attrs
 import torch
 from torch import nn
 
+from core.checkpoints.commit import write_errors
+from core.checkpoints.torch_io import write_shard
 from core.data import PreparedLoader
 from core.errors import CheckpointError
 from core.random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
@@ -199,7 +201,8 @@ def load_open_state(modules: Iterable[Prepared], states: list[dict[str, Any]] | 
 
 def write_gradients(modules: Iterable[Prepared], directory: Path, strategy: Strategy) -> None:
     """Write :func:`open_state` into a checkpoint's directory."""
-    torch.save(open_state(modules, strategy), _gradients(directory, strategy.global_rank))
+    with write_errors(directory):
+        write_shard(open_state(modules, strategy), _gradients(directory, strategy.global_rank), directory)
 
 
 def read_gradients(modules: Iterable[Prepared], directory: Path, strategy: Strategy) -> None:

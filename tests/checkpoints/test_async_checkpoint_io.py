@@ -321,6 +321,32 @@ def test_the_runtimes_step_raises(tmp_path: Path, held: HeldIO) -> None:
         runtime.teardown(failed=True)
 
 
+def save_where_one_copy_fails(runtime: Runtime, folder: Path) -> list[float]:
+    io: Any = runtime.strategy.checkpoint_io
+    copy = io._staging.copy
+
+    def fail(checkpoint: dict[str, Any]) -> Any:
+        raise MemoryError("no memory is left")
+
+    io._staging.copy = fail if runtime.process_index == 1 else copy
+    with pytest.raises(CheckpointError, match="rank 1 could not do its part of the checkpoint: MemoryError"):
+        runtime.save({"a": torch.ones(3)}, folder / "a")
+    io._staging.copy = copy
+    runtime.save({"a": torch.ones(3)}, folder / "b")
+    io.wait()
+    runtime.barrier()
+    loaded: list[float] = runtime.load(folder / "b")["a"].tolist()
+    return loaded
+
+
+def test_a_copy_that_fails_in_one_process_fails_in_all(tmp_path: Path) -> None:
+    """The others would begin to write, and wait for this one; the next save works."""
+    io = AsyncCheckpointIO(ShardedCheckpointIO())
+    runtime = Runtime(accelerator="cpu", devices=3, strategy="ddp_fork", checkpoint_io=io)
+    assert runtime.launch(save_where_one_copy_fails, tmp_path) == [1.0, 1.0, 1.0]
+    assert not is_committed(tmp_path / "a")
+
+
 SCRIPT = """
 import resource, signal, sys
 import torch

@@ -231,6 +231,8 @@ DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
     ("manifest.json", rewrite(sequence=1e999), "'inf' is not an integer"),
     ("manifest.json", rewrite(format_version=1e999), "'inf' is not an integer"),
     ("manifest.json", rewrite(format_version=3), "format version 3, and this torch-hal reads versions up to 2"),
+    ("manifest.json", rewrite(saved_at="yesterday"), "Invalid isoformat string: 'yesterday'"),
+    ("manifest.json", rewrite(saved_at=7), "is damaged: TypeError"),
     ("manifest.json", rewrite(format_version=1), "format version 1 has neither 'sha256' nor 'sequence'"),
     ("manifest.json", rewrite(format_version=0), "there is no format version 0"),
     ("manifest.json", lambda path: path.write_text("[" * 100_000 + "]" * 100_000), "manifest.json is damaged"),

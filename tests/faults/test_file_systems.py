@@ -19,7 +19,9 @@ import pytest
 import torch
 from declared import PREFIX
 
+from core import Runtime
 from core.checkpoints import CheckpointIO, TorchCheckpointIO, is_committed
+from core.consolidate import consolidate
 from core.errors import CheckpointError
 
 from .small import IOS
@@ -213,6 +215,31 @@ def test_a_limit_on_the_size_of_files(io: CheckpointIO, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["c"]
     save(io, LARGE, tmp_path / "c")
     assert io.load_checkpoint(tmp_path / "c")["n"] == 2
+
+
+@pytest.mark.parametrize("what", ["consolidate", "save", "save_model"])
+def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
+    """The error has the cause and the remedy, not torch's own words for it; nothing is left of the file."""
+    resource = pytest.importorskip("resource")
+    runtime = Runtime(accelerator="cpu", devices=1)
+    layer = runtime.prepare(torch.nn.Linear(500, 500))
+    runtime.save({"layer": layer}, tmp_path / "c")
+    writes: dict[str, Callable[[], object]] = {
+        "consolidate": lambda: consolidate(tmp_path / "c", tmp_path / "new" / "all.pt"),
+        "save": lambda: runtime.save(layer.state_dict(), tmp_path / "new" / "all.pt"),
+        "save_model": lambda: runtime.save_model(layer, tmp_path / "new", safe_serialization=False),
+    }
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"\.(pt|bin) cannot be written: .*File too large.* Raise the limit"):
+            writes[what]()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path / "new") == []
+    writes[what]()
+    (file,) = (tmp_path / "new").iterdir()
+    assert torch.load(file, weights_only=True)
 
 
 def test_the_directory_is_removed_during_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
