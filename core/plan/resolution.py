@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -368,6 +368,10 @@ class _Resolution:
             reason = "the default: one process" if limit is None else "the default: all devices present"
         else:
             reason = argument.reason
+        started = environment.local_world_size if is_started else 1
+        copies = 1
+        if limit == 1 < started and value in (started, str(started)) and (only := _only_device(self.request.environ)):
+            value, copies, reason = 1, started, f"{reason}; by {only}, each of them sees one device"
         try:
             indices = parse_devices(
                 value,
@@ -379,7 +383,15 @@ class _Resolution:
         except DeviceError as error:
             if value is argument.value and argument.label == "devices":
                 raise
-            raise DeviceError(f"{reason}: {error}") from error
+            advice = (
+                ""
+                if limit != 1 or started == 1
+                else (
+                    " If each process is to have a device of its own, let the launcher say so in a variable such as "
+                    "*_VISIBLE_DEVICES, or let each process see all devices of the machine."
+                )
+            )
+            raise DeviceError(f"{reason}: {error}{advice}") from error
         if limit is None and not is_started:
             warn_of_cores(len(indices), str(argument))
         accelerator.import_backend()
@@ -389,7 +401,7 @@ class _Resolution:
                 f"{argument}: get_parallel_devices() of accelerator {accelerator.name!r} returned {devices!r}. It must "
                 "return a list of torch.device, one for each process."
             )
-        return list(devices), reason
+        return list(devices) * copies, reason
 
     def _check_selects(self, argument: Argument, is_chosen: bool, is_started: bool) -> None:
         """Refuse ``auto_select_gpus`` where it would have no effect."""
@@ -409,6 +421,12 @@ class _Resolution:
         if environment.creates_processes_externally:
             return environment.num_nodes, f"reported by {environment.name}"
         return 1, "the default"
+
+
+def _only_device(environ: Mapping[str, str]) -> str:
+    """The variable by which a launcher shows each process its own device and no other; empty if there is none."""
+    found = (name for name, value in sorted(environ.items()) if name.endswith("VISIBLE_DEVICES") and value.strip())
+    return next((name for name in found if "," not in environ[name]), "")
 
 
 def _name(part: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from core import AcceleratorRegistry, ClusterEnvironmentRegistry, Runtime, StrategyRegistry, Trainer
 from core.discovery.registry import Registry
 from core.environments import LocalEnvironment, detect
-from core.errors import ConfigurationError, LaunchError
+from core.errors import ConfigurationError, DeviceError, LaunchError
 from core.strategies import DDPStrategy
 
 from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, plan_of, rejected
@@ -37,7 +37,7 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
     assert plan.launcher is None
     assert rejected(plan.cluster_environment) == {
         name: f"its priority ({priority}) is lower than that of torchelastic (50)"
-        for name, priority in zip(detect.ORDER[1:], (46, 44, 40, 35, 30, 20, 10, 0), strict=True)
+        for name, priority in zip(detect.ORDER[1:], (46, 44, 40, 37, 35, 30, 10, 0), strict=True)
     }
     runtime = given if isinstance(given, Runtime) else given.runtime
     assert (runtime.process_index, runtime.num_processes) == (1, 2)
@@ -158,3 +158,26 @@ def test_launchers_name_the_strategy_that_was_asked_for(
         runtime.launch(lambda runtime: None)
     assert argument in str(caught.value)
     assert "strategy='ddp' starts" not in str(caught.value)
+
+
+class OneAccelerator(TwoAccelerator):
+    """One device is there, or visible."""
+
+    def auto_device_count(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("devices", ["auto", 2, "2"])
+@pytest.mark.parametrize("variable", ["ACME_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+def test_each_task_sees_its_own_device(variable: str, devices: Any) -> None:
+    """As under ``srun --gpus-per-task=1``: in each process it is the first one, and the processes are as many."""
+    plan = plan_of({**TORCHRUN, variable: "1"}, accelerator=OneAccelerator(), devices=devices)
+    assert (plan.world_size, len(plan.devices), plan.strategy.name) == (2, 2, "ddp")
+    assert f"by {variable}, each of them sees one device" in plan.devices_reason
+
+
+@pytest.mark.parametrize("variables", [{}, {"ACME_VISIBLE_DEVICES": ""}, {"ACME_VISIBLE_DEVICES": "0,1"}])
+def test_several_processes_on_the_only_device(variables: dict[str, str]) -> None:
+    """It is not known to be each process's own."""
+    with pytest.raises(DeviceError, match=r"2 requested.*let each process see all devices of the machine"):
+        plan_of({**TORCHRUN, **variables}, accelerator=OneAccelerator())
