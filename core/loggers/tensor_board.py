@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from core.loggers.folders import FolderLogger
 from core.loggers.json_lines import cut_file
-from core.loggers.values import flat, import_package, inference, plain
+from core.loggers.values import flat, import_package, inference, numbers, plain
 
 __all__ = ["TensorBoardLogger"]
 
@@ -71,12 +71,17 @@ class TensorBoardLogger(FolderLogger):
         return tensorboard.SummaryWriter(self.log_dir, **self._options)
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
-        """Write scalars and text; other objects are refused by TensorBoard itself."""
+        """Write scalars, text, and each mapping of scalars as one chart.
+
+        Raises:
+            WrongTypeError: A value is something else; nothing is written.
+        """
+        numbers(type(self).__name__, {name: value for name, value in values.items() if not isinstance(value, str)})
         for name, value in values.items():
             if isinstance(value, str):
                 self.experiment.add_text(name, value, global_step=step, **options)
             elif isinstance(value, Mapping):
-                self.experiment.add_scalars(name, value, global_step=step, **options)
+                self.experiment.add_scalars(name, flat(value), global_step=step, **options)
             else:
                 self.experiment.add_scalar(name, value, global_step=step, **options)
         self.experiment.flush()

@@ -49,6 +49,26 @@ def test_tensorboard(tmp_path: Path) -> None:
     logger.finish()
 
 
+@needs("tensorboard")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([1.0], r"'bad'\].*type list"),  # as scheduler.get_last_lr() returns
+        (torch.ones(2), r"'bad'\].*type Tensor"),
+        (None, r"'bad'\].*not None"),
+        ({"inner": "text"}, r"'bad/inner'\].*not 'text'"),
+    ],
+)
+def test_a_value_that_tensorboard_cannot_write(value: Any, said: str, tmp_path: Path) -> None:
+    """The error names the metric, and the metrics next to it are not written either."""
+    logger = TensorBoardLogger(tmp_path)
+    with pytest.raises(WrongTypeError, match=said):
+        logger.log_metrics({"loss": 0.5, "bad": value}, 1)
+    logger.log_metrics({"loss": 0.25}, 2)
+    logger.finish()
+    assert [event.step for event in events(logger.log_dir).Scalars("loss")] == [2]
+
+
 @needs("wandb")
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An offline run of W&B has the values, the configuration and the images."""
