@@ -73,7 +73,7 @@ class Collectives(Agreement):
 
     def _gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
         """The list of each process, by rank; every process raises if one gives an object of another type."""
-        error = None if isinstance(own, types) else f"an object of type {type(own).__name__}"
+        error = None if isinstance(own, types) else _described(own, name)
         given = exchange_objects(self._live_strategy(), call, own, error)
         if any(error for _, error in given):
             raise WrongTypeError(
@@ -190,6 +190,14 @@ class Collectives(Agreement):
         """``data`` with its tensors on this process's device."""
         device = self._live_strategy().root_device
         return map_tensors(lambda tensor: tensor.to(device), data)
+
+
+def _described(obj: Any, name: str) -> str:
+    """The type of ``obj``, and of the first object in it that is no tensor."""
+    found = leaves(obj, name)
+    others = [(place, leaf) for place, leaf in found if not isinstance(leaf, Tensor | None) and leaf is not obj]
+    inner = f" with one of type {type(others[0][1]).__name__} at {others[0][0]}" if others else ""
+    return f"an object of type {type(obj).__name__}{inner}"
 
 
 def _gather(strategy: Strategy, tensor: Tensor) -> Tensor:

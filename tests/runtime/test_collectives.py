@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,6 +162,21 @@ def test_gather_object() -> None:
     for wrong in ("text", 1, {"a": 1}):
         with pytest.raises(WrongTypeError, match=f"object must be a list or tuple.*of type {type(wrong).__name__}"):
             runtime().gather_object(wrong)
+
+
+@pytest.mark.parametrize(
+    ("batch", "place"),
+    [
+        ({"labels": torch.ones(2), "text": ["a", "b"]}, r"of type dict with one of type str at input_data['text'][0]"),
+        ((torch.ones(2), ["a", "b"]), "of type tuple with one of type str at input_data[1][0]"),
+        ({"loss": 0.5}, "of type dict with one of type float at input_data['loss']"),
+        (0.5, "an object of type float."),
+    ],
+)
+def test_what_of_a_batch_is_neither_a_tensor_nor_a_list(batch: Any, place: str) -> None:
+    """The error says where it is: the tensors next to it could be gathered."""
+    with pytest.raises(WrongTypeError, match=re.escape(place)):
+        runtime().gather_for_metrics(batch)
 
 
 def test_padding_on_one_process() -> None:
