@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer
 from core.callbacks import ModelSummary, ProgressBar
+from core.errors import DeviceError
 from core.migrate.report import LIGHTNING
 from core.migrate.tables import HERE
 
@@ -183,6 +184,7 @@ CASES: dict[str, Callable[[Path], bool]] = {
     "enable_model_summary": lambda _: any(
         isinstance(c, ModelSummary) for c in trainer(enable_model_summary=True).callbacks
     ),
+    "auto_select_gpus": lambda _: "which devices other processes use" in selected(),
     "accumulate_grad_batches": lambda _: len(fitted(accumulate_grad_batches=2, max_epochs=3).norms) == 5,
     "gradient_clip_val": lambda _: norm() > 0.2 and norm(gradient_clip_val=0.1) == pytest.approx(0.1, rel=1e-4),
     "gradient_clip_algorithm": lambda _: (
@@ -201,6 +203,12 @@ CASES: dict[str, Callable[[Path], bool]] = {
 }
 """By argument, whether it has its effect. ``use_distributed_sampler`` and ``sync_batchnorm`` need several processes:
 ``tests/distributed`` and the tests of ``sync_batchnorm`` compare their results; here they are only taken."""
+
+
+def selected() -> str:
+    with pytest.raises(DeviceError) as caught:  # on the CPU there is nothing to choose from
+        trainer(auto_select_gpus=True)
+    return str(caught.value)
 
 
 def profiled() -> str:
