@@ -200,6 +200,8 @@ class Signals:
             return self
         for number in self._actions:
             before = signal.getsignal(number)
+            if isinstance(before, _OnceMore):  # of an earlier fit
+                before = before.before
             is_interrupt = before is signal.default_int_handler and not is_interactive()
             if before is signal.SIG_DFL or is_interrupt or isinstance(before, HeldBack):
                 self._handlers[number] = before

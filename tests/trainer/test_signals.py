@@ -20,7 +20,7 @@ from core.callbacks import ModelCheckpoint
 from core.checkpoints import TorchCheckpointIO
 from core.errors import CoreError
 from core.strategies.board import Board
-from core.trainer.signals import DEFAULT_SIGNALS, Signals
+from core.trainer.signals import DEFAULT_SIGNALS, Signals, _OnceMore
 
 EXAMPLES, BATCH, EPOCHS = 46, 3, 2
 
@@ -296,3 +296,24 @@ def test_signals_that_cannot_be_handled(given: Any, says: str) -> None:
     """Refused when the Trainer is made."""
     with pytest.raises(CoreError, match=says):
         Trainer(signals=given)
+
+
+def test_a_fit_after_one_that_a_signal_has_ended() -> None:
+    """It acts on the same signal again, which the first one would have ignored once."""
+    number = signal.SIGUSR2
+    saved: list[str] = []
+
+    def save() -> str:
+        saved.append("now")
+        return ""
+
+    before = signal.signal(number, _OnceMore(signal.SIG_DFL))
+    try:
+        with Signals({"SIGUSR2": "save"}, None, 0, 1, save) as signals:
+            os.kill(os.getpid(), number)
+            assert signals._agreed.wait(30)
+            signals.after_batch()
+        assert saved == ["now"]
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
