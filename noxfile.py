@@ -606,7 +606,7 @@ def listing(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Compare the table of Lightning's names, the script on its page and the examples with the installed Lightning."""
+    """Compare tables of names, scripts, examples and random loops with the installed Lightning and Accelerate."""
     session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,examples,testing]", *group("peers"), "pytest-timeout")
     session.run("python", "-m", "pytest", "tests/migrate", *session.posargs)
 
