@@ -132,7 +132,7 @@ class ProcessStates:
         for loader, state in zip(loaders, (own or self.first)["loaders"], strict=False):
             with load_errors("loaders", path):
                 loader.load_state_dict(state, reshard=True)
-            if loader.is_at_end and not knows_epoch and self.strategy.is_global_zero:
+            if not knows_epoch and loader.is_at_end and self.strategy.is_global_zero:
                 logger.warning(AT_END, path, loader.epoch, loader.epoch + 1)
 
     def restore_generators(self) -> None:
