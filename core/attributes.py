@@ -10,13 +10,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import ConfigurationError, UnknownAttributeError, nearest
 
-__all__ = ["KnownAttributes", "method_of"]
+__all__ = ["KnownAttributes", "NamedAttributes", "method_of"]
 
 CLOSE = 0.9
 """How similar to a known name an assigned attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
 
 
-class KnownAttributes:
+class NamedAttributes:
+    """The base of classes that say of a public attribute that they do not have what to use instead."""
+
+    def _remedy(self, name: str) -> tuple[str, str]:
+        """What the object is called, and the remedy for its unknown attribute ``name``."""
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:  # it would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
+                return object.__getattribute__(self, name)
+            called, remedy = self._remedy(name)
+            # Without the argument name, Python does not append a suggestion.
+            raise UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy}", obj=self)
+
+
+class KnownAttributes(NamedAttributes):
     """The base of :class:`core.Runtime` and :class:`core.Trainer`, which names the attribute that was meant.
 
     Attributes of the user's own can be assigned if their names are not like those that exist.
@@ -25,14 +44,14 @@ class KnownAttributes:
     _foreign_attributes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Names that other libraries' front ends have: what to use instead."""
 
-    if not TYPE_CHECKING:  # they would allow every attribute
+    def _remedy(self, name: str) -> tuple[str, str]:
+        called = _front_end(self).__name__
+        instead = self._foreign_attributes.get(name)
+        return called, f" {instead}" if instead else nearest(
+            name, _public(self)
+        ) or f" All of them: help(core.{called})."
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
-                return object.__getattribute__(self, name)
-            raise _unknown(self, name)
+    if not TYPE_CHECKING:  # it would allow every attribute
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in self.__dict__ and not name.startswith("_"):
@@ -52,15 +71,6 @@ def _front_end(obj: KnownAttributes) -> type:
 
 def _public(obj: KnownAttributes) -> list[str]:
     return [name for name in dir(obj) if not name.startswith("_")]
-
-
-def _unknown(obj: KnownAttributes, name: str) -> UnknownAttributeError:
-    called = _front_end(obj).__name__
-    instead = obj._foreign_attributes.get(name)
-    near = nearest(name, _public(obj))
-    remedy = f" {instead}" if instead else near or f" All of them: help(core.{called})."
-    # Without the argument name, Python does not append a suggestion.
-    return UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy}", obj=obj)
 
 
 def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from core.errors import UnknownAttributeError, nearest
+from core.attributes import NamedAttributes
+from core.errors import nearest
 from core.plan import Plan
 from core.precisions.base import Precision
 from core.runtime.engine_facts import EngineFacts
@@ -92,7 +93,7 @@ class RunFacts(EngineFacts):
         return getattr(self._strategy.precision, "scaler", None)
 
 
-class FactsView(RunFacts):
+class FactsView(RunFacts, NamedAttributes):
     """What :attr:`core.Runtime.state` returns.
 
     Args:
@@ -104,16 +105,9 @@ class FactsView(RunFacts):
     def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
         self._strategy, self.plan, self._front_end = strategy, plan, front_end
 
-    if not TYPE_CHECKING:  # it would allow every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
-                return object.__getattribute__(self, name)
-            own = [each for each in dir(self) if not each.startswith("_")]
-            remedy = f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
-            raise UnknownAttributeError(f"runtime.state: there is no attribute {name!r}.{remedy}", obj=self)
+    def _remedy(self, name: str) -> tuple[str, str]:
+        own = [each for each in dir(self) if not each.startswith("_")]
+        return "runtime.state", f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
 
     @property
     def backend(self) -> str | None:
