@@ -59,7 +59,8 @@ def save_tensors(tensors: Any, path: str | os.PathLike[str]) -> None:
 def save_in_parts(state: Mapping[str, Any], directory: str | os.PathLike[str], max_size: int, safe: bool) -> None:
     """Write a module's state into ``directory``: one file, or several of at most ``max_size`` bytes and their index.
 
-    Files of an earlier save into the same directory are replaced.
+    Files of an earlier save into the same directory are replaced. Its index goes first: if this save does not come to
+    its end, no index leads to parts of both.
     """
     kept, same = _without_ties({name: value for name, value in state.items() if isinstance(value, Tensor)})
     parts, stem, suffix = _divided(kept, max_size), *NAMES[safe]
@@ -68,6 +69,8 @@ def save_in_parts(state: Mapping[str, Any], directory: str | os.PathLike[str], m
         names = [f"{stem}-{number + 1:05d}-of-{len(parts):05d}.{suffix}" for number in range(len(parts))]
     index = os.path.join(directory, f"{stem}.{suffix}.index.json")
     old = {name for name in store_of(directory).names() if re.fullmatch(rf"{stem}(-\d+-of-\d+)?\.{suffix}", name)}
+    if old.intersection(names):
+        remove_committed(index)
     for name, part in zip(names, parts, strict=True):
         _write(part, same, os.path.join(directory, name), safe)
     if len(parts) > 1:

@@ -21,7 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import core
 from core import ProjectConfiguration, Runtime, set_seed
 from core.checkpoints import TorchCheckpointIO, is_committed
+from core.checkpoints.safetensors_io import write_safetensors
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+from core.runtime import model_files
 
 from .problem import runtime
 
@@ -300,6 +302,24 @@ def test_weights_for_other_programs(safe: bool, tmp_path: Path) -> None:
         other.load_state_dict(torch.load(tmp_path / f"{stem}.{suffix}"))
     for name, value in other.state_dict().items():
         assert torch.equal(value, state[name])
+
+
+def test_parts_of_two_saves_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save that replaces a part and then fails leaves no index: what reads by it finds no model, not a mixed one."""
+    index = tmp_path / "model.safetensors.index.json"
+    runtime().save_model(Tied(), tmp_path, max_shard_size=400)
+    assert index.exists()
+
+    def fail_at_the_second(*given: Any) -> Any:
+        if (tmp_path / "new").exists():
+            raise CheckpointError("the disk is full")
+        (tmp_path / "new").touch()
+        return write_safetensors(*given)
+
+    monkeypatch.setattr(model_files, "write_safetensors", fail_at_the_second)
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        runtime().save_model(Tied(), tmp_path, max_shard_size=400)
+    assert not index.exists()
 
 
 def test_safetensors_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
