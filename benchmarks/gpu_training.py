@@ -55,6 +55,7 @@ class Task:
         self.accelerator: str = options["accelerator"]
         self.size = SIZES[options["size"]]
         self.is_mixed, self.compiles = options["mode"] != "fp32", options["mode"] == "compiled"
+        self.backend: str = options.get("backend", "inductor")
         self.device = Runtime(accelerator=self.accelerator, devices=1).device
         self.clock = Clock(self.device, options["warmup"], options["steps"])
         self.batches = batches(self.size, self.clock.steps)
@@ -75,7 +76,7 @@ class Task:
 
     def compiled(self, model: nn.Module) -> Any:
         """``model``, compiled if that is the mode."""
-        return torch.compile(model) if self.compiles else model
+        return torch.compile(model, backend=self.backend) if self.compiles else model
 
     def timed(self, loader: Any) -> Iterator[Tensor]:
         """The batches, and the clock."""
