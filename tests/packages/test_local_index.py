@@ -32,6 +32,8 @@ NEEDS_NEWER = {
 }
 ENGINES = {"deepspeed", "horovod"}
 """Plugins whose engine is compiled when it is installed: installed without it here."""
+WITHOUT_WHEEL = {"3.14": {"torchft"}}
+"""By Python: plugins whose engine has no wheel for it, and needs a compiler for Rust."""
 
 
 def run(command: Sequence[str | Path], cwd: Path) -> str:
@@ -105,7 +107,9 @@ def test_install_by_name(python: str, torch: str, index: str, dists: Path, tmp_p
         "--extra-index-url",
         index,
     ]
-    extras = sorted(set(PLUGINS) - ENGINES - (NEEDS_NEWER if torch == OLDEST else set()))
+    extras = sorted(
+        set(PLUGINS) - ENGINES - (NEEDS_NEWER if torch == OLDEST else set()) - WITHOUT_WHEEL.get(python, set())
+    )
     run([*pip, f"torch=={torch}", "numpy", f"torch-hal[{','.join(extras)}]=={VERSION}"], tmp_path)
     run([*pip, "--no-deps", *(f"torch-hal-{name}" for name in ENGINES)], tmp_path)
 
