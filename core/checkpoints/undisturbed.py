@@ -54,7 +54,7 @@ class Attempts:
         """To read the checkpoint at ``path``, which other processes replace."""
         return cls(
             f"checkpoint {os.fsdecode(path)} was replaced by another process",
-            "Let that process save each checkpoint under a name of its own, or read this one after it has ended.",
+            "Save each checkpoint there under a name of its own, or read this one when that process has ended.",
         )
 
 

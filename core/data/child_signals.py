@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-__all__ = ["Handled", "iterate"]
+from core.strategies.launchers.forwarding import SAME_SECONDS
 
-SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one."""
+__all__ = ["Handled", "iterate"]
 
 
 class Handled:

@@ -387,8 +387,8 @@ class _Resolution:
                 ""
                 if limit != 1 or started == 1
                 else (
-                    " If each process is to have a device of its own, let the launcher say so in a variable such as "
-                    "*_VISIBLE_DEVICES, or let each process see all devices of the machine."
+                    " To use one device per process, let the launcher set a variable such as *_VISIBLE_DEVICES to that "
+                    "device, or let each process see all devices of the machine."
                 )
             )
             raise DeviceError(f"{reason}: {error}{advice}") from error

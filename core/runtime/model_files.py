@@ -59,8 +59,8 @@ def save_tensors(tensors: Any, path: str | os.PathLike[str]) -> None:
 def save_in_parts(state: Mapping[str, Any], directory: str | os.PathLike[str], max_size: int, safe: bool) -> None:
     """Write a module's state into ``directory``: one file, or several of at most ``max_size`` bytes and their index.
 
-    Files of an earlier save into the same directory are replaced. Its index goes first: if this save does not come to
-    its end, no index leads to parts of both.
+    Replaces the files of an earlier save into the same directory. The old index is removed first, so that a save that
+    is interrupted leaves no index that refers to files of both.
     """
     kept, same = _without_ties({name: value for name, value in state.items() if isinstance(value, Tensor)})
     parts, stem, suffix = _divided(kept, max_size), *NAMES[safe]

@@ -24,6 +24,7 @@ from core.data.child_signals import Handled
 from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from core.strategies.board import Board
 from core.strategies.launchers.blame import EndedBySignal, is_interactive
+from core.strategies.launchers.forwarding import SAME_SECONDS
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]
 
@@ -32,8 +33,6 @@ ACTIONS = ("stop", "save", "requeue")
 
 POLL_SECONDS = 0.5
 """How often a process looks whether another received a signal."""
-SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
 AGREE_SECONDS = 60.0
 """How long processes wait for each other's answers."""
 ALONE_SECONDS = 5.0

@@ -98,7 +98,7 @@ PROXY = {
     "SLURM_STEP_NUM_TASKS": "2",
     "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
 }
-"""What a proxy of Hydra passes on: of its own task, one on each of two machines."""
+"""The variables of SLURM that processes of MPICH's launcher inherit, which runs one task on each of two machines."""
 SECOND = {"PMI_RANK": "5", "PMI_SIZE": "8", "PMI_FD": "9", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 """On the second of two machines with four processes each."""
 

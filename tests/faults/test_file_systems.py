@@ -219,7 +219,7 @@ def test_a_limit_on_the_size_of_files(io: CheckpointIO, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["consolidate", "save", "save_model"])
 def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
-    """The error has the cause and the remedy, not torch's own words for it; nothing is left of the file."""
+    """The error names the cause and the remedy instead of torch's internal message, and no partial file is left."""
     resource = pytest.importorskip("resource")
     runtime = Runtime(accelerator="cpu", devices=1)
     layer = runtime.prepare(torch.nn.Linear(500, 500))

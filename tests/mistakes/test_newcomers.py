@@ -383,7 +383,7 @@ def test_what_is_no_mistake() -> None:
 
 
 def test_steps_in_a_window_by_hand() -> None:
-    """A loop that steps an optimizer of its own only after the last micro-batch is right, and not refused."""
+    """An optimizer that was not prepared may step after the last micro-batch of a window."""
     with runtime(gradient_accumulation_steps=2) as run:
         model = run.prepare(nn.Linear(3, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -397,7 +397,7 @@ def test_steps_in_a_window_by_hand() -> None:
 
 
 def test_an_accelerator_of_a_vendor() -> None:
-    """A derived class is created as always, with arguments of its own."""
+    """A subclass can be created, and takes its own arguments."""
 
     class Acme(Accelerator):
         def __init__(self, cards: int) -> None:

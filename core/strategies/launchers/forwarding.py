@@ -14,10 +14,10 @@ from core.errors import LaunchError
 from core.strategies.launchers.blame import exit_status, print_error
 from core.strategies.launchers.interrupts import blocks_interrupts
 
-__all__ = ["forwarding"]
+__all__ = ["SAME_SECONDS", "forwarding"]
 
 SAME_SECONDS = 0.5
-"""Within this time, a signal is the same one."""
+"""Within this time, a signal is the same one: a terminal sends it to a whole group, whose launcher forwards it."""
 
 _SIGNALS = [signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 
