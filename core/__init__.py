@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from core.plan import Plan, Request, resolve
     from core.precisions import Precision
     from core.random import seed_everything, set_seed
-    from core.registration import CodeRegistry
+    from core.registration import (
+        AcceleratorRegistry,
+        CheckpointIORegistry,
+        ClusterEnvironmentRegistry,
+        PrecisionRegistry,
+        StrategyRegistry,
+    )
     from core.runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
     from core.runtime.batch_size import find_executable_batch_size
     from core.runtime.handlers import DDPCommunicationHookType, DistributedDataParallelKwargs, InitProcessGroupKwargs
@@ -38,17 +44,6 @@ if TYPE_CHECKING:
     from core.strategies import Strategy
     from core.trainer import DataModule, Module, Trainer
     from core.trainer.tuner import Tuner, find_batch_size, find_learning_rate
-
-    AcceleratorRegistry: CodeRegistry
-    """The accelerators that are registered in code."""
-    CheckpointIORegistry: CodeRegistry
-    """The checkpoint IOs that are registered in code."""
-    ClusterEnvironmentRegistry: CodeRegistry
-    """The cluster environments that are registered in code."""
-    PrecisionRegistry: CodeRegistry
-    """The precisions that are registered in code."""
-    StrategyRegistry: CodeRegistry
-    """The strategies that are registered in code."""
 
 __version__ = "0.1.0"
 

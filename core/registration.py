@@ -19,7 +19,15 @@ from typing import Any
 from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from core.kinds import KINDS
 
-__all__ = ["REGISTRIES", "CodeRegistry"]
+__all__ = [
+    "REGISTRIES",
+    "AcceleratorRegistry",
+    "CheckpointIORegistry",
+    "ClusterEnvironmentRegistry",
+    "CodeRegistry",
+    "PrecisionRegistry",
+    "StrategyRegistry",
+]
 
 
 class CodeRegistry:
@@ -131,7 +139,25 @@ def _identity(target: Any) -> str:
     return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 
 
-REGISTRIES: dict[str, CodeRegistry] = {name: CodeRegistry(name) for name in KINDS}
-"""The registry of each kind, by the key in :data:`core.kinds.KINDS`."""
+AcceleratorRegistry = CodeRegistry("accelerator")
+"""The accelerators that are registered in code."""
+StrategyRegistry = CodeRegistry("strategy")
+"""The strategies that are registered in code."""
+PrecisionRegistry = CodeRegistry("precision")
+"""The precisions that are registered in code."""
+CheckpointIORegistry = CodeRegistry("checkpoint_io")
+"""The checkpoint IOs that are registered in code."""
+ClusterEnvironmentRegistry = CodeRegistry("cluster_environment")
+"""The cluster environments that are registered in code."""
 
-globals().update({kind.registry: REGISTRIES[name] for name, kind in KINDS.items()})
+REGISTRIES: dict[str, CodeRegistry] = {
+    registry.kind: registry
+    for registry in (
+        AcceleratorRegistry,
+        StrategyRegistry,
+        PrecisionRegistry,
+        CheckpointIORegistry,
+        ClusterEnvironmentRegistry,
+    )
+}
+"""The registry of each kind, by the key in :data:`core.kinds.KINDS`."""

@@ -24,10 +24,8 @@ from core.strategies.step import StepParts, TrainingStep, TrainingStepOptions, c
 
 if TYPE_CHECKING:
     from core.checkpoints.base import CheckpointIO
-    from core.registration import CodeRegistry
+    from core.registration import StrategyRegistry
     from core.strategies.ddp_sharded import DDPShardedStrategy
-
-    StrategyRegistry: CodeRegistry
 
 __all__ = [
     "COMMUNICATION_HOOKS",

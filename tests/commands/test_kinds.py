@@ -1,4 +1,4 @@
-"""The table of kinds: everything that enumerates the kinds of backend is derived from it."""
+"""The table of kinds: everything that enumerates the kinds of backend is derived from it or compared with it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ KINDS["tracker"] = Kind(
 @attrs.frozen(kw_only=True)
 class TrackerSpec(BackendSpec):
     kind: ClassVar[str] = "tracker"
+""",
+    "hookspecs.py": """
+
+@hookspec
+def core_trackers() -> Sequence[TrackerSpec]:
+    raise NotImplementedError
+""",
+    "registration.py": """
+REGISTRIES["tracker"] = TrackerRegistry = CodeRegistry("tracker")
 """,
 }
 """What a sixth kind adds to the end of files of core: enough to discover, list, probe and register its backends."""
@@ -95,7 +104,7 @@ def run(environ: dict[str, str], *command: str) -> str:
 
 
 def test_a_sixth_kind_is_listed_and_probed(sixth: dict[str, str]) -> None:
-    """A row in the table and a spec class are all that discovery, activation, probing and the listing need."""
+    """A row in the table, a spec class, a hook and a registry are all that discovery, probing and the listing need."""
     assert run(sixth, "-m", "core.list", "--kind", "tracker").splitlines() == [
         "TRACKER  DISTRIBUTION         STATE",
         "file     torch-hal-sixth 1.0  installed",
@@ -172,7 +181,9 @@ def test_each_kind_has_all_its_parts(kind: Kind) -> None:
     base = getattr(importlib.import_module(module), name)
     assert getattr(core, kind.base_name) is base
     assert getattr(specs, kind.spec).kind == kind.name
-    assert callable(getattr(hookspecs, kind.hook))
+    assert kind.hook in hookspecs.__all__
+    assert getattr(hookspecs, kind.hook).__annotations__["return"] == f"Sequence[{kind.spec}]"
     assert getattr(core, kind.registry) is registration.REGISTRIES[kind.name]
+    assert getattr(registration, kind.registry) is registration.REGISTRIES[kind.name]
     assert {kind.base_name, kind.registry} <= {*core.__all__}
     assert (Path(core.__file__).parent / "new_plugin" / "templates" / kind.name / "README.md.txt").is_file()
