@@ -186,6 +186,15 @@ def test_sessions_that_pages_name_exist() -> None:
             assert {*arguments.split()} <= sessions, page.name
 
 
+def test_the_test_workflow_runs_readmes_commands() -> None:
+    """Pushes and pull requests run the commands that README gives, with pinned actions."""
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8")
+    commands = re.findall(r"^python3 -m venv .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert re.findall(r"run: (.*)", workflow) == commands
+    assert len(commands) == 2
+    assert len(re.findall(r"uses: [\w/-]+@[0-9a-f]{40} # v[\d.]+$", workflow, re.MULTILINE)) == workflow.count("uses: ")
+
+
 def test_the_release_workflow_runs_what_exists() -> None:
     """Its sessions are sessions of nox, its Pythons are those of the classifiers, and each job gets what is built."""
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text("utf-8")
