@@ -72,7 +72,8 @@ class Engine:
             _forget_first_step(self.engine.optimizer, optimizer)
         if self.stage > 0 and optimizer is not None:
             _drop_copies(self.engine.optimizer, self.stage)
-        self.engine.checkpoint_engine.load = load_file
+        if optimizer is not None:  # without one, it writes and loads nothing
+            self.engine.checkpoint_engine.load = load_file
         if self.stage == 3 and optimizer is not None:
             drive.take_charge(self.engine)
         model.attach(self.engine)
