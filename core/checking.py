@@ -47,6 +47,13 @@ def is_url(path: object) -> bool:
     return isinstance(path, str) and "://" in path and not path.startswith("file://")
 
 
+def is_below(path: str, folder: str) -> bool:
+    """Whether the path or URL is in ``folder`` or deeper, by its name."""
+    if is_url(path) or is_url(folder):
+        return path.startswith(f"{folder.rstrip('/')}/") and ".." not in path.split("/")
+    return os.path.abspath(path).startswith(os.path.join(os.path.abspath(folder), ""))
+
+
 def suggest_arguments(
     method: Callable[P, T], remedies: Mapping[str, str] | None = None, owner: str | None = None
 ) -> Callable[P, T]:

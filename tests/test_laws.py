@@ -189,6 +189,72 @@ def test_every_variable_is_in_the_table() -> None:
     assert {name for name in found if not name.endswith("_")} <= {*VARIABLES, *INTERNAL, "CORE_PORT"}
 
 
+# -- what a checkpoint says is data ----------------------------------------------------------------------------------
+
+
+UNPICKLES = {
+    "core/checkpoints/shard_reader.py": "its unpickler makes objects of a list of classes only",
+    "core/checkpoints/untrusted.py": "defines that unpickler; torch.load(weights_only=True) of what a manifest lists",
+    "core/checkpoints/weights_only.py": "torch.load(weights_only=True) of bytes that it has just written",
+    "core/strategies/launchers/function.py": "from a pipe to a process of the same run",
+    "core/strategies/meeting.py": "from a process of the same run",
+    "core/strategies/picklable.py": "from a process of the same run",
+    "core/testing/suites/precision.py": "torch.load(weights_only=True) of bytes that it has just written",
+    "core/trainer/from_checkpoint.py": "torch.load(weights_only=True) of a file that the user names",
+    "plugins/accelerate/src/torch_hal_accelerate/random_state.py": "torch.load(weights_only=True)",
+    "plugins/deepspeed/src/torch_hal_deepspeed/library.py": "torch.load(weights_only=True) of files that were checked",
+    "plugins/ray/src/torch_hal_ray/payload.py": "from a process of the same run",
+    "plugins/xla/src/torch_hal_xla/strategies/launcher.py": "from a process of the same run",
+    "plugins/xla/src/torch_hal_xla/strategies/parallel.py": "from a process of the same run",
+}
+"""Files that make objects of bytes, and why that runs no code of a checkpoint's."""
+RUNS_CODE = {"core/strategies/launchers/function.py", "plugins/ray/src/torch_hal_ray/payload.py"}
+"""Those of them that let torch run code: only for bytes of processes of the same run, never for a file."""
+
+
+def unpickling_in(source: str) -> list[tuple[int, bool]]:
+    """Lines that make objects of pickled bytes, and whether torch is told to run code."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if re.fullmatch(r"(\w*pickle\.(loads?|Unpickler)|torch\.load)", name):
+                safe = [k for k in node.keywords if k.arg == "weights_only" and ast.unparse(k.value) == "True"]
+                found.append((node.lineno, name == "torch.load" and not safe))
+        if isinstance(node, ast.ClassDef) and any("Unpickler" in ast.unparse(base) for base in node.bases):
+            found.append((node.lineno, False))
+        if isinstance(node, ast.ImportFrom) and node.module in ("pickle", "torch", "torch.serialization"):
+            found += [(node.lineno, True) for name in node.names if name.name in ("load", "loads", "Unpickler")]
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("torch.load(x)", [(1, True)]),
+        ("torch.load(x, weights_only=False)", [(1, True)]),
+        ("torch.load(x, weights_only=flag)", [(1, True)]),
+        ("torch.load(x, weights_only=True)", [(1, False)]),
+        ("pickle.loads(x)", [(1, False)]),
+        ("from pickle import loads", [(1, True)]),
+        ("class A(pickle.Unpickler): pass", [(1, False)]),
+        ("json.load(x)", []),
+    ],
+)
+def test_unpickling_is_noticed(line: str, found: list[tuple[int, bool]]) -> None:
+    """The search below finds each way to make objects of bytes."""
+    assert unpickling_in(line) == found
+
+
+def test_nothing_in_a_checkpoint_is_unpickled() -> None:
+    """Only the files named above make objects of bytes, each of them does, and two let torch run code."""
+    sources = [*FILES, *(ROOT / "plugins").glob("*/src/**/*.py")]
+    calls = {file.relative_to(ROOT).as_posix(): unpickling_in(file.read_text("utf-8")) for file in sources}
+    used = {name for name, lines in calls.items() if lines or "AllowedUnpickler(" in (ROOT / name).read_text("utf-8")}
+    assert used == set(UNPICKLES)
+    assert {name for name, lines in calls.items() if any(runs for _, runs in lines)} == RUNS_CODE
+
+
 # -- public names and sizes ----------------------------------------------------------------------------------------
 
 

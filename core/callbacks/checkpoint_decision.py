@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from core.checking import check_count
-from core.errors import ConfigurationError, WrongTypeError
+from core.checking import check_count, is_below
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
-__all__ = ["Decision", "check_choice"]
+__all__ = ["Decision", "check_choice", "checked_state"]
 
 
 @attrs.frozen(kw_only=True)
@@ -49,3 +51,18 @@ def check_choice(save_last: Any, save_top_k: Any, monitor: Any, mode: Any) -> No
             f"save_top_k={save_top_k}, monitor=None: there is no metric to choose the best by. Give monitor; "
             "monitor='step', mode='max' keeps the newest."
         )
+
+
+def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``state`` of a ModelCheckpoint, if the checkpoints that it names are in its own directory.
+
+    Raises:
+        CheckpointError: One is not, so that it could be another run's, or no checkpoint at all.
+    """
+    paths = [*state["best_k_models"], *(state[f"{name}_model_path"] for name in ("best", "kth_best", "last"))]
+    for path in paths:
+        if path and not is_below(path, state["dirpath"] or os.curdir):
+            raise CheckpointError(
+                f"it names the checkpoint {path!r}, which is not in its directory {state['dirpath']!r}."
+            )
+    return state

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from core.callbacks.agreement import decide_in_process_zero, not_logged
 from core.callbacks.checkpoint import Checkpoint
-from core.callbacks.checkpoint_decision import Decision, check_choice
+from core.callbacks.checkpoint_decision import Decision, check_choice, checked_state
 from core.callbacks.checkpoint_names import DEFAULT, check_filename, fields_of, format_name, scores_as_yaml
 from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
 from core.checking import check_count, check_path, is_url
-from core.checkpoints import absolute, committed_file, is_in, store_of
+from core.checkpoints import absolute, committed_file, is_committed, is_in, store_of
 from core.checkpoints.commit import commit_link
 from core.errors import ConfigurationError, CoreError, WrongTypeError, nearest, quoted
 
@@ -431,11 +431,11 @@ class ModelCheckpoint(Checkpoint):
         return path
 
     def _owns(self, trainer: Any, path: str) -> bool:
-        """Whether ``path`` may be removed: not that of another directory, nor the one that the user resumed from."""
+        """Whether ``path`` may be removed: a checkpoint in the directory, not the one that was resumed from."""
         kept = getattr(trainer, "_given_ckpt_path", None)
         if kept is not None and absolute(kept) == absolute(path):
             return False
-        return is_in(path, self.dirpath or os.curdir)
+        return is_in(path, self.dirpath or os.curdir) and (path in self._written or is_committed(path))
 
     def _of_others(self, trainer: Any) -> set[str]:
         """The checkpoints that other ModelCheckpoints of this run have, or are about to write."""
@@ -483,7 +483,7 @@ class ModelCheckpoint(Checkpoint):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned; of a run in another directory, only its best checkpoint."""
         if self._folder is None or state["dirpath"] == self._folder:
-            self._set(state)
+            self._set(checked_state(state))
             self._step_saved = state.get("step_saved", 0)  # a batch that takes no step saves nothing again
             return
         self.best_model_path = state["best_model_path"]

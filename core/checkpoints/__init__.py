@@ -8,6 +8,7 @@ from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_ra
 from core.checkpoints.asynchronous import AsyncCheckpointIO
 from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.commit import locate
+from core.checkpoints.directories import unlisted_files
 from core.checkpoints.find import is_committed, latest, read_manifest
 from core.checkpoints.locations import (
     absolute,
@@ -54,5 +55,6 @@ __all__ = [
     "run_on_each_rank",
     "run_on_rank_zero",
     "store_of",
+    "unlisted_files",
     "write_shard",
 ]

@@ -29,7 +29,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from core.checkpoints.manifest import FILE_NAME, is_checkpoint, is_damaged, listed_files, number
+from core.checkpoints.directories import is_checkpoint, is_damaged, number, unlisted_files
+from core.checkpoints.manifest import FILE_NAME
 from core.checkpoints.remedies import remedy
 from core.errors import CheckpointError, WrongTypeError
 
@@ -97,7 +98,7 @@ def remove_local(path: str | os.PathLike[str]) -> None:
 
 def _take_away(item: Path, stage: Path, name: str) -> None:
     """Move ``item`` into ``stage``, except for files that are not the checkpoint's."""
-    foreign = _foreign_files(item)
+    foreign = unlisted_files(item)
     if not foreign:
         os.rename(item, stage / name)
         return
@@ -199,24 +200,13 @@ def _retire(target: Path, stage: Path, name: str = "old") -> None:
 
 def _carry_over(old: Path, new: Path) -> None:
     """Move the files that are not the old checkpoint's into the new one, where none has the same name."""
-    for name in _foreign_files(old):
+    for name in unlisted_files(old):
         if not _is_directory(new):
             _keep(old)
             return
         if not os.path.lexists(new / name):
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             os.rename(old / name, new / name)
-
-
-def _foreign_files(directory: Path) -> list[str]:
-    """The files in a checkpoint's directory that its manifest does not list, relative to it."""
-    if not _is_directory(directory) or (listed := listed_files(directory)) is None:
-        return []
-    found = []
-    for folder, folders, files in os.walk(directory):
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        found += [os.path.relpath(os.path.join(folder, name), directory) for name in (*files, *links)]
-    return sorted({name for name in found if Path(name).as_posix() not in listed})
 
 
 def _keep(directory: Path) -> Path:

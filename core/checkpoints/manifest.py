@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Any
 
 import attrs
@@ -26,20 +26,21 @@ from core.errors import CheckpointError
 __all__ = [
     "FORMAT_VERSION",
     "FILE_NAME",
+    "LARGEST",
+    "MOST",
+    "NOT_A_MANIFEST",
     "RUN_STATE",
     "DamagedError",
+    "DamagedManifestError",
     "FileRecord",
     "Manifest",
     "NewerFormatError",
     "UnreadableError",
-    "identity",
-    "is_checkpoint",
-    "is_damaged",
-    "unreadable",
-    "listed_files",
-    "number",
+    "count",
+    "is_ours",
     "open_file",
-    "set_number",
+    "parsed",
+    "unreadable",
 ]
 
 FILE_NAME = "manifest.json"
@@ -50,9 +51,12 @@ RUN_STATE = "run state"
 """What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
 
 _CHUNK = 1 << 20
-_LARGEST = 64 << 20
+LARGEST = 64 << 20
+"""Bytes of a manifest."""
+MOST = 2**53 - 1
+"""The largest number in a manifest: every program that reads JSON has it exactly."""
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_ANY = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+NOT_A_MANIFEST = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What parsing a manifest with arbitrary content may raise."""
 
 
@@ -77,7 +81,7 @@ def unreadable(place: str | os.PathLike[str], error: OSError) -> CheckpointError
     return kind(f"{place} cannot be read: {error}.{reading_remedy(error)}")
 
 
-class _DamagedManifestError(DamagedError):
+class DamagedManifestError(DamagedError):
     """The manifest's file is not JSON."""
 
 
@@ -157,14 +161,14 @@ class Manifest:
         """
         path = directory / FILE_NAME
         content = _content(path)
-        if not _is_ours(content):
+        if not is_ours(content):
             raise CheckpointError(f"{path} is not the manifest of a torch-hal checkpoint.")
         return cls._parse(content, path)
 
     @classmethod
     def _parse(cls, content: dict[str, Any], path: Path) -> Manifest:
         try:
-            found = _number(content["format_version"])
+            found = count(content["format_version"])
             if found > FORMAT_VERSION:
                 raise _newer(found, content, path)
             if found not in _READERS:
@@ -172,17 +176,17 @@ class Manifest:
             content = _READERS[found](content)
             return cls(
                 files={
-                    _inside(name): FileRecord(_number(record["size"]), _hexadecimal(record["sha256"]))
+                    _inside(name): FileRecord(count(record["size"]), _hexadecimal(record["sha256"]))
                     for name, record in content["files"].items()
                 },
                 checkpoint_io=str(content["checkpoint_io"]),
-                sequence=_number(content["sequence"]),
+                sequence=count(content["sequence"]),
                 saved_at=_moment(content["saved_at"]),
                 world_size=content["world_size"],
                 strategy=content["strategy"],
                 versions=dict(content["versions"]),
             )
-        except _ANY as error:
+        except NOT_A_MANIFEST as error:
             raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.") from error
 
     def write(self, directory: Path) -> None:
@@ -207,8 +211,18 @@ class Manifest:
                 f"{directory} was written with checkpoint_io={self.checkpoint_io!r} and cannot be read with "
                 f"checkpoint_io={checkpoint_io!r}. Set checkpoint_io={self.checkpoint_io!r}."
             )
-        if file not in self.files:
-            raise CheckpointError(f"{directory} is damaged: its {FILE_NAME} does not list {file}.")
+        self.file(directory, file)
+
+    def file(self, directory: Path, name: str) -> Path:
+        """The path of a file of the checkpoint in ``directory``. Everything that is read of a checkpoint is read there.
+
+        Raises:
+            CheckpointError: The manifest does not list it, so no one has checked it; or it is a link or not a file.
+        """
+        if name not in self.files:
+            raise CheckpointError(f"{directory} is damaged: its {FILE_NAME} does not list {name}.")
+        _size_at(directory, name, lambda name: _size(directory, name))
+        return directory / name
 
     def check_sizes(self, directory: Path) -> None:
         """Check each file's size, without reading the file.
@@ -221,12 +235,7 @@ class Manifest:
     def compare_sizes(self, place: object, size_of: Callable[[str], int]) -> None:
         """As :meth:`check_sizes`; ``size_of`` returns a file's size or raises OSError. ``place`` is for messages."""
         for name, record in self.files.items():
-            try:
-                size = size_of(name)
-            except OSError as error:
-                if error.errno in FAILURES:
-                    raise unreadable(f"{place}/{name}", error) from error
-                raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
+            size = _size_at(place, name, size_of)
             if size != record.size:
                 raise DamagedError(
                     f"{place}/{name} is damaged: it has {size} bytes, but had {record.size} when it was saved."
@@ -264,6 +273,15 @@ def open_file(path: Path) -> IO[bytes]:
     return path.open("rb", buffering=0)
 
 
+def _size_at(place: object, name: str, size_of: Callable[[str], int]) -> int:
+    try:
+        return size_of(name)
+    except OSError as error:
+        if error.errno in FAILURES:
+            raise unreadable(f"{place}/{name}", error) from error
+        raise DamagedError(f"{place}/{name} is missing or cannot be read: {error}.") from error
+
+
 def _size(directory: Path, name: str) -> int:
     """The size of the file ``name``, of which no part of the path within ``directory`` is a link."""
     path = directory
@@ -294,7 +312,7 @@ def _content(path: Path) -> Any:
     """
     directory = path.parent
     try:
-        return _parsed(path)
+        return parsed(path)
     except FileNotFoundError:
         if not directory.exists():
             raise CheckpointError(
@@ -312,19 +330,20 @@ def _content(path: Path) -> Any:
         raise unreadable(path, error) from error
 
 
-def _parsed(path: Path) -> Any:
+def parsed(path: Path) -> Any:
     """As :func:`_content`; raises OSError as it is."""
     with open_file(path) as file:
-        text = file.read(_LARGEST + 1)
-    if len(text) > _LARGEST:
-        raise CheckpointError(f"{path} is damaged: it has more than {_LARGEST} bytes.")
+        text = file.read(LARGEST + 1)
+    if len(text) > LARGEST:
+        raise CheckpointError(f"{path} is damaged: it has more than {LARGEST} bytes.")
     try:
         return json.loads(text)
-    except _ANY as error:
-        raise _DamagedManifestError(f"{path} is damaged: {error}.") from error
+    except NOT_A_MANIFEST as error:
+        raise DamagedManifestError(f"{path} is damaged: {error}.") from error
 
 
-def _is_ours(content: Any) -> bool:
+def is_ours(content: Any) -> bool:
+    """Whether it is the content of the manifest of a checkpoint of ours, be it damaged or of a newer format."""
     # One flipped bit must not turn a checkpoint into a directory of another program.
     return isinstance(content, dict) and (
         content.get("format") == FORMAT or {"files", "checkpoint_io", "saved_at"} <= content.keys()
@@ -363,9 +382,14 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _number(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{str(value)[:50]!r} is not an integer ≥ 0")
+def count(value: Any) -> int:
+    """``value``, a number in a manifest.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{str(value)[:50]!r} is not an integer from 0 to 2**53 - 1")
     return value
 
 
@@ -379,79 +403,9 @@ def _hexadecimal(value: Any) -> str:
     return value
 
 
-def identity(directory: Path) -> str | None:
-    """Tells a checkpoint from any other, by its manifest; ``None`` if there is no manifest that can be read."""
-    try:
-        with open_file(directory / FILE_NAME) as file:
-            return hashlib.sha256(file.read(_LARGEST)).hexdigest()
-    except (OSError, CheckpointError):
-        return None
-
-
-def number(directory: Path, parent: Path) -> None:
-    """Give the checkpoint in ``directory`` the next sequence number of those in ``parent``.
-
-    Clocks can be set back, so that times do not tell which checkpoint was saved last.
-    """
-    # One that was set aside counts too: the new one replaces it.
-    folders = [parent, parent / ".core-old"]
-    names = [folder / name for folder in folders if folder.is_dir() for name in os.listdir(folder)]
-    numbers = [_sequence(name) for name in names if not name.name.startswith(".core-")]
-    set_number(directory, max(numbers, default=0) + 1)
-
-
-def set_number(directory: Path, sequence: int) -> None:
-    """Give the checkpoint in ``directory`` this sequence number."""
-    manifest = Manifest._parse(_parsed(directory / FILE_NAME), directory / FILE_NAME)
-    attrs.evolve(manifest, sequence=sequence).write(directory)
-
-
-def _sequence(directory: Path) -> int:
-    """The sequence number of a checkpoint, also of a damaged one; 0 if there is none.
-
-    Raises:
-        OSError: The disk or its server fails, so that nothing is known.
-    """
-    try:
-        return _number(_parsed(directory / FILE_NAME)["sequence"])
-    except OSError as error:
-        if error.errno in FAILURES:
-            raise
-        return 0
-    except (CheckpointError, *_ANY):
-        return 0
-
-
-def is_checkpoint(directory: Path) -> bool:
-    """Whether ``directory`` is a checkpoint in any format. Other directories are never replaced or removed."""
-    try:
-        return _is_ours(_parsed(directory / FILE_NAME))
-    except (FileNotFoundError, CheckpointError):
-        return False
-
-
-def is_damaged(directory: Path) -> bool:
-    """Whether ``directory`` has a manifest that cannot be parsed, so that no one can tell whose it is."""
-    try:
-        _parsed(directory / FILE_NAME)
-    except _DamagedManifestError:
-        return True
-    except (FileNotFoundError, CheckpointError):
-        return False
-    return False
-
-
-def listed_files(directory: Path) -> set[str] | None:
-    """The names in the manifest of a checkpoint in any format; ``None`` if that cannot be told."""
-    try:
-        return {FILE_NAME, *_parsed(directory / FILE_NAME)["files"]}
-    except (FileNotFoundError, CheckpointError, *_ANY):
-        return None
-
-
 def _inside(name: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
+    paths = PurePosixPath(name), PurePath(name)  # the second is this system's
+    if not paths[0].parts or any(path.anchor or ".." in path.parts for path in paths) or "\0" in name:
         raise ValueError(f"file name {name[:100]!r} is outside of the checkpoint")
     name.encode()  # no lone surrogates
     return name

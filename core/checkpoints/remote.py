@@ -28,14 +28,13 @@ from typing import Any, TypeVar
 
 from core.checkpoints.agreement import GatherObject, run_on_each_rank, run_on_rank_zero
 from core.checkpoints.commit import temporary_directory
+from core.checkpoints.directories import is_checkpoint, set_number
 from core.checkpoints.manifest import (
     FILE_NAME,
     DamagedError,
     Manifest,
     NewerFormatError,
     UnreadableError,
-    is_checkpoint,
-    set_number,
 )
 from core.checkpoints.objects import FOLDER, Save, file_system, grouped, grouped_by_name, joined, last_part, size_in
 from core.checkpoints.remedies import remedy

@@ -120,12 +120,11 @@ class SafetensorsCheckpointIO(CheckpointIO):
     def _read(self, directory: Path, map_location: Any) -> dict[str, Any]:
         manifest = Manifest.read(directory)
         manifest.check_written_by(_NAME, SHARD, directory)
-        manifest.check_written_by(_NAME, _FILE, directory)
         manifest.verify(directory)
         rest = read_shard(directory, map_location)
         try:
             # Copies, since these are mapped into memory: they would fail when another host removes the checkpoint.
-            mapped = self._format.load_file(directory / _FILE, device="cpu")
+            mapped = self._format.load_file(manifest.file(directory, _FILE), device="cpu")
             tensors = {name: _move(mapped.pop(name), map_location).clone() for name in list(mapped)}
             checkpoint: dict[str, Any] = rest["content"]
             for place, (name, kind) in rest["places"].items():

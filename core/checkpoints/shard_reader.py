@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageIn
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
-from core.checkpoints.manifest import FileRecord
+from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.untrusted import AllowedUnpickler, refuse_compressed
 from core.errors import CheckpointError
 
@@ -58,20 +58,20 @@ def _layout(name: Any) -> torch.layout:
     return layout
 
 
-def read_facts(directory: Path, files: Mapping[str, FileRecord]) -> Metadata:
+def read_facts(directory: Path, manifest: Manifest) -> Metadata:
     """What the shards in ``directory`` hold, and where.
 
     Args:
         directory: The checkpoint.
-        files: The checkpoint's files, as its manifest lists them.
+        manifest: Its manifest.
 
     Raises:
         CheckpointError: The file is damaged, contains what does not belong there, or refers to other files.
     """
-    path = directory / METADATA
+    path = manifest.file(directory, METADATA)
     try:
         content = AllowedUnpickler(io.BytesIO(path.read_bytes()), str(path), _ALLOWED).load()
-        _check(content, files)
+        _check(content, manifest.files)
     except CheckpointError:
         raise
     except Exception as error:

@@ -275,7 +275,7 @@ def _read_shards(
 
     from core.checkpoints.shard_reader import ShardPlanner, ShardReader, read_facts
 
-    content = read_facts(directory, manifest.files)
+    content = read_facts(directory, manifest)
     missing = sorted(key for key in keys if key not in content.state_dict_metadata)
     if missing:
         raise CheckpointError(f"{directory} is damaged: its shards have no tensor {missing[0]!r}.")

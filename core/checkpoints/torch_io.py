@@ -123,10 +123,10 @@ def read_shard(directory: Path, map_location: Any) -> dict[str, Any]:
     """The content that :func:`write_shard` wrote into ``directory``, without verification.
 
     Raises:
-        CheckpointError: It cannot be loaded.
+        CheckpointError: The manifest does not list the file, or it cannot be loaded.
     """
-    path = directory / SHARD
-    content: dict[str, Any] = load_tensors(path, str(path), map_location)
+    path = Manifest.read(directory).file(directory, SHARD)
+    content: dict[str, Any] = load_tensors(path, map_location)
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is damaged: it holds a {type(content).__name__}, not a dict.")
     return content

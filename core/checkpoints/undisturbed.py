@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from core.checkpoints.agreement import run_on_each_rank
 from core.checkpoints.commit import locate
-from core.checkpoints.manifest import identity
+from core.checkpoints.directories import identity
 from core.errors import CheckpointError, CoreError
 
 __all__ = ["Attempts", "read_together_undisturbed", "read_undisturbed"]

@@ -93,36 +93,29 @@ def _stand_in(made: Callable[..., Any]) -> Any:
     return StandIn
 
 
-def load_tensors(file: str | Path | IO[bytes], name: str, map_location: Any = None) -> Any:
+def load_tensors(path: Path, map_location: Any = None) -> Any:
     """As :func:`torch.load` with ``weights_only=True``; refuses files that would unpack to more than their size.
 
     Args:
-        file: The file, or its path.
-        name: The file's name, for messages.
+        path: The file.
         map_location: As in :func:`torch.load`.
 
     Raises:
         CheckpointError: The file cannot be loaded.
     """
     try:
-        if isinstance(file, str | Path):
-            with open(file, "rb") as opened:
-                return _load(opened, name, map_location)
-        return _load(file, name, map_location)
+        with open_file(path) as file:
+            refuse_compressed(file, str(path))
+            # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and
+            # fail on a network file system when another host removes it.
+            return torch.load(file, map_location, weights_only=True, mmap=False)
     except CheckpointError:
         raise
     except Exception as error:
         # Garbled bytes make torch's unpickler raise almost anything.
         raise CheckpointError(
-            f"{name} cannot be loaded with map_location={map_location!r}: {type(error).__name__}: {error}"
+            f"{path} cannot be loaded with map_location={map_location!r}: {type(error).__name__}: {error}"
         ) from error
-
-
-def _load(file: IO[bytes], name: str, map_location: Any) -> Any:
-    refuse_compressed(file, name)
-    # Not memory-mapped: the tensors would keep the disk space of a removed checkpoint as long as they live, and fail on
-    # a network file system when another host removes it.
-    return torch.load(file, map_location, weights_only=True, mmap=False)
 
 
 def refuse_code(path: Path, allowed: Collection[str] = ()) -> None:

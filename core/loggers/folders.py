@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from core.checking import check_path, is_url
-from core.errors import ConfigurationError
+from core.checking import check_path, is_below, is_url
+from core.errors import CheckpointError, ConfigurationError
 from core.loggers.base import Logger
 from core.loggers.values import write_json
 
 __all__ = ["FolderLogger"]
+
+MARK = ".core-run"
+"""The file of a run's folder that tells it from others."""
 
 
 class FolderLogger(Logger):
@@ -82,8 +86,11 @@ class FolderLogger(Logger):
     @property
     def log_dir(self) -> str:
         """The folder of this run's files."""
-        folder = f"version_{self.version}" if isinstance(self.version, int) else self.version
-        return os.path.join(self.root_dir, folder).rstrip(os.sep)
+        return self._folder_of(self.version)
+
+    def _folder_of(self, version: int | str) -> str:
+        name = f"version_{version}" if isinstance(version, int) else version
+        return os.path.join(self.root_dir, name).rstrip(os.sep)
 
     @property
     def root_dir(self) -> str:
@@ -133,15 +140,24 @@ class FolderLogger(Logger):
     def state_dict(self) -> dict[str, Any]:
         """The run's folder, and how far its files have been written."""
         self.save()
-        return {"root_dir": os.path.abspath(self.root_dir), "version": self.version, **self.written()}
+        own = {"root_dir": os.path.abspath(self.root_dir), "version": self.version, "mark": self._mark()}
+        return {**own, **self.written()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the same run from there, unless another version was given or its folder is gone."""
+        """Continue the same run from there, unless another version was given or its folder is gone.
+
+        Raises:
+            CheckpointError: The folder is not below ``save_dir/name``.
+        """
         if state.get("root_dir") != os.path.abspath(self.root_dir):
             return
+        folder = self._folder_of(state["version"])
+        if state["version"] != self._version and not is_below(os.path.join(folder, MARK), self.root_dir):
+            raise CheckpointError(f"version={state['version']!r} is outside of {self.root_dir}.")
+        if state.get("mark") is None or _mark_in(folder) != state["mark"]:
+            return  # what is there, another run has written
         if state["version"] != self._version:
-            folder = f"version_{state['version']}" if isinstance(state["version"], int) else state["version"]
-            if self._is_fixed or not os.path.isdir(os.path.join(self.root_dir, folder)):
+            if self._is_fixed:
                 return
             if self.process_index == 0 and self._reserved is not None:
                 with suppress(OSError):  # it holds files, or is gone: loggers may share it
@@ -152,6 +168,17 @@ class FolderLogger(Logger):
         if self.process_index == 0:
             self._close_files("success")
             self.rewind(state)
+
+    def _mark(self) -> str | None:
+        """What tells this run's folder from others, made if there is none yet; ``None`` without a folder.
+
+        A checkpoint that has it was saved by a run that wrote there. Others cannot have files there cut or removed.
+        """
+        mark = _mark_in(self.log_dir)
+        if mark is None and os.path.isdir(self.log_dir):
+            mark = secrets.token_hex(16)
+            Path(self.log_dir, MARK).write_text(mark, "ascii")
+        return mark
 
     def written(self) -> dict[str, Any]:
         """How far this run's files have been written; part of :meth:`state_dict`."""
@@ -179,3 +206,10 @@ class FolderLogger(Logger):
         folder = Path(self._save_dir, self.project)
         names = [path.name.removeprefix("version_") for path in folder.glob("version_*") if path.is_dir()]
         return max((int(name) for name in names if name.isdecimal()), default=-1) + 1
+
+
+def _mark_in(folder: str) -> str | None:
+    try:
+        return Path(folder, MARK).read_text("ascii")
+    except (OSError, ValueError):
+        return None

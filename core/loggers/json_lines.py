@@ -60,7 +60,7 @@ class JSONLogger(FolderLogger):
 
 def cut_file(path: Path, size: int) -> None:
     """Drop what follows the first ``size`` bytes of ``path``, if there is such a file."""
-    if path.exists() and path.stat().st_size > size:
+    if path.exists() and path.stat().st_size > size >= 0:
         os.truncate(path, size)
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 from torch import nn
 
 from core.checkpoints.commit import write_errors
+from core.checkpoints.manifest import Manifest
 from core.checkpoints.torch_io import write_shard
+from core.checkpoints.untrusted import load_tensors
 from core.data import PreparedLoader
 from core.errors import CheckpointError
 from core.random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
@@ -202,15 +203,15 @@ def load_open_state(modules: Iterable[Prepared], states: list[dict[str, Any]] | 
 def write_gradients(modules: Iterable[Prepared], directory: Path, strategy: Strategy) -> None:
     """Write :func:`open_state` into a checkpoint's directory."""
     with write_errors(directory):
-        write_shard(open_state(modules, strategy), _gradients(directory, strategy.global_rank), directory)
+        write_shard(open_state(modules, strategy), directory / _gradients(strategy.global_rank), directory)
 
 
-def read_gradients(modules: Iterable[Prepared], directory: Path, strategy: Strategy) -> None:
+def read_gradients(modules: Iterable[Prepared], directory: Path, manifest: Manifest, strategy: Strategy) -> None:
     """Restore what :func:`write_gradients` wrote, if this process wrote it."""
-    file = _gradients(directory, strategy.global_rank)
-    states = torch.load(file, map_location="cpu", weights_only=True) if file.is_file() else None
+    name = _gradients(strategy.global_rank)
+    states = load_tensors(manifest.file(directory, name), "cpu") if name in manifest.files else None
     load_open_state(modules, states, strategy)
 
 
-def _gradients(directory: Path, rank: int) -> Path:
-    return directory / f"gradients-{rank:05d}.pt"
+def _gradients(rank: int) -> str:
+    return f"gradients-{rank:05d}.pt"

@@ -348,7 +348,7 @@ class StateSaving(Checkpointing):
         for gate, state in zip(self._gates(), own["gates"], strict=False):
             gate.load_state_dict(state)
         if states.is_accumulating:
-            read_gradients(self._models(), directory, strategy)
+            read_gradients(self._models(), directory, manifest, strategy)
         project = self.project_configuration
         if project.checkpoints is not None and is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError, WrongTypeError
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 from core.nested import map_tensors
 from core.trainer.recorded import Metric
 
@@ -93,6 +93,8 @@ class ObjectMetric(Metric):
         metric = super().from_state(state, device, owner)
         metric.attribute, metric.is_logged = state["attribute"], state["is_logged"]
         metric.value = find_attribute(owner, metric.attribute)
+        if not is_metric_object(metric.value):  # a checkpoint can name any attribute, the Trainer's too
+            raise CheckpointError(f"metrics: the module has no metric object {str(metric.attribute)[:100]!r}.")
         _load_object_state(metric.value, state["object"], device)
         return metric
 
@@ -146,6 +148,8 @@ def _object_state(value: Any) -> Any:
 def _load_object_state(value: Any, state: Mapping[str, Any], device: torch.device) -> None:
     if "states" in state:
         for name, content in state["states"].items():
+            if name not in value.metric_state:
+                raise CheckpointError(f"metrics: {type(value).__name__} has no state {str(name)[:100]!r}.")
             setattr(value, name, map_tensors(lambda tensor: tensor.to(device), content))
         value._update_count = state["updates"]
         value._computed = None

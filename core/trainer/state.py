@@ -189,7 +189,8 @@ class FitState:
                 if scheduled is not None:
                     scheduled._opt_called = True
         run.metric_log.load_state_dict(checkpoint["metrics"])
-        run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
+        with load_errors("loggers", path):
+            run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
         for hook in run.hooks.bind_callbacks("on_load_checkpoint"):
             hook(checkpoint)
         # A run may leave out the validation that the first one had, or add one.

@@ -17,8 +17,9 @@ import torch
 
 from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest, undisturbed
 from core.checkpoints import manifest as manifest_module
+from core.checkpoints.directories import is_checkpoint, is_damaged
 from core.checkpoints.local import LocalStore
-from core.checkpoints.manifest import Manifest, is_checkpoint, is_damaged
+from core.checkpoints.manifest import Manifest
 from core.errors import CheckpointError
 
 IO = TorchCheckpointIO()

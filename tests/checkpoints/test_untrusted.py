@@ -28,7 +28,16 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from core.checkpoints import FileRecord, Manifest, ShardedCheckpointIO, TorchCheckpointIO, refuse_code
+import core
+from core.checkpoints import (
+    SHARD,
+    FileRecord,
+    Manifest,
+    ShardedCheckpointIO,
+    TorchCheckpointIO,
+    read_shard,
+    refuse_code,
+)
 from core.consolidate import consolidate
 from core.errors import CheckpointError
 
@@ -316,3 +325,48 @@ def test_engines_files_are_checked_before_an_engine_reads_them(tmp_path: Path) -
         with pytest.raises(CheckpointError, match=r"not a file that torch\.save has written"):
             refuse_code(tmp_path / name)
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("name", [".metadata", "shard-00000.pt", "__0_0.distcp"])
+def test_a_file_that_the_manifest_does_not_list_is_not_read(name: str, checkpoint: Path) -> None:
+    """Nobody has checked it: each reader names it, also one that a plugin's CheckpointIO calls."""
+    manifest = Manifest.read(checkpoint)
+    files = {other: record for other, record in manifest.files.items() if other != name}
+    Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(checkpoint)
+    for read in [*READERS, *([lambda path: read_shard(path, "cpu")] if name == SHARD else [])]:
+        with pytest.raises(CheckpointError, match=rf"does not list {name}|'{name}', which is not a file of this"):
+            read(checkpoint)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_gradients_that_the_manifest_does_not_list_are_not_read(
+    is_link: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if they were not there, which a warning says; a link to them is an error."""
+
+    def run(runtime: core.Runtime) -> torch.nn.Module:
+        model: torch.nn.Module = runtime.prepare(torch.nn.Linear(2, 1))
+        return model
+
+    path, name = tmp_path / "state", "gradients-00000.pt"
+    with core.Runtime(accelerator="cpu", devices=1, gradient_accumulation_steps=2) as runtime:
+        model = run(runtime)
+        with runtime.accumulate(model):
+            runtime.backward(model(torch.ones(1, 2)).sum())
+        runtime.save_state(path)
+    manifest = Manifest.read(path)
+    if is_link:
+        (path / name).rename(tmp_path / name)
+        (path / name).symlink_to(tmp_path / name)
+    else:
+        files = {other: record for other, record in manifest.files.items() if other != name}
+        Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(path)
+    with core.Runtime(accelerator="cpu", devices=1, gradient_accumulation_steps=2) as runtime:
+        model = run(runtime)
+        if is_link:
+            with pytest.raises(CheckpointError, match=rf"{name} is a link"):
+                runtime.load_state(path)
+        else:
+            runtime.load_state(path)
+            assert "its accumulated gradients are not in the checkpoint" in caplog.text
+        assert all(parameter.grad is None for parameter in model.parameters())

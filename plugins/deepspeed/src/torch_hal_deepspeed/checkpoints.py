@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from enum import Enum
 from io import StringIO
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -34,12 +35,13 @@ from core.checkpoints import (
     remove_committed,
     run_on_each_rank,
     run_on_rank_zero,
+    unlisted_files,
     write_shard,
 )
 from core.errors import CheckpointError
 from core.nested import map_tensors
 from torch_hal_deepspeed import drive
-from torch_hal_deepspeed.library import part, quiet
+from torch_hal_deepspeed.library import PICKLED, load_file, part, quiet
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine
@@ -53,19 +55,8 @@ TAG = "engine"
 _MARK = "deepspeed engine"
 _ALIKE = ((0,), (1, 2), (3,))
 """Stages whose optimizer states have the same format."""
-
-
-_PICKLED = frozenset(
-    {
-        "collections.defaultdict",
-        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
-        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
-        "deepspeed.runtime.zero.config.OffloadDeviceEnum",
-        "deepspeed.runtime.zero.config.ZeroStageEnum",
-        "deepspeed.utils.tensor_fragment.fragment_address",
-    }
-)
-"""What the engine writes into its files in addition to tensors and plain values."""
+_UNREADABLE = (OSError, RuntimeError, ValueError, KeyError, AssertionError, UnpicklingError)
+"""What DeepSpeed and torch raise for files with arbitrary content."""
 
 
 class EngineState:
@@ -104,7 +95,10 @@ class SavedEngine:
         """``value``; if it represents an engine's state, an object that reads it from ``directory``."""
         if not isinstance(value, dict) or _MARK not in value:
             return value
-        return cls(directory, value["prefix"], value["stage"], value["processes"])
+        prefix, stage, processes = (value.get(key) for key in ("prefix", "stage", "processes"))
+        if not isinstance(prefix, str | None) or stage not in (0, 1, 2, 3) or not isinstance(processes, int):
+            raise CheckpointError(f"{directory} is damaged: it describes DeepSpeed's engine as {str(value)[:200]}.")
+        return cls(directory, prefix, stage, processes)
 
     @property
     def is_module(self) -> bool:
@@ -120,12 +114,12 @@ class SavedEngine:
         try:
             if self.stage == 0:
                 file = self.directory / TAG / "mp_rank_00_model_states.pt"
-                named = torch.load(file, "cpu", weights_only=False)["module"]
+                named = load_file(file, "cpu")["module"]
             else:
                 read = part("utils.zero_to_fp32").get_fp32_state_dict_from_zero_checkpoint
                 with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # it prints its progress
                     named = read(str(self.directory), TAG)
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+        except _UNREADABLE as error:
             raise CheckpointError(f"{self.directory}: DeepSpeed cannot read the weights: {error}") from error
         prefix = self.prefix or ""
         own = {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
@@ -153,7 +147,7 @@ class SavedEngine:
             try:
                 with quiet():
                     loaded = engine.engine.load_checkpoint(str(directory), TAG, load_lr_scheduler_states=False)[0]
-            except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
+            except _UNREADABLE as error:
                 raise CheckpointError(f"{self.directory}: DeepSpeed cannot load it: {error}") from error
             finally:
                 engine.engine._config.load_universal_checkpoint = False
@@ -206,8 +200,8 @@ def convert_to_universal(source: Path, target: Path) -> None:
 class DeepSpeedCheckpointIO(CheckpointIO):
     """A directory with the engine's files of each process, the rest of the checkpoint, and a manifest.
 
-    All processes must see the directory. Sizes and checksums are verified before DeepSpeed reads its files with pickle:
-    load only checkpoints that you trust.
+    All processes must see the directory. Before DeepSpeed unpickles its files, sizes and checksums are verified, and
+    files that name other classes than DeepSpeed writes, or that the manifest does not list, are refused.
     """
 
     name = NAME
@@ -267,9 +261,15 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> d
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     own = sorted(manifest.files)[rank::size]
     manifest.verify(directory, {SHARD, *own})
+    # The engine unpickles whatever it finds in its folder.
+    if unlisted := [name for name in unlisted_files(directory) if Path(name).parts[0] == TAG]:
+        raise CheckpointError(
+            f"{directory / unlisted[0]} does not belong to the checkpoint: its manifest does not list it, and "
+            "DeepSpeed would run code in it. Remove the file if you know what it is; else do not trust the checkpoint."
+        )
     for name in own:
-        if name.endswith(".pt") and name != SHARD:
-            refuse_code(directory / name, _PICKLED)  # the engine unpickles whatever it finds
+        if Path(name).parts[0] == TAG:
+            refuse_code(manifest.file(directory, name), PICKLED)
     return {key: SavedEngine.read(value, directory) for key, value in read_shard(directory, map_location).items()}
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from core.errors import CheckpointError
 from core.nested import map_tensors
-from torch_hal_deepspeed.library import part
+from torch_hal_deepspeed.library import load_file, part
 
 __all__ = ["mapped", "take_charge"]
 
@@ -108,7 +108,7 @@ def _map(path: str, numel: int, dtype: torch.dtype) -> Tensor:
 
 def _map_file(path: str, map_location: Any = None) -> Any:
     """A file that DeepSpeed saved, read page by page as it is used."""
-    return torch.load(path, map_location, mmap=True, weights_only=False)
+    return load_file(path, map_location, mmap=True)
 
 
 def _load_own(divided: Any, state: Mapping[str, Any], load_optimizer_states: bool = True) -> None:

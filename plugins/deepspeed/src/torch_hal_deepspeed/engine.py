@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from core.errors import ConfigurationError, quoted
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.config import Config
-from torch_hal_deepspeed.library import part, quiet
+from torch_hal_deepspeed.library import load_file, part, quiet
 from torch_hal_deepspeed.module import EngineModule
 
 __all__ = ["Engine", "is_divided", "is_released", "load_divided", "whole_state"]
@@ -72,6 +72,8 @@ class Engine:
             _forget_first_step(self.engine.optimizer, optimizer)
         if self.stage > 0 and optimizer is not None:
             _drop_copies(self.engine.optimizer, self.stage)
+        if optimizer is not None:  # without one, it writes and loads nothing
+            self.engine.checkpoint_engine.load = load_file
         if self.stage == 3 and optimizer is not None:
             drive.take_charge(self.engine)
         model.attach(self.engine)

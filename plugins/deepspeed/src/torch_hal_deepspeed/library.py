@@ -16,7 +16,19 @@ import torch.distributed as dist
 
 from core.errors import BackendError
 
-__all__ = ["import_deepspeed", "meet", "part", "quiet"]
+__all__ = ["PICKLED", "import_deepspeed", "load_file", "meet", "part", "quiet"]
+
+PICKLED = frozenset(
+    {
+        "collections.defaultdict",
+        "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler",
+        "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+        "deepspeed.runtime.zero.config.OffloadDeviceEnum",
+        "deepspeed.runtime.zero.config.ZeroStageEnum",
+        "deepspeed.utils.tensor_fragment.fragment_address",
+    }
+)
+"""What the engine writes into its files in addition to tensors and plain values."""
 
 _ACCELERATOR = "DS_ACCELERATOR"
 _GROUPS = ("_WORLD_GROUP", "_ZERO_PARAM_INTRA_PARALLEL_GROUP", "_TENSOR_MODEL_PARALLEL_GROUP", "_MODEL_PARALLEL_GROUP")
@@ -83,6 +95,13 @@ def meet(local_rank: int, local_size: int, shared_memory_op: bool) -> Callable[[
         _forget()
 
     return leave
+
+
+def load_file(path: str | os.PathLike[str], map_location: Any = None, mmap: bool = False) -> Any:
+    """A file that the engine has written; ``mmap``: read page by page as it is used. DeepSpeed would run code in it."""
+    kinds = [getattr(importlib.import_module(module), kind) for module, _, kind in (n.rpartition(".") for n in PICKLED)]
+    with torch.serialization.safe_globals(kinds):
+        return torch.load(path, map_location, mmap=mmap, weights_only=True)
 
 
 @contextmanager
