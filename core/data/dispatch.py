@@ -11,7 +11,38 @@ from core.data.sharding import Real
 from core.data.share import Share
 from core.errors import ConfigurationError, CoreError
 
-__all__ = ["dispatched"]
+__all__ = ["Dispatch", "dispatched"]
+
+
+class Dispatch:
+    """Settings of a loader that one process reads for all processes.
+
+    Args:
+        broadcast: Sends an object of process 0 to all, and returns it.
+        share: Which part of each global batch is this process's.
+        is_reader: Whether this process reads.
+        units: How far a global batch moves in the data.
+        batch_size: Items in a batch of the loader; ``None`` where batches are passed on whole.
+        drop_last: Whether an incomplete batch is left out.
+        steps: How many global batches a pass has from an offset on.
+    """
+
+    def __init__(
+        self,
+        broadcast: Callable[[Any], Any],
+        share: Share,
+        is_reader: bool,
+        units: int,
+        batch_size: int | None,
+        drop_last: bool,
+        steps: Callable[[int], int],
+    ) -> None:
+        self.broadcast, self.share, self.is_reader, self.units = broadcast, share, is_reader, units
+        self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
+
+    def parts(self, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
+        """As :func:`dispatched`."""
+        return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
 
 
 class _Failed(str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from core.data.active import ActivePasses
-from core.data.dispatch import dispatched
+from core.data.alike import Comparison
+from core.data.dispatch import Dispatch
 from core.data.parts import Epochs, generators_of
 from core.data.reading import MapReading, Reading, Start
 from core.data.repeated import watched
@@ -25,38 +26,7 @@ from core.data.transfer import Transfer
 from core.errors import CheckpointError, ConfigurationError, quoted
 from core.random import get_host_rng_state
 
-__all__ = ["Dispatch", "PreparedLoader"]
-
-
-class Dispatch:
-    """Settings of a loader that one process reads for all processes.
-
-    Args:
-        broadcast: Sends an object of process 0 to all, and returns it.
-        share: Which part of each global batch is this process's.
-        is_reader: Whether this process reads.
-        units: How far a global batch moves in the data.
-        batch_size: Items in a batch of the loader; ``None`` where batches are passed on whole.
-        drop_last: Whether an incomplete batch is left out.
-        steps: How many global batches a pass has from an offset on.
-    """
-
-    def __init__(
-        self,
-        broadcast: Callable[[Any], Any],
-        share: Share,
-        is_reader: bool,
-        units: int,
-        batch_size: int | None,
-        drop_last: bool,
-        steps: Callable[[int], int],
-    ) -> None:
-        self.broadcast, self.share, self.is_reader, self.units = broadcast, share, is_reader, units
-        self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
-
-    def parts(self, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
-        """As :func:`core.data.dispatch.dispatched`."""
-        return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
+__all__ = ["PreparedLoader"]
 
 
 class PreparedLoader(DataLoader[Any]):
@@ -73,6 +43,7 @@ class PreparedLoader(DataLoader[Any]):
         dispatch: How one process reads for all; ``None`` where each reads.
         is_evaluation: Whether it is for evaluation.
         active: Where its passes say that they yield a batch; a new registry by default.
+        compare: Compares what the processes read at the start of the first pass; ``None`` where each reads its own.
     """
 
     def __init__(
@@ -84,11 +55,13 @@ class PreparedLoader(DataLoader[Any]):
         dispatch: Dispatch | None = None,
         is_evaluation: bool = False,
         active: ActivePasses | None = None,
+        compare: Comparison | None = None,
     ) -> None:
         # Not DataLoader's own: this is one by its interface, and takes every attribute from the user's loader.
         self._reading, self._share, self._seeds, self._transfer = reading, share, seeds, transfer
         self._dispatch, self._is_evaluation = dispatch, is_evaluation
         self._active = ActivePasses() if active is None else active
+        self._compare = compare
         self._generators = generators_of(reading.own)
         self._progress = _Progress(Epochs(reading.own))
         self._skip = 0
@@ -347,6 +320,7 @@ class _Pass:
         self.start, self.is_finished, self.is_left = start, False, False
         self.loader: PreparedLoader | None = prepared
         self._active, self._share = prepared._active, prepared._share
+        self._compare, prepared._compare = prepared._compare, None
         self._reading, self._dispatch, self._transfer = prepared._reading, prepared._dispatch, prepared._transfer
         self._number = self._taken = 0
         self._real: Real | None = None
@@ -397,8 +371,9 @@ class _Pass:
         try:
             for batch in self._iterator:
                 if active.newest is not self:
-                    active.yields(self)
+                    self._yields()
                 yield batch
+            self._compares()
             self.is_finished = True
         finally:
             self._end()
@@ -414,11 +389,22 @@ class _Pass:
                     self._read()
                 self._taken += 1
                 if active.newest is not self:
-                    active.yields(self)
+                    self._yields()
                 yield batch if transfer is None else transfer.finish(batch)
+            self._compares()
             self.is_finished = True
         finally:
             self._end()
+
+    def _yields(self) -> None:
+        self._compares()
+        self._active.yields(self)
+
+    def _compares(self) -> None:
+        """Compare what was read with the other processes, once: at the first batch, or where there is none."""
+        if self._compare is not None:
+            compare, self._compare = self._compare, None
+            compare(self._reading.facts(), self.start.epoch, self.start.offset)
 
     def _end(self) -> None:
         self.is_left = not self.is_finished

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Generator
-from torch.utils.data import DistributedSampler
+from torch.utils.data import Sampler
 
 from core.errors import ConfigurationError
 
@@ -62,16 +62,16 @@ class Epochs:
 def check_sharded(loader: Any, shards: int, shard: int) -> bool:
     """Whether the user has sharded ``loader`` already.
 
-    Known are a ``DistributedSampler``, Hugging Face's ``split_dataset_by_node`` of a streaming data set, and
-    WebDataset's ``split_by_node`` and resampled shards.
+    Known are a ``DistributedSampler`` and samplers like it, Hugging Face's ``split_dataset_by_node`` of a streaming
+    data set, and WebDataset's ``split_by_node`` and resampled shards.
 
     Raises:
         ConfigurationError: It is sharded for other processes than these.
     """
     for part in loader_parts(loader):
         split: Any = getattr(part, "_distributed", None)
-        if isinstance(part, DistributedSampler):
-            given, name = (part.num_replicas, part.rank), "DistributedSampler(num_replicas={}, rank={})"
+        if isinstance(part, Sampler) and hasattr(part, "num_replicas") and hasattr(part, "rank"):
+            given, name = (part.num_replicas, part.rank), f"{type(part).__name__}(num_replicas={{}}, rank={{}})"
         elif hasattr(split, "world_size") and hasattr(split, "rank"):
             given, name = (split.world_size, split.rank), "split_dataset_by_node(world_size={}, rank={})"
         elif any(_splits_nodes(stage) for stage in getattr(part, "pipeline", None) or ()):

@@ -10,7 +10,9 @@ from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from core.data.active import ActivePasses
-from core.data.loader import Dispatch, PreparedLoader
+from core.data.alike import comparison, data_set_facts, refuse_other_data
+from core.data.dispatch import Dispatch
+from core.data.loader import PreparedLoader
 from core.data.parts import check_sharded, generators_of
 from core.data.reading import MapReading, StreamReading, make_reading
 from core.data.seeds import PassSeeds, draw_seed
@@ -77,12 +79,13 @@ def prepare_loader(
             "torch DataLoader, or set sharded=True if it already yields only this process's part."
         )
     share = Share(shards, shard, settings.even_batches, settings.split_batches, evaluation)
+    compare = comparison(strategy, loader) if is_shared else None
     seeds = _agreed_seeds(loader, strategy, settings)
     if is_shared and settings.dispatch_batches:
         return _dispatching(loader, strategy, share, seeds, transfer, active)
     reading = make_reading(loader, share, shard, is_shared, settings.is_seeded)
     _reseed(reading, settings)
-    return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active)
+    return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active, compare)
 
 
 def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> PassSeeds | None:
@@ -101,7 +104,9 @@ def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> Pa
             draw_seed(None)  # so that the next loader's orders are others
     if is_shared:
         states = [generator.get_state() for generator in generators]
-        seeds.state, states = strategy.broadcast((seeds.state, states))
+        facts = [] if settings.dispatch_batches else data_set_facts(loader)
+        seeds.state, states, first = strategy.broadcast((seeds.state, states, facts))
+        refuse_other_data(loader, facts, first, strategy.global_rank)
         for generator, state in zip(generators, states, strict=True):
             generator.set_state(state)
     return seeds

@@ -21,6 +21,7 @@ from torch.utils.data import (
     default_convert,
 )
 
+from core.data.alike import facts_of_indices
 from core.data.child_signals import iterate
 from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
@@ -105,6 +106,10 @@ class Reading:
         """For batch ``number`` from the start of the pass: what of its global batch is not padding."""
         del number
         return None
+
+    def facts(self) -> list[int]:
+        """What tells the data that the pass began with from other data; all processes are to read the same."""
+        return []
 
     def keep_indices(self) -> None:
         """Keep the indices of each batch's items, in the passes that begin from now on."""
@@ -211,6 +216,10 @@ class MapReading(Reading):
         """What is not padding."""
         return self.sampler.real.get(number)
 
+    def facts(self) -> list[int]:
+        """Of the first indices."""
+        return facts_of_indices(self.sampler.head)
+
     def keep_indices(self) -> None:
         """Keep what the sampler gives."""
         self.sampler.kept = []
@@ -265,6 +274,10 @@ class StreamReading(Reading):
                 self.loader = self._clone
 
     knows_length = False
+
+    def facts(self) -> list[int]:
+        """Of the first items."""
+        return list(map(int, self._stream.facts))
 
     def begin(self, start: Start, seeds: PassSeeds | None) -> Iterator[Any]:
         """The batches of a pass; those before its start are read, and left out.

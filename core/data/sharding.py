@@ -69,6 +69,8 @@ class ShardedSampler(Sampler[Any]):
         self.primer: Iterator[Any] | None = None
         self.has_begun = False
         """Whether the order of the pass is drawn."""
+        self.head: list[Any] = []
+        """What ``source`` gave first in the pass, for all processes."""
         self.kept: list[Any] | None = None
         """This process's indices of each batch of the pass, where they are asked for."""
         self.real: dict[int, Real] = {}
@@ -120,15 +122,16 @@ class ShardedSampler(Sampler[Any]):
         self.has_begun = True
         stream = iter(self._draw(order_seed))
         first: list[Any] = []
+        self.head = []
         if offset:
-            first = list(islice(stream, min(self.units, offset)))
+            first = self.head = list(islice(stream, min(self.units, offset)))
             next(islice(stream, offset - len(first), offset - len(first)), None)  # skips so many
         if primes:  # not after the next element is drawn: a sampler may draw again at its end
             yield None
         deal = self._deal_items if self.batch_size is not None else self._deal_whole
         number = 0
         while elements := list(islice(stream, self.units)):
-            first = first or elements
+            first = self.head = first or elements
             index = deal(number, elements, first)
             if index is not None:
                 if self.kept is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
+from core.data.alike import FACTS, facts_of_items
 from core.data.seeds import mix, seeded
 from core.data.sharding import Real
 from core.data.share import Share
@@ -38,6 +39,9 @@ class ShardedStream(IterableDataset[Any]):
         # Shared memory: workers that live on after a pass read the next pass's seed there.
         self.seed: Tensor = torch.zeros((), dtype=torch.int64)
         self.seed.share_memory_()  # type: ignore[no-untyped-call]
+        self.facts = torch.zeros(FACTS, dtype=torch.int64)
+        """What was read first, by the first worker; also in shared memory."""
+        self.facts.share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
         share = self.share
@@ -45,7 +49,10 @@ class ShardedStream(IterableDataset[Any]):
         info = get_worker_info()
         stream = _isolated(self.dataset, mix(int(self.seed), 0 if info is None else info.id), units, self.offset)
         first: list[Any] = []
+        looks = share.shards > 1 and (info is None or info.id == 0) and not self.facts.any()
         for items in stream:
+            if looks and not first:
+                self.facts.copy_(torch.tensor(facts_of_items(items)))
             first = first or items
             yield from self._deal_items(items, first, units) if self.batch_size else self._deal_whole(items, first)
 

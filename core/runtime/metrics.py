@@ -11,6 +11,7 @@ from torch import Tensor
 
 from core.data.sharding import Real
 from core.errors import ConfigurationError
+from core.logging import get_logger
 from core.nested import leaves, map_tensors
 from core.plan import Plan
 from core.runtime.agreement import PADDING, Row, describe_leaves, is_tensor_row, refuse_difference
@@ -21,6 +22,8 @@ from core.runtime.loaders import LoaderState
 __all__ = ["MetricGathering"]
 
 logger = logging.getLogger(__name__)
+padded = get_logger(__name__)
+"""What every process would say alike."""
 
 CALL = "gather_for_metrics"
 
@@ -73,6 +76,8 @@ class MetricGathering(Collectives, LoaderState):
         refuse_difference(given)
         check_leaves(CALL, "input_data", input_data)
         ranks = self._ranks()
+        if real is not None:
+            self._warn_of_padded_mean(input_data, real)
         sizes = iter([] if real is None else sizes_along(strategy, input_data, 0))
 
         def gather(own: Tensor) -> Tensor:
@@ -86,6 +91,21 @@ class MetricGathering(Collectives, LoaderState):
 
         with strategy.assume_alike():
             return map_tensors(gather, input_data)
+
+    def _warn_of_padded_mean(self, input_data: Any, real: Real) -> None:
+        """Warn of one value for a batch of which some items are padding: nothing can leave these out of it."""
+        loader = self.gradient_state.active_dataloader
+        is_padded = any(0 < (count or 0) < max(count or 0 for count in real) for count in real)
+        if loader is None or not loader.even_batches or not is_padded:
+            return
+        for place, leaf in leaves(input_data, "input_data"):
+            if isinstance(leaf, Tensor) and (not leaf.dim() or len(leaf) == 1 < (real[0] or 0)):
+                padded.warning_once(
+                    "%s: %s is one value for a batch that has padding, so the items that pad it count in that value. "
+                    "Give one value for each item, as by reduction='none'",
+                    CALL,
+                    place,
+                )
 
     def _refuse_absent(self) -> None:
         """Refuse a batch that some processes do not have: the collective would wait for them."""

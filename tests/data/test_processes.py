@@ -7,7 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Generator
 from torch.utils.data import DataLoader
@@ -21,21 +23,48 @@ def shuffled(generator: Generator | None = None) -> list[list[int]]:
     return [flat(list(loader)) for _ in range(2)]
 
 
-def test_three_processes(tmp_path: Path) -> None:
-    """What they gather is what plain torch reads in one process, in order, for each seed, and without padding."""
-    script = Path(__file__).parent / "scripts" / "three.py"
-    environ = {**os.environ, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(script)]
+def read_by_all(script: str, out: Path) -> list[Any]:
+    """What each of the processes of ``script`` has written."""
+    environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "scripts" / script)]
     result = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(3)]
+
+
+def test_three_processes(tmp_path: Path) -> None:
+    """What they gather is what plain torch reads in one process, in order, for each seed, and without padding."""
+    said = read_by_all("three.py", tmp_path)
     expected = {}
     for seed in (1, 2):
         torch.manual_seed(seed)
         expected[f"seed {seed}"] = shuffled()
     expected["generator"] = shuffled(Generator().manual_seed(7))
     items = list(range(34))
-    for rank in range(3):
-        said = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert {name: said[name] for name in expected} == expected
-        assert said["evaluation"] == items
-        assert said["dispatched map"] == said["dispatched stream"] == said["stream"] == [items, 2]
+    for rank in said:
+        assert {name: rank[name] for name in expected} == expected
+        assert rank["evaluation"] == items
+        assert rank["dispatched map"] == rank["dispatched stream"] == rank["stream"] == [items, 2]
+
+
+DIVIDED = ["asks torch", "asks the environment", "in rank 0 only", "sampler", "subset", "random split", "tensors"]
+DIVIDED += ["uneven"]
+
+
+@pytest.mark.slow
+def test_data_that_is_already_divided(tmp_path: Path) -> None:
+    """Is not divided again without a word, with workers too; what only draws random numbers trains."""
+    said = read_by_all("divided.py", tmp_path)
+    assert len(said[0]) == 34
+    for case in said[0]:
+        name = case.partition(", ")[0]
+        ranks = [rank[case] for rank in said]
+        errors, warned = [rank["error"] for rank in ranks], [text for rank in ranks for text in rank["warnings"]]
+        assert any(errors) == (name in DIVIDED), (case, errors)
+        assert len(warned) == (name in ("is told", "augmented by rank")), (case, warned)
+        for text in filter(None, (*errors, *warned)):
+            assert "sharded=True" in text, case
+            assert "use_distributed_sampler=False" in text, case
+        if not any(errors) and name not in ("is told", "augmented"):
+            read = sorted(int(value) for rank in ranks for value in rank["found"])
+            assert read == list(range(48)), case

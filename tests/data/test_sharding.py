@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Generator
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, Subset, WeightedRandomSampler
 
 from core.data import DataSettings
 from core.errors import ConfigurationError, WrongTypeError
@@ -385,3 +385,13 @@ def test_dispatch_reads_in_process_0_alone() -> None:
     assert [next(one).tolist() for one in passes] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     with pytest.raises(OSError, match="no such item"):
         [next(passes[0]) for _ in range(3)]
+
+
+@pytest.mark.parametrize("make", [lambda part: Subset(Numbers(8), range(part, 8, 2)), lambda part: Numbers(8 + part)])
+def test_a_data_set_that_differs_between_processes(make: Any) -> None:
+    """Is refused at prepare, unless the user says that it is sharded."""
+    parts = iter((0, 1, 0, 1))
+    with pytest.raises(ConfigurationError, match=r"of rank 1 is not that of rank 0 .*sharded=True.*random_split"):
+        prepared(lambda: DataLoader(make(next(parts)), 2), 2)
+    loaders = prepared(lambda: DataLoader(make(next(parts)), 2), 2, sharded=True)
+    assert flat(list(loaders[1])) == [make(1)[index] for index in range(len(make(1)))]

@@ -28,7 +28,10 @@ def test_gather_for_metrics_of_random_loaders(processes: str, cases: str, tmp_pa
 
 
 def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) -> None:
-    """With ``even_batches=False`` it does not wait for them; what is collected in the loop is gathered after it."""
+    """With ``even_batches=False`` it does not wait for them; what is collected in the loop is gathered after it.
+
+    One value for a batch that has padding is gathered with a warning, in process 0.
+    """
     run_script(tmp_path, "absent.py")
     by_rank: list[dict[str, Any]] = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
     for rank, found in enumerate(by_rank):
@@ -41,3 +44,6 @@ def test_gather_for_metrics_names_the_processes_without_a_batch(tmp_path: Path) 
         warnings = found["warnings"]
         assert len(warnings) == (1 if rank < 2 else 0)
         assert all("reduce('sum'): rank(s) 2 of 3 have no batch left" in text for text in warnings)
+        expected = ["input_data['mean'] is one value for a batch that has padding"] if rank == 0 else []
+        assert len(found["padded"]) == len(expected)
+        assert all(text in said for text, said in zip(expected, found["padded"], strict=True))

@@ -62,6 +62,18 @@ def warned(runtime: Runtime, loader: Any) -> list[str]:
     return handler.texts
 
 
+def padded(runtime: Runtime) -> list[str]:
+    """The warnings of a loop that gathers one value for each batch, the last of which is padded."""
+    handler = Warnings()
+    logging.getLogger("core").addHandler(handler)
+    for items in (24, 27, ITEMS):  # complete batches only; divided evenly; with padding
+        for batch in runtime.prepare_data_loader(DataLoader(range(items), 8), evaluation=True):  # type: ignore[arg-type]
+            mean = batch.float().mean()
+            runtime.gather_for_metrics((batch, mean[None]) if items < ITEMS else {"each": batch, "mean": mean})
+    logging.getLogger("core").removeHandler(handler)
+    return handler.texts
+
+
 def main() -> None:
     runtime = Runtime(accelerator="cpu", strategy="ddp", devices=3)
     uneven = DataSettings(even_batches=False)
@@ -75,6 +87,7 @@ def main() -> None:
         found[kind] = {**gathered(runtime, loader), "collected": collected(runtime, loader)}
     loader = runtime.prepare_data_loader(DataLoader(range(ITEMS), batch_size=8), settings=uneven)  # type: ignore[arg-type]
     found["warnings"] = warned(runtime, loader)
+    found["padded"] = padded(runtime)
     Path(os.environ["OUT"], f"rank{runtime.process_index}.json").write_text(json.dumps(found))
 
 
