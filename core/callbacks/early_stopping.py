@@ -12,7 +12,7 @@ import torch
 
 from core.callbacks.agreement import decide_in_process_zero, not_logged
 from core.callbacks.base import Callback
-from core.callbacks.moments import is_training, validates_once_in_each_epoch
+from core.callbacks.moments import is_long_enough, is_training, validates_once_in_each_epoch
 from core.checking import check_count
 from core.errors import ConfigurationError, WrongTypeError
 
@@ -38,7 +38,8 @@ class EarlyStopping(Callback):
 
         Trainer(callbacks=EarlyStopping("val_loss", patience=5))
 
-    Process 0 decides by its own metrics, for all processes.
+    Process 0 decides by its own metrics, for all processes. A check before ``min_epochs`` or ``min_steps`` counts
+    towards ``patience``, but does not end the fit: the first check after them decides by the metric that it finds.
 
     Args:
         monitor: The metric.
@@ -183,7 +184,7 @@ class EarlyStopping(Callback):
                 logger.warning("%s", error)
             return self.state_dict(), False, ""
         current = metrics[self.monitor].detach().cpu()
-        reason, message = self._judge(float(current))
+        reason, message = self._judge(float(current), is_long_enough(trainer))
         state = self.state_dict()
         if reason is None:
             return {**state, "wait_count": 0, "best_score": current.clone()}, False, message
@@ -198,9 +199,22 @@ class EarlyStopping(Callback):
         }
         return {**state, **stopped}, True, message
 
-    def _judge(self, current: float) -> tuple[EarlyStoppingReason | None, str]:
-        """Why to stop; ``NOT_STOPPED`` without an improvement, ``None`` with one."""
+    def _judge(self, current: float, may_stop: bool) -> tuple[EarlyStoppingReason | None, str]:
+        """Why to stop; ``NOT_STOPPED`` without an improvement or where the run may not stop yet, ``None`` with one."""
         best = float(self.best_score)
+        if may_stop and (reached := self._reached(current, best)) is not None:
+            return reached
+        if self._is_better(current - self.min_delta, best):
+            return None, f"{self.monitor} has improved from {best:.3f} to {current:.3f}"
+        if may_stop and self.wait_count + 1 >= self.patience:
+            return (
+                EarlyStoppingReason.PATIENCE_EXHAUSTED,
+                f"{self.monitor} has not improved in {self.wait_count + 1} checks; the best value is {best:.3f}",
+            )
+        return EarlyStoppingReason.NOT_STOPPED, ""
+
+    def _reached(self, current: float, best: float) -> tuple[EarlyStoppingReason, str] | None:
+        """Why the value alone ends the fit."""
         if self.check_finite and not math.isfinite(current):
             return EarlyStoppingReason.NON_FINITE_METRIC, f"{self.monitor} is {current}; the best value was {best:.3f}"
         if self.stopping_threshold is not None and self._is_better(current, self.stopping_threshold):
@@ -213,14 +227,7 @@ class EarlyStopping(Callback):
                 EarlyStoppingReason.DIVERGENCE_THRESHOLD,
                 f"{self.monitor} is {current:.3f}, worse than divergence_threshold={self.divergence_threshold}",
             )
-        if self._is_better(current - self.min_delta, best):
-            return None, f"{self.monitor} has improved from {best:.3f} to {current:.3f}"
-        if self.wait_count + 1 >= self.patience:
-            return (
-                EarlyStoppingReason.PATIENCE_EXHAUSTED,
-                f"{self.monitor} has not improved in {self.wait_count + 1} checks; the best value is {best:.3f}",
-            )
-        return EarlyStoppingReason.NOT_STOPPED, ""
+        return None
 
     def _is_better(self, one: float, other: float) -> bool:
         return one < other if self.mode == "min" else one > other

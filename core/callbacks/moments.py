@@ -6,6 +6,7 @@ from typing import Any
 
 __all__ = [
     "has_validated_in_epoch",
+    "is_long_enough",
     "is_training",
     "send_to_loggers",
     "validates",
@@ -17,6 +18,11 @@ __all__ = [
 def is_training(trainer: Any) -> bool:
     """Whether a ``fit`` is running, and not only its sanity check."""
     return trainer._fit_loop is not None and not trainer.sanity_checking
+
+
+def is_long_enough(trainer: Any) -> bool:
+    """Whether the running ``fit`` has trained for ``min_epochs`` and ``min_steps``, so that it may stop."""
+    return bool(trainer._fit_loop.is_long_enough)
 
 
 def validates(trainer: Any) -> bool:

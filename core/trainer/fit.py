@@ -274,12 +274,16 @@ class FitLoop:
         settings, progress = self._run.settings, self._run.progress
         return progress.epoch >= settings.epoch_limit or progress.step >= settings.step_limit
 
-    def _may_stop(self) -> bool:
-        """Whether to stop was asked for, and the run is as long as it has to be."""
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether the run is as long as it has to be."""
         settings, progress = self._run.settings, self._run.progress
         epochs = settings.min_epochs if settings.min_epochs is not None else int(settings.min_steps is not None)
-        has_least = progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
-        return progress.should_stop and has_least
+        return progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
+
+    def _may_stop(self) -> bool:
+        """Whether to stop was asked for, and the run is as long as it has to be."""
+        return self._run.progress.should_stop and self.is_long_enough
 
     def _run_epoch(self, resumes: bool) -> None:
         run, progress, metric_log = self._run, self._run.progress, self._run.metric_log

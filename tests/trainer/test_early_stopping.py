@@ -55,6 +55,41 @@ def test_how_many_epochs(scores: list[float], options: dict[str, Any], epochs: i
     assert trainer.early_stopping_callback is stopping
 
 
+@pytest.mark.parametrize(
+    ("scores", "options", "least", "epochs"),
+    [
+        ([5, 6, 6, 6, 1, 0.9, 0.8, 0.7], {"patience": 2}, {"min_epochs": 6}, 8),
+        ([5, 6, 6, 6, 6, 6, 6, 6], {"patience": 2}, {"min_epochs": 6}, 6),
+        ([5, 6, 6, 4, 4, 4, 4, 4], {"patience": 2}, {"min_steps": 28}, 6),
+        ([5, math.nan, 4, 3, 2, 1], {}, {"min_epochs": 4}, 6),
+        ([5, 11, 4, 3, 2, 1], {"divergence_threshold": 10}, {"min_epochs": 4}, 6),
+        ([5, 1, 4, 4, 4, 4], {"stopping_threshold": 2, "patience": 9}, {"min_epochs": 4}, 6),
+    ],
+)
+def test_only_a_check_after_the_least_length_ends_the_fit(
+    scores: list[float], options: dict[str, Any], least: dict[str, int], epochs: int
+) -> None:
+    """A metric that had been bad before ``min_epochs`` or ``min_steps`` and has recovered goes on."""
+    stopping = EarlyStopping("score", **options)
+    trainer = quiet(max_epochs=len(scores), callbacks=stopping, **least)
+    trainer.fit(Scored(scores), loader(), loader())
+    assert trainer.current_epoch == epochs
+    assert (stopping.stopping_reason is EarlyStoppingReason.NOT_STOPPED) == (epochs == len(scores))
+
+
+def test_resumed_before_the_least_length(tmp_path: Path) -> None:
+    """A run that was broken off before ``min_epochs`` ends where the uninterrupted one does."""
+    scores: list[float] = [5, 6, 6, 6, 1, 0.9, 0.9, 0.9]
+    ended = []
+    for ckpt_path in (None, *(str(tmp_path / f"epoch={epoch}.ckpt") for epoch in range(5))):
+        saving = [] if ckpt_path else [ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)]
+        stopping = EarlyStopping("score", patience=2)
+        trainer = quiet(max_epochs=8, min_epochs=5, callbacks=[stopping, *saving], enable_checkpointing=bool(saving))
+        trainer.fit(Scored(scores), loader(), loader(), ckpt_path=ckpt_path)
+        ended.append((trainer.current_epoch, stopping.wait_count, round(float(stopping.best_score), 4)))
+    assert ended == [(8, 2, 0.9)] * 6
+
+
 def test_a_resumed_run_goes_on_waiting(tmp_path: Path) -> None:
     """It ends where the uninterrupted one does."""
     scores: list[float] = [5, 4, 4, 4, 4, 4]
