@@ -335,7 +335,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(name: str, checkpoin
     Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(checkpoint)
     for read in [*READERS, *([lambda path: read_shard(path, "cpu")] if name == SHARD else [])]:
         with pytest.raises(CheckpointError, match=rf"does not list {name}|'{name}', which is not a file of this"):
-            read(checkpoint)
+            read(checkpoint)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("is_link", [False, True])
