@@ -69,10 +69,7 @@ class LocalStore(Store):
 
     def manifest(self) -> Manifest:
         """As in the base class."""
-        directory = locate(self.path)
-        manifest = Manifest.read(directory)
-        manifest.check_sizes(directory)
-        return manifest
+        return read_undisturbed(self.path, _manifest)
 
     def remove(self) -> None:
         """As in the base class."""
@@ -91,13 +88,13 @@ class LocalStore(Store):
         )
         while True:
             attempts.begin()
-            names = self._present(folder)
+            names = self._present(folder, attempts)
             found: list[tuple[int, str, str]] = []
             others: list[NewerFormatError] = []
             damaged: list[CheckpointError] = []
             for name in sorted(names):
                 try:
-                    if _is_directory(locate(folder / name)):
+                    if read_undisturbed(folder / name, _is_directory):
                         manifest = LocalStore(folder / name).manifest()
                         found.append((manifest.sequence, manifest.saved_at, name))
                 except NewerFormatError as error:
@@ -107,7 +104,7 @@ class LocalStore(Store):
                 except CheckpointError as error:
                     damaged.append(error)
             # Another process may have removed one meanwhile, and have saved a newer one before that.
-            if names <= self._present(folder):
+            if names <= self._present(folder, attempts):
                 break
         for each in damaged:
             _log.warning("ignored a damaged checkpoint: %s", each)
@@ -117,10 +114,17 @@ class LocalStore(Store):
                 raise other
         return Path(self.path) / last[2] if last is not None else None
 
-    def _present(self, folder: Path) -> set[str]:
+    def _present(self, folder: Path, attempts: Attempts) -> set[str]:
         """The names in ``folder`` that may be checkpoints."""
         try:
-            names = {*os.listdir(folder), *set_aside_names(folder)}
+            # A save moves the old checkpoint away and the new one here, and has a staging directory here meanwhile: if
+            # there are the same names before and after, no checkpoint has been in neither of the two places.
+            while True:
+                before = set(os.listdir(folder))
+                names = before.union(set_aside_names(folder))
+                if before == set(os.listdir(folder)):
+                    break
+                attempts.begin()
         except FileNotFoundError:
             return set()
         except OSError as error:
@@ -167,6 +171,12 @@ class LocalStore(Store):
                     return str(folder)
         except OSError as error:
             raise CheckpointError(f"no folder for checkpoints can be created in {top}: {error}.") from error
+
+
+def _manifest(directory: Path) -> Manifest:
+    manifest = Manifest.read(directory)
+    manifest.check_sizes(directory)
+    return manifest
 
 
 def _is_directory(path: Path) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from core.checkpoints.agreement import run_on_each_rank
-from core.checkpoints.commit import locate
+from core.checkpoints.commit import local_path, locate
 from core.checkpoints.directories import identity
-from core.errors import CheckpointError, CoreError
+from core.checkpoints.manifest import UnreadableError
+from core.errors import CoreError
 
 __all__ = ["Attempts", "read_together_undisturbed", "read_undisturbed"]
 
@@ -40,11 +41,11 @@ class Attempts:
         """Begin the next one.
 
         Raises:
-            CheckpointError: There have been enough.
+            UnreadableError: There have been enough: what is there is not known.
         """
         seconds = time.monotonic() - self._begin
         if self._count >= ATTEMPTS and seconds >= SECONDS:
-            raise CheckpointError(
+            raise UnreadableError(
                 f"{self._changed} during each of {self._count} attempts to read it in {seconds:.0f} s. {self._advice}"
             )
         self._count += 1
@@ -110,5 +111,8 @@ def read_together_undisturbed(
 
 def _state(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """Where the checkpoint is, and which."""
-    directory = locate(path)
-    return directory, identity(directory)
+    for _ in range(ATTEMPTS):
+        directory = locate(path)
+        if (found := identity(directory)) is not None or directory == locate(path) == local_path(path):
+            break  # else it was set aside, and gone from there before it was read
+    return directory, found

@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from core.checkpoints import TorchCheckpointIO, is_committed, latest, locate, read_manifest, undisturbed
+from core.checkpoints import TorchCheckpointIO, is_committed, latest, local, locate, read_manifest, undisturbed
 from core.checkpoints import manifest as manifest_module
+from core.checkpoints.commit import set_aside_names
 from core.checkpoints.directories import is_checkpoint, is_damaged
 from core.checkpoints.local import LocalStore
 from core.checkpoints.manifest import Manifest
@@ -153,6 +156,68 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypa
 
     with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* name of its own"):
         undisturbed.read_undisturbed(tmp_path / "c", read_slowly)
+
+
+@pytest.mark.parametrize("when", ["the names are listed", "it is read", "it is read alone"])
+def test_a_checkpoint_that_a_save_replaces_meanwhile(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old one has been set aside when the look begins, and the new one takes its place during the look."""
+    IO.save_checkpoint({"n": 1}, tmp_path / "c")
+    IO.save_checkpoint({"n": 2}, tmp_path / "new" / "c")
+    shutil.move(tmp_path / "new", tmp_path / ".core-tmp-host+1")
+    (tmp_path / ".core-old").mkdir()
+    (tmp_path / "c").rename(tmp_path / ".core-old" / "c")
+
+    def commit() -> None:
+        if (tmp_path / ".core-old" / "c").exists():
+            (tmp_path / ".core-tmp-host+1" / "c").rename(tmp_path / "c")
+            (tmp_path / ".core-old" / "c").rename(tmp_path / ".core-tmp-host+1" / "old")
+            shutil.rmtree(tmp_path / ".core-tmp-host+1")
+
+    def late(folder: Path) -> list[str]:
+        commit()
+        return set_aside_names(folder)
+
+    def early(path: Any) -> Path:
+        found = locate(path)
+        if Path(path).name == "c":
+            commit()
+        return found
+
+    if when == "the names are listed":
+        monkeypatch.setattr(local, "set_aside_names", late)
+    else:
+        monkeypatch.setattr(local, "locate", early)
+        monkeypatch.setattr(undisturbed, "locate", early)
+    if when == "it is read alone":
+        assert is_committed(tmp_path / "c")
+    else:
+        assert latest(tmp_path) == tmp_path / "c"
+    assert IO.load_checkpoint(tmp_path / "c") == {"n": 2}
+    assert not caplog.records
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_newest_is_found_while_it_is_saved_again(tmp_path: Path) -> None:
+    """By each of thousands of calls, while another process saves over the same path all the time."""
+    IO.save_checkpoint({}, tmp_path / "older")
+    IO.save_checkpoint({}, tmp_path / "c")
+    writer = subprocess.Popen(
+        [sys.executable, Path(__file__).parent / "scripts" / "save_again.py", tmp_path / "c"], stdin=subprocess.PIPE
+    )
+    try:
+        before = read_manifest(tmp_path / "c").sequence
+        for _ in range(3000):
+            assert latest(tmp_path) == tmp_path / "c"
+            assert is_committed(tmp_path / "c")
+        while read_manifest(tmp_path / "c").sequence < before + 10:  # it was saved meanwhile
+            assert latest(tmp_path) == tmp_path / "c"
+            assert writer.poll() is None
+    finally:
+        writer.communicate()  # its input ends, and it with it
+    assert writer.returncode == 0
 
 
 def test_a_checkpoint_that_was_set_aside_is_found_under_its_own_name(tmp_path: Path) -> None:
