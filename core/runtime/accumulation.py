@@ -44,6 +44,8 @@ class Window:
         """Whether the code is in ``with join_uneven_inputs()``."""
         self.is_announced = False
         """Whether ``accumulate()`` has returned a context that was not entered."""
+        self.losses_outside = 0
+        """How many losses had their backward pass outside of ``accumulate()``."""
         self._models: tuple[nn.Module, ...] = ()
         self._divisor: Tensor | None = None
         self._items: Tensor | None = None
@@ -159,6 +161,7 @@ class Window:
         """
         if not self.is_inside:
             self.check_entered()
+            self.losses_outside += 1
             return outside
         if self._divisor is not None:
             raise _mixed()
@@ -185,6 +188,7 @@ class Window:
         is_alone = not self.is_inside
         if is_alone:
             self.check_entered()
+            self.losses_outside += 1
         if self._has_weighted and not is_alone:
             raise ConfigurationError(
                 "backward(num_items=...): called twice in one micro-batch. Add the losses, and call it once."
@@ -248,6 +252,8 @@ class OptimizerGate:
         """Whether the gradients were applied, and not cleared since."""
         self._is_waiting = False
         """Whether ``step`` was called before the last micro-batch."""
+        self._losses = self._short = 0
+        """The losses outside of all windows until the last step, and the steps in a row that had one of them."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the last calls have left."""
@@ -262,7 +268,7 @@ class OptimizerGate:
 
         Raises:
             ConfigurationError: A closure is given, whose loss would be left out of the window; or ``accumulate`` was
-                called without ``with``.
+                called without ``with``; or never, and each loss has a step of its own.
         """
         if closure is not None:
             raise ConfigurationError(
@@ -270,11 +276,28 @@ class OptimizerGate:
                 "runtime.backward(loss) and step(), or set gradient_accumulation_steps=1."
             )
         self._window.check_entered()
+        if not self._state.is_managed:
+            self._check_accumulated()
         if not self._state.sync_gradients:
             self._is_waiting = True
             return None
         self._is_stale, self._is_waiting = True, False
         return step()
+
+    def _check_accumulated(self) -> None:
+        """Refuse the second step in a row that follows one loss: nothing is accumulated.
+
+        A loop that steps after several losses, or says when gradients are synchronized, accumulates by itself.
+        """
+        losses, self._losses = self._window.losses_outside - self._losses, self._window.losses_outside
+        self._short = self._short + 1 if losses == 1 else 0
+        if self._short == 2:
+            steps = self._state.num_steps
+            raise ConfigurationError(
+                f"gradient_accumulation_steps={steps}: the optimizer steps after each backward pass, so nothing is "
+                f"accumulated, and each loss counts 1/{steps}. Put the forward pass, backward and the step of each "
+                "iteration into a with block: with runtime.accumulate(model): ... Or set gradient_accumulation_steps=1."
+            )
 
     def clears(self) -> bool:
         """Whether ``zero_grad`` acts now."""

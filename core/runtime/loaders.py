@@ -66,6 +66,8 @@ class GradientState:
     def __init__(self, active: ActivePasses) -> None:
         self._active = active
         self._is_last = True
+        self.is_managed = False
+        """Whether the loop says when gradients are synchronized: by ``accumulate`` or ``no_sync``, or by setting it."""
         self._source: ActivePass | None = None
         """The pass that the newest micro-batch came from."""
 
@@ -99,7 +101,7 @@ class GradientState:
 
     @sync_gradients.setter
     def sync_gradients(self, value: bool) -> None:
-        self._is_last = value
+        self._is_last, self.is_managed = value, True
 
     @property
     def has_left_window(self) -> bool:
@@ -114,7 +116,7 @@ class GradientState:
 
     def enter_micro_batch(self, source: ActivePass | None, is_last: bool) -> None:
         """Note a micro-batch from the pass ``source``, and whether it is the last of its window."""
-        self._source, self._is_last = source, is_last
+        self._source, self._is_last, self.is_managed = source, is_last, True
 
     @property
     def active_dataloader(self) -> PreparedLoader | None:

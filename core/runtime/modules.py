@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 from torch import nn
 
 from core.precisions.base import Precision
@@ -15,12 +16,21 @@ from core.strategies.joined import joined_class
 
 __all__ = ["PreparedModule", "needs_forward_context"]
 
-_OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision")
+_OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision", "_core_called")
 
 
 def needs_forward_context(precision: Precision) -> bool:
     """Whether ``precision`` does anything around a forward pass."""
     return any(precision.overrides(hook) for hook in ("forward_context", "convert_input", "convert_output"))
+
+
+class Called:
+    """Whether a prepared module was called for a loss: in a loop that calls something else, nothing is reduced."""
+
+    __slots__ = ("by_loop",)
+
+    def __init__(self) -> None:
+        self.by_loop = False
 
 
 class PreparedModule(nn.Module):
@@ -40,6 +50,7 @@ class PreparedModule(nn.Module):
     _core_wrapped: nn.Module
     _core_inner: nn.Module
     _core_precision: Precision
+    _core_called: Called
 
     if TYPE_CHECKING:
 
@@ -57,7 +68,8 @@ class PreparedModule(nn.Module):
         object.__setattr__(self, "_core_wrapped", wrapped)
         object.__setattr__(self, "_core_inner", inner)
         object.__setattr__(self, "_core_precision", precision)
-        object.__setattr__(self, "forward", _forward_of(wrapped, inner, precision))
+        object.__setattr__(self, "_core_called", Called())
+        object.__setattr__(self, "forward", _forward_of(wrapped, inner, precision, self._core_called))
         return self
 
     def __init__(self, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> None:
@@ -97,14 +109,22 @@ class _Forward(partial[Any]):
         return inspect.signature(self.inner.forward)
 
 
-def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Callable[..., Any]:
+def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision, called: Called) -> Callable[..., Any]:
     is_bare = not needs_forward_context(precision)
-    forward = _Forward(wrapped) if is_bare else _Forward(_forward_in_context, wrapped, precision)
+    forward = _Forward(_forward, wrapped, called) if is_bare else _Forward(_in_context, wrapped, called, precision)
     forward.inner = inner
     return forward
 
 
-def _forward_in_context(wrapped: nn.Module, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
+def _forward(wrapped: nn.Module, called: Called, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
+    return wrapped(*args, **kwargs)
+
+
+def _in_context(wrapped: nn.Module, called: Called, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
     with precision.forward_context():
         output = wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
     return precision.convert_output(output)

@@ -233,7 +233,7 @@ class Preparing(LoaderState, DataFacts):
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
         prepared = PreparedModule(wrapped, module, strategy.precision)
-        self._taken.add(prepared, module)
+        self._taken.add(prepared, module, wrapped is not module and strategy.world_size > 1)
         return prepared
 
     def _prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:

@@ -67,12 +67,12 @@ class StepParts(Synchronization):
         return checked
 
     def _first_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
-        """``backward``, which looks once whether the prepared modules are those that are trained."""
+        """``backward``, which at first looks whether the prepared modules are those that are trained."""
 
         def first(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            if self._native_backward is first:
-                self._native_backward = backward
             self._taken.check(partial(backward, loss, *args, **kwargs), self._prepared.of("models"))
+            if self._native_backward is first and not self._taken:
+                self._native_backward = backward
 
         return first
 

@@ -95,6 +95,7 @@ class Synchronization(Preparing):
     def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward leaves the gradients of ``model`` unreduced, for accumulation."""
         self._prepared.check_model("no_sync", model)
+        self._gradient_state.is_managed = True
         return self._live_strategy().no_sync(self.strategy_module(model))
 
     @used_by_with("runtime.trigger_sync_in_backward(model)")

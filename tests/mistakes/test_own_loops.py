@@ -64,6 +64,14 @@ def accumulated_without_with(step: Any) -> Mistake:
     return Mistake(make, "accumulate", "was not used", "with runtime.accumulate(model): ...")
 
 
+def never_accumulated(run: Any, model: Any, optimizer: Any) -> None:
+    """A loop that steps after each backward pass."""
+    for _ in range(2):
+        run.backward(model(torch.ones(2, 3)).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def own_backward_and_step(run: Any, output: Any, optimizer: Any) -> None:
     output.mean().backward()
     optimizer.step()
@@ -180,6 +188,12 @@ MISTAKES: dict[str, Mistake] = {
     "accumulate without with, and a step": accumulated_without_with(own_backward_and_step),
     "accumulate without with, and items": accumulated_without_with(
         lambda run, output, optimizer: run.backward(output.sum(), num_items=2)
+    ),
+    "accumulate never called": Mistake(
+        using(never_accumulated, gradient_accumulation_steps=2),
+        "gradient_accumulation_steps",
+        "2: the optimizer steps after each backward pass",
+        "with runtime.accumulate(model): ...",
     ),
     "iterating over a context": Mistake(
         lambda: list(runtime().split_between_processes([1, 2])),  # type: ignore[call-overload]

@@ -52,6 +52,29 @@ def test_what_prepare_returns_is_dropped(tmp_path: Path) -> None:
     assert "model, optimizer = runtime.prepare(model, optimizer)" in ended.stderr
 
 
+CALLS = {
+    "unwrapped": "runtime.unwrap_model(model)(torch.ones(2, 3))",
+    "a part": "model.used(torch.ones(2, 3))",
+    "prepared": "model(torch.ones(2, 3))",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_training_without_calling_the_prepared_model(call: str, precision: str, tmp_path: Path) -> None:
+    """What bypasses it is not reduced: the first backward refuses it. Without gradients all forms may be called."""
+    script = SCRIPT.replace("devices=2", f"devices=2, precision={precision!r}").replace(", self.unused", "")
+    script = script.replace("= nn.Linear(3, 1), nn.Linear(3, 1)", "= nn.Linear(3, 1)")
+    looked = "\n".join(CALLS.values()).replace("\n", "; ")
+    script = script.replace("for _ in", f"with torch.no_grad(): {looked}\nfor _ in")
+    script = script.replace("backward(model(torch.ones(2, 3))", f"backward({CALLS[call]}")
+    (tmp_path / "train.py").write_text(script + "print('trained')\n", "utf-8")
+    ended = run_python("train.py", cwd=tmp_path, expect=int(call != "prepared"))
+    assert ended.stdout.count("trained") == 2 * (call == "prepared")
+    assert ("these are gradients of Net, but the prepared model was not called" in ended.stderr) == (call != "prepared")
+
+
 WITHOUT_NUMPY = """
 import sys
 from importlib.machinery import PathFinder

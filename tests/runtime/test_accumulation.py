@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -365,3 +366,21 @@ def test_the_number_of_micro_batches_is_set_before_prepare() -> None:
     with pytest.raises(ConfigurationError, match=r"gradient_accumulation_steps=1: optimizers were prepared for 2"):
         one.gradient_accumulation_steps = 1
     assert optimizer.param_groups
+
+
+@pytest.mark.parametrize("by", ["hand", "no_sync", "sync_gradients", "state"])
+def test_a_loop_that_accumulates_by_itself(by: str) -> None:
+    """It may step after two losses, or say itself when gradients are synchronized, without ``accumulate``."""
+    one, model, optimizer, batches = accumulating(2)
+    for number, batch in enumerate(batches):
+        is_last = number % 2 == 1
+        if by == "sync_gradients":
+            one.sync_gradients = is_last
+        elif by == "state":
+            one.gradient_state.sync_gradients = is_last
+        with one.no_sync(model) if by == "no_sync" and not is_last else nullcontext():
+            one.backward(loss_of(model, batch))
+        if is_last or by in ("sync_gradients", "state"):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert_close(model, one_big_batch([slice(start, start + 4) for start in range(0, ITEMS, 4)]))
