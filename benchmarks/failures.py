@@ -134,7 +134,7 @@ def signals() -> str:
 
 
 def die(launcher: str, how: str, out: Path) -> tuple[int, float, bool, str]:
-    """Exit code, seconds from the death until all were gone, whether all were, and the first line printed."""
+    """Exit code, seconds from the death until all were gone, whether all were, and the cause printed last."""
     script, under = str(TESTS / "distributed" / "scripts" / "dying.py"), LAUNCHERS[launcher][0]
     before = {
         "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone"],
@@ -145,8 +145,8 @@ def die(launcher: str, how: str, out: Path) -> tuple[int, float, bool, str]:
     code, ended = wait_until_gone(process, out)
     end = time.monotonic()
     died = re.findall(r"dying at ([\d.]+)", (out / "output").read_text())
-    lines = [line for line in (out / "error").read_text(errors="replace").splitlines() if not dying.NOISE.search(line)]
-    return code, end - float(died[0]) if died else float("nan"), ended, lines[0] if lines else ""
+    cause = dying.cause_in((out / "error").read_text(errors="replace"))
+    return code, end - float(died[0]) if died else float("nan"), ended, cause
 
 
 def cell(line: str) -> str:
@@ -157,26 +157,28 @@ def cell(line: str) -> str:
 
 def deaths() -> str:
     """The table of launchers and ways to die."""
-    rows = ["| launcher | rank 1 ends by | exit code | all gone after, s | first line |", "|---|---|---|---|---|"]
+    rows = [
+        "| launcher | rank 1 ends by | exit code | all gone after, s | cause, at the end |",
+        "|---|---|---|---|---|",
+    ]
     for launcher in LAUNCHERS:
         for how, shown in WAYS.items():
             with tempfile.TemporaryDirectory(prefix="deaths-") as folder:
                 code, seconds, ended, line = die(launcher, how, Path(folder))
-            rows.append(
-                f"| {launcher} | {shown} | {code} | {seconds:.1f}{'' if ended else ' HANGS'} | `{cell(line)}` |"
-            )
+            cause = f"`{cell(line)}`" if line else "none"
+            rows.append(f"| {launcher} | {shown} | {code} | {seconds:.1f}{'' if ended else ' HANGS'} | {cause} |")
             print(rows[-1], flush=True)
     return "\n".join(rows)
 
 
 def ways() -> str:
     """The table of launchers and further ways to die, not to come or to be stopped."""
-    rows = ["| rank 1 | launcher | exit code | all gone after, s | first line |", "|---|---|---|---|---|"]
+    rows = ["| rank 1 | launcher | exit code | all gone after, s | cause, at the end |", "|---|---|---|---|---|"]
     for way, about in dying.WAYS.items():
         for launcher in dying.LAUNCHERS:
             with tempfile.TemporaryDirectory(prefix="ways-") as folder:
                 death = dying.die(launcher, way, Path(folder))
-            shown = f"`{cell(death.first)}`" if death.first else "none: it trains to the end"
+            shown = f"`{cell(death.cause)}`" if death.cause else "none" if death.code else "none: it trains to the end"
             seconds = f"{death.seconds:.1f}{'' if death.are_all_gone else ' HANGS'}"
             name = launcher if launcher == "torchrun" else f"`{launcher}`"
             rows.append(f"| {about.shown} | {name} | {death.code} | {seconds} | {shown} |")

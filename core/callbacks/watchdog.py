@@ -13,7 +13,7 @@ from typing import Any
 from core.callbacks.base import Callback
 from core.errors import ConfigurationError
 from core.strategies.failures import Failures
-from core.strategies.launchers.blame import print_error
+from core.strategies.launchers.cause import print_error
 from core.strategies.stacks import Whereabouts
 
 __all__ = ["Watchdog"]

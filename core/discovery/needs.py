@@ -10,7 +10,7 @@ import sys
 
 from core.errors import BackendError
 
-__all__ = ["check_needs", "unmet_needs"]
+__all__ = ["check_needs", "is_there", "unmet_needs"]
 
 
 def unmet_needs(distribution: str) -> list[str]:
@@ -35,7 +35,7 @@ def unmet_needs(distribution: str) -> list[str]:
             if not requirement.specifier.contains(version(requirement.name), prereleases=True):
                 found.append(f"{requirement.name}{requirement.specifier}")
         except PackageNotFoundError:
-            if not _is_there(requirement.name.replace("-", "_")):
+            if not is_there(requirement.name.replace("-", "_")):
                 found.append(f"{requirement.name}{requirement.specifier}")
     return found
 
@@ -57,8 +57,9 @@ def check_needs(subject: str, distribution: str) -> None:
         )
 
 
-def _is_there(module: str) -> bool:
-    if module in sys.modules:
+def is_there(module: str) -> bool:
+    """Whether a module can be found; true for no name."""
+    if not module or module in sys.modules:
         return True
     try:
         return importlib.util.find_spec(module) is not None

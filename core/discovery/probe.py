@@ -21,12 +21,14 @@ from core.processes import ChildProcess, describe_end
 if TYPE_CHECKING:
     from core.specs import AcceleratorSpec
 
-__all__ = ["DetectResult", "ask", "detect", "probe"]
+__all__ = ["TIMED_OUT", "DetectResult", "ask", "detect", "probe"]
 
 Job = dict[str, Any]
 """What the process does: see :mod:`core.discovery.worker`."""
 Answer = dict[str, Any]
 
+TIMED_OUT = "timed out after"
+"""How the reason begins of what has not answered in time."""
 _START = 30.0
 """Seconds that a process may take before its first job, on a busy machine."""
 _IMPORT_TORCH = 120.0
@@ -293,7 +295,7 @@ class _Worker(ChildProcess):
         """What ended the process, as the answer to the job that it died of."""
         log = self.read("log")
         timed_out = self.timed_out or log.startswith("Timeout")
-        error = f"timed out after {timeout:g} s" if timed_out else describe_end(self.exit_code)
+        error = f"{TIMED_OUT} {timeout:g} s" if timed_out else describe_end(self.exit_code)
         answer: Answer = {"error": error, "detail": f"{log}{self.output[-2000:]}"}
         if not timed_out and -self.exit_code in _FROM_OUTSIDE:
             answer["is_harmful"] = False

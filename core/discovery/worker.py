@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from core.discovery.loading import describe, import_target, load_target, trace
-from core.discovery.needs import check_needs
+from core.discovery.needs import check_needs, is_there
 from core.errors import BackendError, CoreError
 from core.imports import import_all, read_imports
 from core.kinds import KINDS
@@ -202,7 +202,10 @@ class _Jobs:
                 _ASK.get(row.kind, _ask_nothing)(self.registry, spec, row)
         except BaseException as error:  # noqa: BLE001  whatever a plugin raises is the answer
             failure = _failure(error)
-            row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
+            if engine := _missing_engine(error, row):
+                row.state, row.reason = "unavailable", f"needs {engine}, which is not installed"
+            else:
+                row.state, row.reason, row.detail = "failed", failure["error"], row.detail + failure["detail"]
         row.seconds = round(time.monotonic() - before, 3)
         return {"rows": [row.to_dict()]}
 
@@ -227,6 +230,19 @@ def _missing(row: Row) -> str:
     except BackendError as error:
         return str(error)
     return ""
+
+
+def _missing_engine(error: BaseException, row: Row) -> str:
+    """The package that the row's class imports and that is not installed, if that is why ``error`` was raised.
+
+    Not every engine can be a requirement in the metadata: some are installed from other places than the package index.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    package = (cause.name or "").partition(".")[0] if cause is not None else ""
+    own = row.module.partition(".")[0]
+    return "" if package in (own, "core", "torch_hal") or is_there(package) else package
 
 
 def _ask_nothing(registry: Registry, spec: Any, row: Row) -> None:

@@ -7,7 +7,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from core.discovery.probe import probe
+from core.discovery.probe import TIMED_OUT, probe
+from core.discovery.scan import Row
 from core.discovery.states import survey
 from core.doctor import installed, machine, processes
 from core.doctor.report import Check, Report, limited
@@ -17,6 +18,7 @@ from core.verb_parser import VerbParser
 __all__ = ["examine", "main"]
 
 _QUICK = 10.0
+_LONGEST = 3600.0
 _BROKEN = ("failed", "incompatible", "conflict")
 
 _EPILOG = """\
@@ -45,8 +47,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     limit = "seconds for each question that needs another process (default: 60)"
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help=limit)
     options = parser.read(arguments)
-    if not 1.0 <= options.timeout <= 3600.0:
-        parser.error(f"--timeout {options.timeout:g} must be from 1 to 3600")
+    if not 1.0 <= options.timeout <= _LONGEST:
+        parser.error(f"--timeout {options.timeout:g} must be from 1 to {_LONGEST:g}")
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     report = examine(dict(os.environ), options.timeout)
@@ -73,7 +75,7 @@ def examine(environ: Mapping[str, str], timeout: float) -> Report:
     add(limited("ports", lambda: machine.check_ports(environ), _QUICK))
     add(limited("import torch", lambda: processes.check_torch(environ, timeout), 3 * timeout))
     works = report.checks[-1].state == "ok"
-    add(_plugins(report, environ, min(timeout, 10.0), hardware=works))
+    add(_plugins(report, environ, timeout, hardware=works))
     for name, check in (("plan", processes.check_plan), ("two processes", processes.check_collective)):
         if works:
             add(limited(name, lambda check=check: check(environ, timeout), 2 * timeout))  # type: ignore[misc]
@@ -94,19 +96,23 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
     report.plugins = {
         row.distribution: row.version for row in (*found.rows, *found.loggers) if row.distribution != "torch-hal"
     }
-    checks = [
-        Check(
-            "plugins",
-            "problem",
-            f"{row.kind} {row.name!r} of {row.distribution} is {row.state}: {row.reason}",
-            "Repair or uninstall it, or turn it off: CORE_PLUGINS=-" + row.name,
-            row.detail,
-        )
-        for row in found.rows
-        if row.state in _BROKEN
-    ]
+    checks = [_of_row(row, timeout) for row in found.rows if row.state in _BROKEN]
     checks += [Check("plugins", "problem", warning) for warning in found.warnings]
-    return checks or [Check("plugins", "ok", f"{len(found.rows)} backends are installed, and none is broken")]
+    checks = checks or [Check("plugins", "ok", f"{len(found.rows)} backends are installed, and none is broken")]
+    # An engine that is not installed is no problem unless it was asked for: then the Plan is refused.
+    missing = {f"{row.distribution}: {row.reason}" for row in found.rows if "not installed" in row.reason}
+    return checks + [Check("plugins", "skipped", each) for each in sorted(missing - {""})]
+
+
+def _of_row(row: Row, timeout: float) -> Check:
+    """What is wrong with a backend."""
+    subject, off = f"{row.kind} {row.name!r} of {row.distribution}", f"turn it off: CORE_PLUGINS=-{row.name}"
+    if row.reason.startswith(TIMED_OUT):  # on a busy machine, that says nothing about the plugin
+        found = f"{subject} has not answered within {timeout:g} s: it hangs, or this machine is busy"
+        again = f"Ask again with more time: --timeout {min(5 * timeout, _LONGEST):g}. If it hangs then too, {off}"
+        return Check("plugins", "problem", found, again, row.detail)
+    remedy = f"Repair or uninstall it, or {off}"
+    return Check("plugins", "problem", f"{subject} is {row.state}: {row.reason}", remedy, row.detail)
 
 
 if __name__ == "__main__":

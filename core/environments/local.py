@@ -160,9 +160,10 @@ class LocalEnvironment(ClusterEnvironment):
         if (processes_per_node, num_nodes) != (self.local_world_size, self.num_nodes):
             raise ConfigurationError(
                 f"devices and num_nodes ask for {processes_per_node} process(es) on each of {num_nodes} machine(s), "
-                f"but an earlier run of this script has started {self.local_world_size} on each of {self.num_nodes}. "
-                "Use the same numbers for all runs of the script, a strategy that runs a function in processes "
-                "(start_method='spawn', such as 'ddp_spawn'), or another script."
+                f"but {self.local_world_size} on each of {self.num_nodes} run: process 0 of this script, or an earlier "
+                "run in it, has asked for these. Use the same numbers in each process and for all runs of the script, "
+                "a strategy that runs a function in processes (start_method='spawn', such as 'ddp_spawn'), or another "
+                "script."
             )
 
     def launch_variables(self, local_rank: int, plan: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ from core.run.output import Output
 from core.run.reserved_port import BACKEND
 from core.run.second_signal import SecondSignal
 from core.strategies.interfaces import interface_towards, is_loopback, named_address
+from core.strategies.launchers.base import advice_on, describe_exit
 from core.strategies.launchers.lifeline import LIFELINE
 from core.strategies.process_group import connect_store
 
@@ -214,18 +215,18 @@ def _is_unnamed_host(endpoint: str) -> bool:
 
 
 def _report(error: ChildFailedError, failed: Container[int], options: Options, program: str) -> int:
-    """Say which process failed first, one of the local ranks ``failed`` if any; return its exit code."""
+    """Say which process failed first, one of the local ranks ``failed`` if any, or why; return its exit code."""
     rank, failure = min(error.failures.items(), key=lambda item: (item[1].local_rank not in failed, *_order(item)))
     code = failure.exitcode
-    how = f"ended with exit code {code}"
-    if code < 0:
-        names = {int(number): number.name for number in signal.Signals}
-        how = f"was killed by {names.get(-code, f'signal {-code}')}"
-    see = f"; see {os.path.join(options.log_dir, f'rank_{rank}.log')}" if options.log_dir and not options.prefix else ""
-    restarted = f" after {options.max_restarts} restart(s)" if options.max_restarts else ""
-    sys.stderr.write(
-        f"{program}: rank {rank} (process {failure.pid}) {how}{restarted}{see}. The other processes were ended.\n"
-    )
+    log = os.path.join(options.log_dir, f"rank_{rank}.log") if options.log_dir and not options.prefix else ""
+    notes = [f"after {options.max_restarts} restart(s)"] * bool(options.max_restarts) + [f"see {log}"] * bool(log)
+    message: Any = failure.message
+    if isinstance(message, dict):  # the process itself has told
+        told = "\n  ".join([message["message"], *notes])
+    else:
+        advice = "" if log and code > 0 else advice_on(code)
+        told = f"{'; '.join([f'rank {rank} (process {failure.pid}) {describe_exit(code)}', *notes])}.{advice}"
+    sys.stderr.write(f"{program}: {told}\n")
     return code if code > 0 else 128 - code
 
 

@@ -14,7 +14,7 @@ from attrs import define, field
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 
 from core.errors import LaunchError
-from core.strategies.launchers.blame import print_error
+from core.strategies.launchers.cause import print_error
 
 __all__ = ["Output"]
 

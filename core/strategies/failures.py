@@ -1,7 +1,8 @@
-"""Which process of a run failed first: it says so before its traceback, and the others end with one line each.
+"""Which process of a run failed first: it shows its traceback, and the others end with one line each.
 
 When a process fails, the others fail too, in a collective that cannot complete, and often print their tracebacks
 earlier. So the first one leaves a note in the store of the run, and the others look for it before they print anything.
+What the first one noted is what the output ends with.
 """
 
 from __future__ import annotations
@@ -21,22 +22,31 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import torch.distributed as dist
+from attrs import frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core.errors import LaunchError
 from core.strategies.call_sites import is_user_frame
 from core.strategies.launchers.blame import (
     exit_code_of,
+    exit_place,
     exit_status,
     explain,
     explanation,
     failing_exit,
-    first_line,
-    is_interactive,
     is_lost_peer,
     note_exits,
-    print_error,
     print_interrupted,
+)
+from core.strategies.launchers.cause import (
+    cause_of,
+    end_with,
+    first_line,
+    is_interactive,
+    is_plain,
+    is_told,
+    print_error,
+    show_traceback,
     summary,
 )
 from core.strategies.run_store import another_connection
@@ -76,12 +86,17 @@ def _listens(store: Any) -> bool:
     return True
 
 
-UNUSED = "Expected to have finished reduction in the prior iteration"
-"""In torch's error for parameters that took no part in the loss."""
-HOW_UNUSED = (
-    "Some parameters took no part in the loss. Use them all, or set strategy='ddp_find_unused_parameters_true', or "
-    "strategy=DDPStrategy(find_unused_parameters=True)."
-)
+@frozen
+class _First:
+    """The process that failed first."""
+
+    rank: int
+    told: str
+    """What the output ends with."""
+    code: int
+    """Its exit code."""
+    is_shown: bool
+    """Whether its traceback has been written."""
 
 
 class Failures:
@@ -95,12 +110,20 @@ class Failures:
         rank: Of this process.
         world_size: The number of processes.
         check: Raises a LaunchError with an ``exit_code`` if a process that this one started has failed; or ``None``.
+        below: The exception hook that torch has put its own around, if it has.
     """
 
     current: Failures | None = None
     """Of the newest run, also after its end: its error is shown when the interpreter ends."""
 
-    def __init__(self, store: Store, rank: int, world_size: int, check: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        world_size: int,
+        check: Callable[[], None] | None,
+        below: Hook | None = None,
+    ) -> None:
         self._store = store
         self._rank, self._world_size, self._check = rank, world_size, check
         self.stacks = Stacks(store, rank, world_size)
@@ -108,6 +131,7 @@ class Failures:
         self._process = os.getpid()
         self._has_shown = False
         self._hook: Hook = sys.excepthook
+        self._is_plain = is_plain(sys.excepthook) if below is None else is_plain(below)
 
     def install(self) -> None:
         """Watch how this process ends, in place of the run before."""
@@ -133,7 +157,7 @@ class Failures:
         if not isinstance(getattr(self._hook, "__self__", None), Failures):
             sys.excepthook = self._show_uncaught
         elif before is not None:
-            self._hook = before._hook
+            self._hook, self._is_plain = before._hook, before._is_plain
             sys.excepthook = self._show_uncaught
 
     @staticmethod
@@ -146,7 +170,11 @@ class Failures:
         """Tell the others that this process fails with ``error``, before they notice the lost connection."""
         self._explain(error)
         if not is_lost_peer(error):
-            self._note(summary(error), exit_code_of(error.code) if isinstance(error, SystemExit) else 1)
+            code = exit_code_of(error.code) if isinstance(error, SystemExit) else 1
+            self._note(self._failed(cause_of(error)), code)
+
+    def _failed(self, cause: str) -> str:
+        return f"rank {self._rank} of {self._world_size} failed: {cause}"
 
     def _explain(self, error: BaseException) -> None:
         """Find out who did not come, if ``error`` is that of a collective over its time limit; once."""
@@ -165,25 +193,22 @@ class Failures:
         self._say_hung(*self.stacks.report(what, own))
         os._exit(1)
 
-    def _say_hung(self, text: str, stacks: str) -> None:
+    def _say_hung(self, cause: str, stacks: str) -> None:
         """Say that another process did not come, unless some other has said so."""
-        with self._notes() as notes:
-            first = notes.compare_set("first", "", str(self._rank)).decode()
-            if first != str(self._rank):
-                what = notes.get(f"failed/{first}").decode(errors="replace").partition(" ")[2]
-                deadline = time.monotonic() + SHORT.total_seconds()
-                while not notes.check([f"shown/{first}"]) and time.monotonic() < deadline:
-                    time.sleep(0.05)
-                print_error(f"rank {self._rank} of {self._world_size} ends because rank {first} failed: {what}")
-                return
-        self._say(text, 1)
+        told = self._failed(cause)
+        self._note(told, 1)
+        first = self._find(SHORT.total_seconds())
+        if isinstance(first, _First) and first.rank != self._rank:
+            self._end_after(first)
+            return
         if stacks:
-            print_error(stacks)
-        self._shown()
+            print_error(stacks.rstrip())
+        self._end_as_first(told)
 
-    def _note(self, text: str, code: int) -> None:
+    def _note(self, told: str, code: int) -> None:
+        """Tell the others of this process's failure."""
         with self._notes() as notes:
-            notes.set(f"failed/{self._rank}", f"{code} {text}")
+            notes.set(f"failed/{self._rank}", f"{code} {told}")
             notes.compare_set("first", "", str(self._rank))
 
     @contextmanager
@@ -229,15 +254,29 @@ class Failures:
             logger.debug("rank %s lost another", self._rank, exc_info=error)
             self._show_lost(error)
         else:
-            if UNUSED in str(error):
-                error.add_note(HOW_UNUSED)
-            self._say(summary(error), 1)
-            self._hook(kind, error, trace)
-            self._shown()
+            self._show_own(kind, error, trace)
 
-    def _say(self, text: str, code: int) -> None:
-        self._note(text, code)
-        print_error(f"rank {self._rank} of {self._world_size} failed: {text}")
+    def _show_own(self, kind: type[BaseException], error: Exception, trace: TracebackType | None) -> None:
+        """Show an error of this process's own, unless another one shows the same, as of a mistake in each script."""
+        told = self._failed(cause_of(error))
+        self._note(told, 1)
+        first = self._find(SETTLE_SECONDS)
+        if isinstance(first, _First) and first.rank != self._rank and first.is_shown:
+            self._has_shown = True
+            logger.debug("rank %s failed too", self._rank, exc_info=error)
+            if first.told.partition("failed: ")[2] != cause_of(error):
+                print_error(told.replace("failed:", "failed too:", 1))
+            self._end_after(first)
+            return
+        if self._is_plain:
+            show_traceback(error, self._rank)
+        else:
+            self._hook(kind, error, trace)
+        self._end_as_first(told)
+
+    def _end_as_first(self, told: str) -> None:
+        self._shown()
+        end_with(told)
 
     def _shown(self) -> None:
         self._has_shown = True
@@ -247,8 +286,9 @@ class Failures:
     def show_exit(self) -> None:
         """Say that this process ends by ``sys.exit``, if it does and has not said so."""
         if self._process == os.getpid() and not self._has_shown and failing_exit() is not None:
-            self._say(f"sys.exit({failing_exit()!r})", exit_code_of(failing_exit()))
-            self._shown()
+            told = self._failed("\n  at ".join(filter(None, (f"sys.exit({failing_exit()!r})", exit_place()))))
+            self._note(told, exit_code_of(failing_exit()))
+            self._end_as_first(told)
 
     def tell_of_early_end(self, seconds: float) -> None:
         """Tell the others, which may wait in a collective, that this process has ended without them.
@@ -256,53 +296,59 @@ class Failures:
         Args:
             seconds: How long it has waited for them to end too.
         """
-        self._note(f"{ENDED_EARLY}, for which it waited {seconds:.0f} s", 1)
+        self._note(f"rank {self._rank} {ENDED_EARLY}, for which it waited {seconds:.0f} s", 1)
         self._shown()
 
     # -- the failure of another ----------------------------------------------------------------------------------
 
     def _show_lost(self, error: BaseException) -> NoReturn:
-        """One line, with which process failed; then exit with its exit code, if that is known."""
+        """One line, and the cause of the failure of another; then exit with its exit code, if that is known."""
         self._has_shown = True
         # A process that is known to have ended says nothing more.
         has_ended = isinstance(error, LaunchError) and error.rank is not None
         first = self._find(ENDED_SETTLE_SECONDS if has_ended else SETTLE_SECONDS)
         if isinstance(first, LaunchError):
-            code = exit_status(first.exit_code or 1)
-            print_error(str(first))
-        elif first is not None:
-            rank, text, code = first
-            failed = "failed: "
-            if text.startswith(ENDED_EARLY):
-                failed = ""
-                text += (
-                    f". Rank {self._rank} is in {_place_of(error)}, and waits for rank {rank} to make the same call. "
-                    "Make it in every process, not only in some of them."
-                )
-            print_error(f"rank {self._rank} of {self._world_size} ends because rank {rank} {failed}{text}")
-        else:
-            code = 1
-            print_error(
-                f"rank {self._rank} of {self._world_size} ends because it lost another process, which told no reason: "
-                f"{first_line(str(error))}"
+            end_with(str(first))
+            raise SystemExit(exit_status(first.exit_code or 1))
+        if first is None:
+            print_error(f"{self._ends} it lost another process, which told no reason: {first_line(str(error))}")
+            raise SystemExit(1)
+        if ENDED_EARLY in first.told:
+            end_with(
+                f"{self._ends} {first.told}. Rank {self._rank} is in {_place_of(error)}, and waits for rank "
+                f"{first.rank} to make the same call. Make it in every process, not only in some of them."
             )
-        raise SystemExit(code)
+        else:
+            self._end_after(first)
+        raise SystemExit(first.code)
 
-    def _find(self, seconds: float) -> tuple[int, str, int] | LaunchError | None:
-        """The process that failed first, how, and its exit code; when it has shown that itself within some seconds.
+    @property
+    def _ends(self) -> str:
+        return f"rank {self._rank} of {self._world_size} ends because"
+
+    def _end_after(self, first: _First) -> None:
+        """One line, and the cause of the failure of another."""
+        if is_told():
+            print_error(f"{self._ends} rank {first.rank} failed")
+            end_with(first.told)
+        else:
+            end_with(f"{self._ends} {first.told}")
+
+    def _find(self, seconds: float) -> _First | LaunchError | None:
+        """The process that failed first; when it has shown that itself within some seconds.
 
         A LaunchError if it died without a word, and this process started it.
         """
-        found: tuple[int, str, int] | None = None
+        found: _First | None = None
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             child = self._failed_child()
             with self._notes() as notes:
                 if notes.check(["first"]):
                     rank = int(notes.get("first"))
-                    code, _, text = notes.get(f"failed/{rank}").decode(errors="replace").partition(" ")
-                    found = rank, text, int(code)
-                    if notes.check([f"shown/{rank}"]):
+                    code, _, told = notes.get(f"failed/{rank}").decode(errors="replace").partition(" ")
+                    found = _First(rank, told, int(code), bool(notes.check([f"shown/{rank}"])))
+                    if found.is_shown or rank == self._rank:
                         return found
             if child is not None and found is None:
                 self._tell(child)
@@ -313,7 +359,7 @@ class Failures:
     def _tell(self, child: LaunchError) -> None:
         """Tell the others of a process that died without a word."""
         with self._notes() as notes:
-            notes.set(f"failed/{child.rank}", f"{exit_status(child.exit_code or 1)} {first_line(str(child))}")
+            notes.set(f"failed/{child.rank}", f"{exit_status(child.exit_code or 1)} {child}")
             notes.set(f"shown/{child.rank}", "")
             notes.compare_set("first", "", str(child.rank))
 

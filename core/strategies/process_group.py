@@ -227,7 +227,7 @@ def join(
         ) from error
     if getattr(hook, "__code__", None) is getattr(sys.excepthook, "__code__", hook):
         sys.excepthook = hook  # an earlier group's: another one would put a second "[rank0]: " before each line
-    failures = Failures(run, rank, world_size, check)
+    failures = Failures(run, rank, world_size, check, hook)
     if world_size > 1:
         failures.install()
     return JoinedGroup(_Group(run, facts, check, failures))

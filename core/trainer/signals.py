@@ -23,7 +23,8 @@ from typing import Any, Self
 from core.data.child_signals import Handled
 from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
 from core.strategies.board import Board
-from core.strategies.launchers.blame import EndedBySignal, is_interactive
+from core.strategies.launchers.blame import EndedBySignal
+from core.strategies.launchers.cause import is_interactive
 from core.strategies.launchers.forwarding import SAME_SECONDS
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from faults.dying import cause_in
 
 from core.callbacks import Watchdog
 from core.errors import ConfigurationError
@@ -46,12 +47,12 @@ def run_hanging(out: Path, script: str, *arguments: str, expect: int = 1) -> str
 def test_a_collective_over_its_limit(launcher: str, how: str, tmp_path: Path) -> None:
     """One error says who did not come to which call, and shows its stack; a stopped process cannot tell."""
     error = run_hanging(tmp_path, "hanging.py", launcher, how)
-    first = next(line for line in error.splitlines() if "failed" in line)
-    assert re.search(r"^rank [02] .*timed out in \w+ \(hanging.py:\d+ in work\); ", first), error
+    cause = cause_in(error)
+    assert re.search(r"^rank [02] .*timed out in \w+ \(hanging.py:\d+ in work\); ", cause), error
     if how == "stop":
-        assert "rank(s) 1 did not answer: stopped" in first
+        assert "rank(s) 1 did not answer: stopped" in cause
     else:
-        assert re.search(r"rank 1 did not come: it is at hanging.py:\d+ in lingers", first)
+        assert re.search(r"rank 1 did not come: it is at hanging.py:\d+ in lingers", cause)
         assert re.search(r"\[rank1\] is here:\n(.*\n)+.*in lingers\n +time.sleep\(1000\)", error)
     if launcher == "script":
         assert error.count("is here:") <= 1

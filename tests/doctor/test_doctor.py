@@ -177,6 +177,48 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
     assert {"cpu", "ddp"} <= {row["name"] for row in page["backends"]}
 
 
+ENGINES = """
+from core.hookspecs import hookimpl
+from core.specs import StrategySpec
+
+@hookimpl
+def core_strategies():
+    return [
+        StrategySpec(name=name, target=f"{name}_strategy:Mine", description="for a test")
+        for name in ("lacking", "hanging")
+    ]
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_not_installed_and_a_plugin_that_is_slow(tmp_path: Path) -> None:
+    """The first is a problem only if it was asked for; the second has the time given, and no verdict."""
+    entry_points = b"[core.strategies]\nlacking = engines_plugin\nhanging = engines_plugin\n"
+    distribution(tmp_path, "engines", entry_points)
+    (tmp_path / "engines_plugin.py").write_text(ENGINES)
+    (tmp_path / "lacking_strategy.py").write_text("import no_such_engine.inner\n")
+    (tmp_path / "hanging_strategy.py").write_text(
+        "import time\ntime.sleep(12)\nfrom core.strategies import SingleDeviceStrategy as Mine\n"
+    )
+    env = {"PYTHONPATH": str(tmp_path)}
+    for expect, given in ((0, {}), (1, {"CORE_STRATEGY": "lacking"})):
+        ended = run_python("-m", "core.doctor", "--json", cwd=tmp_path, env=env | given, expect=expect)
+        page = json.loads(ended.stdout)
+        states = {row["name"]: row["state"] for row in page["backends"]}
+        assert (states["lacking"], states["hanging"]) == ("unavailable", "available")
+        skipped = [check["found"] for check in page["checks"] if check["state"] == "skipped"]
+        assert skipped == ["engines: needs no_such_engine, which is not installed"]
+        found = [check for check in page["checks"] if check["state"] == "problem"]
+        assert [check["name"] for check in found] == ["plan"] * expect
+        assert all("no_such_engine" in check["found"] for check in found)
+    (tmp_path / "hanging_strategy.py").write_text("import time\ntime.sleep(1000)\n")
+    ended = run_python("-m", "core.doctor", "--json", "--timeout", "20", cwd=tmp_path, env=env, expect=1)
+    (late,) = (check for check in json.loads(ended.stdout)["checks"] if check["name"] == "plugins" and check["remedy"])
+    assert "'hanging' of engines has not answered within 20 s: it hangs, or this machine is busy" in late["found"]
+    assert "--timeout 100" in late["remedy"]
+    assert "Repair" not in late["remedy"]
+
+
 @pytest.mark.slow
 def test_a_machine_on_which_torch_does_not_import(tmp_path: Path) -> None:
     """An extension that raises: the page names it, is complete, and comes from a process that did not import torch."""

@@ -28,10 +28,6 @@ LAUNCHERS = {
     "torch-hal run": ["-m", "core.run", "--devices", "3"],
     "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=3", "--standalone"],
 }
-NOISE = re.compile(
-    r"share|waits to join|waits for rank|Gloo\] Rank|socket\.cpp|Warning|warn|^\*+$|OMP_NUM_THREADS|^W\d|^$"
-)
-"""Lines that do not tell of a failure: of torch's start, and of a slow or small machine."""
 
 
 @frozen
@@ -43,7 +39,7 @@ class Way:
     code: int
     """The exit code of the job."""
     says: str
-    """A pattern: how the first line begins that tells of it."""
+    """A pattern: how the cause begins, with which the output ends."""
     limit: int = 120
     """The time limit of joining and of collectives, in seconds."""
     reads: bool = False
@@ -53,15 +49,13 @@ class Way:
 TIMED_OUT = r"rank [02] of 3 .*timed out in \w+; rank 1 did not come: it is at dies_at\.py:\d+ in training_step"
 SILENT = r"rank [02] of 3 .*timed out in \w+; rank\(s\) 1 did not answer: stopped"
 WAYS = {
-    "import": Way("an exception while it imports", 1, r"Traceback"),
-    "import exit": Way(
-        "`sys.exit(3)` while it imports", 3, r".*rank 1 \(process \d+\) (exited|ended) with (exit )?code 3"
-    ),
-    "import kill": Way("SIGKILL while it imports", 137, r".*rank 1 \(process \d+\) was killed by SIGKILL"),
+    "import": Way("an exception while it imports", 1, r"rank 1 \(process \d+\) exited with code 1"),
+    "import exit": Way("`sys.exit(3)` while it imports", 3, r"rank 1 \(process \d+\) exited with code 3"),
+    "import kill": Way("SIGKILL while it imports", 137, r"rank 1 \(process \d+\) was killed by SIGKILL"),
     "barrier": Way("an exception while the others wait in a barrier", 1, r"rank 1 of 3 failed: ValueError: planted"),
-    "barrier kill": Way("SIGKILL in a barrier", 137, r".*rank 1 \(process \d+\) was killed by SIGKILL"),
+    "barrier kill": Way("SIGKILL in a barrier", 137, r"rank 1 \(process \d+\) was killed by SIGKILL"),
     "validation": Way("an exception in validation", 1, r"rank 1 of 3 failed: ValueError: planted"),
-    "validation kill": Way("SIGKILL in validation", 137, r".*rank 1 \(process \d+\) was killed by SIGKILL"),
+    "validation kill": Way("SIGKILL in validation", 137, r"rank 1 \(process \d+\) was killed by SIGKILL"),
     "callback": Way("an exception in its callback", 1, r"rank 1 of 3 failed: KeyError: 'planted'"),
     "callback end": Way("an exception in `on_train_end`", 1, r"rank 1 of 3 failed: KeyError: 'planted'"),
     "input": Way("`input()` without standard input", 1, r"rank 1 of 3 failed: EOFError: EOF when reading a line"),
@@ -70,7 +64,7 @@ WAYS = {
     "late": Way("starts 15 s later", 0, "", 60),
     "stop": Way("SIGSTOP, limit 10 s", 1, SILENT, 10),
     "stop and go": Way("SIGSTOP, SIGCONT after 5 s", 0, ""),
-    "outside": Way("SIGKILL from outside, as out of memory", 137, r".*rank 1 \(process \d+\) was killed by SIGKILL"),
+    "outside": Way("SIGKILL from outside, as out of memory", 137, r"rank 1 \(process \d+\) was killed by SIGKILL"),
 }
 """``ddp`` starts its processes without standard input: one that reads it fails at once, as without any."""
 
@@ -83,8 +77,8 @@ class Death:
     seconds: float
     """From the moment when the process died, or began to wait, until all processes had ended."""
     are_all_gone: bool
-    first: str
-    """The first line that tells of it."""
+    cause: str
+    """The first line of the last that tells of it."""
     said: str
     """Standard error."""
     output: str
@@ -110,9 +104,19 @@ def die(launcher: str, way: str, out: Path) -> Death:
     end = time.monotonic()
     output, said = (out / "output").read_text(), (out / "error").read_text(errors="replace")
     died = re.findall(r"dying at ([\d.]+)", output)
-    lines = [line for line in said.splitlines() if not NOISE.search(line)]
     seconds = end - float(died[0]) if died else float("nan")
-    return Death(code, seconds, are_all_gone, lines[0] if lines else "", said, output)
+    return Death(code, seconds, are_all_gone, cause_in(said), said, output)
+
+
+LAST = 15
+"""So many last lines people read."""
+_CAUSE = re.compile(r"rank (\d( of \d)? failed: |\d \(process \d+\) (was killed|exited)|\d .* because rank \d has).*")
+
+
+def cause_in(said: str) -> str:
+    """The line at the end of what was printed that tells of the cause; empty if none does."""
+    found = [match[0] for line in said.splitlines()[-LAST:] if (match := _CAUSE.search(line))]
+    return found[-1] if found else ""
 
 
 def _start(out: Path, command: list[str], reading: int) -> subprocess.Popen[bytes]:

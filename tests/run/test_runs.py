@@ -130,7 +130,7 @@ def test_nobody_takes_the_port_of_the_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("how", "code", "says"), [("7", 7, "ended with exit code 7"), ("killed", 137, "SIGKILL")])
+@pytest.mark.parametrize(("how", "code", "says"), [("7", 7, "exited with code 7"), ("killed", 137, "SIGKILL")])
 def test_the_exit_code_is_the_failed_ranks(
     how: str, code: int, says: str, tmp_path: Path, started_not_forked: None
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from core.environments.inherited import own_environ
+from core.environments.inherited import own_environ, ranks_environ
 from core.strategies.launchers.base import Launcher
+from core.strategies.launchers.cause import CAUSE, attach_cause
 from core.strategies.launchers.function import FunctionLauncher
 from core.strategies.launchers.interrupts import unblock_interrupts
 from core.strategies.launchers.lifeline import attach_lifeline, watch_parent
@@ -24,5 +25,7 @@ __all__ = [
 
 # At import and not when a run begins: a script may run for long before that, and its parent may end meanwhile.
 unblock_interrupts()
+_path = os.environ.pop(CAUSE, "")
 if attach_lifeline(os.environ):
     own_environ()  # the ranks are this process's, also if it starts others before its run
+attach_cause(_path, ranks_environ())

@@ -81,3 +81,15 @@ def describe_exit(code: int) -> str:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"was killed by signal {-code}"
+
+
+def advice_on(code: int) -> str:
+    """What to do about an exit code of a process that told no reason; begins with a space, or is empty."""
+    if code == -9:
+        return (
+            " If you did not do that, the system did, because memory was exhausted ('dmesg' says so): use a smaller "
+            "batch, or fewer workers."
+        )
+    if code in (-4, -6, -7, -8, -11):
+        return " It crashed in C or C++: set PYTHONFAULTHANDLER=1 to see where."
+    return " What it wrote is above." if code > 0 else ""

@@ -13,30 +13,27 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from core.errors import LaunchError
+from core.strategies.launchers.cause import end_with, format_place, innermost, is_interactive, print_error
 
 __all__ = [
     "EndedBySignal",
     "agreed_exit_code",
     "ended_by_failure",
     "exit_code_of",
+    "exit_place",
     "exit_status",
     "explain",
     "explanation",
     "failed_at",
     "failing_exit",
-    "first_line",
-    "is_interactive",
     "is_lost_peer",
     "note_exits",
     "note_failure",
-    "print_error",
     "print_interrupted",
     "show_launch_errors",
-    "summary",
 ]
 
 _LOST = re.compile(r"gloo/|[Cc]onnection (closed|reset|refused)|[Bb]roken pipe|[Ss]ocket")
-_LONGEST = 300
 
 
 def exit_status(code: int) -> int:
@@ -63,12 +60,18 @@ class _Exit:
     """What ``sys.exit`` was called with: neither an exception hook nor a handler at exit is told."""
 
     status: Any = None
+    place = ""
     original: Callable[..., NoReturn] = sys.exit
 
     @classmethod
     def call(cls, status: Any = None, /) -> NoReturn:
         """Exit the interpreter by raising SystemExit(status)."""
         cls.status = status
+        frames = [
+            (frame.f_code.co_filename, line, frame.f_code.co_name)
+            for frame, line in traceback.walk_stack(sys._getframe(1))
+        ]
+        cls.place = innermost(reversed(frames))
         cls.original(status)
 
 
@@ -81,6 +84,11 @@ def note_exits() -> None:
 def failing_exit() -> Any:
     """What ``sys.exit`` was called with; ``None`` if it was not, or with 0."""
     return None if _Exit.status == 0 else _Exit.status
+
+
+def exit_place() -> str:
+    """Where the user's code has called ``sys.exit``."""
+    return _Exit.place
 
 
 def exit_code_of(status: Any) -> int:
@@ -135,29 +143,6 @@ def is_lost_peer(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (type(error) is RuntimeError and bool(_LOST.search(str(error))))
 
 
-def summary(error: BaseException) -> str:
-    """``ValueError: what it says``, in one line."""
-    if isinstance(error, SystemExit):
-        return f"sys.exit({error.code!r})"
-    if (told := getattr(error, "_core_explanation", None)) is not None:
-        return str(told[0])
-    text = first_line(str(error))
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def first_line(text: str) -> str:
-    """The first line of ``text``, cut to 300 characters."""
-    line = next(iter(text.strip().splitlines()), "")
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 2] + " …"
-
-
-def print_error(line: str) -> None:
-    """Write a line to standard error, in one piece."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
-
-
 def print_interrupted(trace: TracebackType | None, who: str = "") -> None:
     """Say in one line that this process ends by Ctrl-C, and where in the script it was.
 
@@ -172,11 +157,6 @@ def print_interrupted(trace: TracebackType | None, who: str = "") -> None:
     print_error(f"{who}interrupted by SIGINT{place}")
 
 
-def is_interactive() -> bool:
-    """Whether an uncaught exception does not end this process."""
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
-
-
 def show_launch_errors() -> None:
     """Make an uncaught LaunchError of a failed process show that process first, and end this one with its exit code.
 
@@ -189,15 +169,16 @@ def show_launch_errors() -> None:
 class _LaunchErrors:
     """An exception hook of a process that supervises others."""
 
-    def __init__(self, hook: Callable[[type[BaseException], BaseException, TracebackType | None], Any]) -> None:
-        self._hook = hook
+    def __init__(self, below: Callable[[type[BaseException], BaseException, TracebackType | None], Any]) -> None:
+        self.below = below
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, KeyboardInterrupt):
             print_interrupted(trace)
             return
         if not isinstance(error, LaunchError) or error.exit_code is None:
-            self._hook(kind, error, trace)
+            self.below(kind, error, trace)
             return
-        print_error(f"{error}\nThe processes were started here:\n{''.join(traceback.format_tb(trace)).rstrip()}")
+        print_error(f"The processes were started here:\n{format_place(trace)}")
+        end_with(str(error))
         raise SystemExit(exit_status(error.exit_code))

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from core.strategies.launchers.base import (
     POLL_SECONDS,
     SETTLE_SECONDS,
     Launcher,
+    advice_on,
     describe_exit,
     end_processes,
 )
@@ -36,11 +36,10 @@ from core.strategies.launchers.blame import (
     EndedBySignal,
     exit_code_of,
     failed_at,
-    first_line,
     is_lost_peer,
     show_launch_errors,
-    summary,
 )
+from core.strategies.launchers.cause import cause_of, first_line, format_error, ranked
 from core.strategies.launchers.forwarding import forwarding
 from core.strategies.launchers.interrupts import interrupts_blocked, unblock_interrupts
 from core.strategies.launchers.lifeline import watch_parent
@@ -222,7 +221,7 @@ class _Report(NamedTuple):
 
     result: bytes | None = None
     failed_at: float = 0.0
-    summary: str = ""
+    cause: str = ""
     traceback: str = ""
     error: bytes | None = None
     exit_code: int = 1
@@ -260,7 +259,7 @@ class _Worker:
     def has_failed(self) -> bool:
         if self.report is None:
             return self.exit_code is not None
-        return bool(self.report.summary) or bool(self.exit_code)
+        return bool(self.report.cause) or bool(self.exit_code)
 
     @property
     def ends_by_signal(self) -> bool:
@@ -271,20 +270,19 @@ class _Worker:
         """A sort key, smallest for the worker that failed first. One that died silently precedes those that raised."""
         if self.report is None:
             return False, False, 0.0
-        return self.report.is_consequence, bool(self.report.summary), self.report.failed_at
+        return self.report.is_consequence, bool(self.report.cause), self.report.failed_at
 
     @property
     def failing_code(self) -> int:
         """The exit code that it failed with; the negative number of the signal that killed it."""
-        return self.report.exit_code if self.report is not None and self.report.summary else self.exit_code or 1
+        return self.report.exit_code if self.report is not None and self.report.cause else self.exit_code or 1
 
     def describe(self) -> str:
-        if self.report is not None and self.report.summary:
-            return f"rank {self.rank} failed: {self.report.summary}"
-        what = f"rank {self.rank} (process {self.process.pid}) {describe_exit(self.exit_code or 0)}"
-        return what + (
-            " before its function had returned" if self.report is None else " after its function had returned"
-        )
+        if self.report is not None and self.report.cause:
+            return f"rank {self.rank} failed: {self.report.cause}"
+        code, when = self.exit_code or 0, "before" if self.report is None else "after"
+        what = f"rank {self.rank} (process {self.process.pid}) {describe_exit(code)} {when} its function had returned."
+        return f"{what}{advice_on(code)}"
 
     def close(self) -> None:
         self.channel.close()
@@ -294,15 +292,18 @@ class _Worker:
 
 def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
     first, *others = sorted(failed, key=_Worker.blame)
-    message = first.describe().removesuffix(".") + "."
-    after = "".join(f"\nAfter it: {first_line(worker.describe())}" for worker in others)
-    if first.report is None and start_method == "spawn":
-        message += (
-            " See what it wrote to standard error. If it failed while it imported the script: start the run under "
+    lines = [] if first.report is None else [ranked(first.report.traceback, first.rank)]
+    for worker in others:
+        own = worker.report
+        if own is None or not (own.is_consequence or (first.report is not None and own.cause == first.report.cause)):
+            lines.append(f"After it: {first_line(worker.describe())}")
+    cause = first.describe()
+    if first.report is None and start_method == "spawn" and (first.exit_code or 0) > 0:
+        cause += (
+            " If it failed while it imported the script, its error is above: start the run under "
             "`if __name__ == '__main__':`, because each spawned worker imports the script."
         )
-    trace = "" if first.report is None else f"\n\n{first.report.traceback.rstrip()}"
-    error = LaunchError(f"{message}{trace}{after}")
+    error = LaunchError("\n".join(["a process of the run failed", *lines, cause] if lines else [cause]))
     error.rank, error.exit_code = first.rank, first.failing_code
     if first.report is None:
         return error
@@ -338,7 +339,7 @@ def _work(
         report = _report_failure(error)
     channel.send(report)
     channel.close()
-    if report.summary:
+    if report.cause:
         raise SystemExit(report.exit_code)
 
 
@@ -371,8 +372,8 @@ def _report_failure(error: BaseException) -> _Report:
         pickled = pickle.dumps(error)
     return _Report(
         failed_at=failed_at(error),
-        summary=summary(error),
-        traceback="".join(traceback.format_exception(error)),
+        cause=cause_of(error),
+        traceback=format_error(error),
         error=pickled,
         exit_code=_exit_code(error),
         is_consequence=is_lost_peer(error),

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from core.errors import LaunchError
@@ -18,6 +19,7 @@ from core.strategies.launchers.base import (
     POLL_SECONDS,
     SETTLE_SECONDS,
     Launcher,
+    advice_on,
     describe_exit,
     end_processes,
 )
@@ -25,10 +27,10 @@ from core.strategies.launchers.blame import (
     agreed_exit_code,
     ended_by_failure,
     exit_status,
-    is_interactive,
     note_exits,
     show_launch_errors,
 )
+from core.strategies.launchers.cause import CAUSE, causes_in, is_interactive, print_error, tell_also
 from core.strategies.launchers.interrupts import interrupts_blocked
 from core.strategies.launchers.lifeline import LIFELINE
 
@@ -74,6 +76,8 @@ class ScriptLauncher(Launcher):
         self._main_knows = threading.Event()
         self._stopping = False
         self._process = os.getpid()
+        self._causes: list[str] = []
+        self._pipe = -1
 
     def start(self) -> None:
         """Start the further processes.
@@ -85,17 +89,26 @@ class ScriptLauncher(Launcher):
         if not is_interactive():
             show_launch_errors()
             note_exits()  # the others wait for this process, also before they have joined
+            tell_also(self._causes.append)  # it ends last
         atexit.register(self._at_exit)
-        with interrupts_blocked():
-            for local_rank in range(1, self.num_processes):
-                self._children.append(self._start(command, local_rank))
+        self._pipe, written = os.pipe()
+        os.set_blocking(self._pipe, False)
+        try:
+            with interrupts_blocked():
+                for local_rank in range(1, self.num_processes):
+                    self._children.append(self._start(command, local_rank, written))
+        finally:
+            os.close(written)
         threading.Thread(target=self._watch, name="core-launcher", daemon=True).start()
 
-    def _start(self, command: Sequence[str], local_rank: int) -> _Child:
+    def _start(self, command: Sequence[str], local_rank: int, pipe: int) -> _Child:
         rank, environ = self._environ(local_rank)
         environ = {**os.environ, **environ, LIFELINE: str(os.getpid())}
+        passed: tuple[int, ...] = ()
+        if os.name != "nt":
+            environ[CAUSE], passed = f"/dev/fd/{pipe}", (pipe,)
         try:
-            return _Child(rank, subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL))
+            return _Child(rank, subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, pass_fds=passed))
         except OSError as error:
             self.finish(failed=True)
             raise LaunchError(
@@ -174,21 +187,31 @@ class ScriptLauncher(Launcher):
             time.sleep(SETTLE_SECONDS)
             self.stop()
             if not self._main_knows.wait(max(0.0, deadline - time.monotonic())):
-                logger.critical(
-                    "%s This process was still blocked after %g s and is ended.", _describe(*failure), self._grace
-                )
+                logger.critical("this process was still blocked after %g s and is ended", self._grace)
+                self._say_cause(_describe(*failure))
                 _end_now(failure[1])
             return
+
+    def _say_cause(self, other: str = "") -> None:
+        """Write why the run has failed: what processes have told, or else what this one has seen of another."""
+        text = ""
+        with suppress(OSError):  # no one has written
+            text = os.read(self._pipe, 1 << 20).decode(errors="replace")
+        for cause in causes_in(text) or self._causes[:1] or filter(None, [other]):
+            print_error(cause)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._process:  # a fork of it
             return
+        failed = ended_by_failure()
         try:
-            self.finish(failed=ended_by_failure())
+            self.finish(failed)
         except LaunchError as error:
-            logger.critical("%s", error)
+            self._say_cause(str(error))
             # An interpreter that is already exiting can change its exit code in no other way.
             _end_now(self._failure[1] if self._failure else 1)
+        if failed:
+            self._say_cause()
 
 
 class _Child(NamedTuple):
@@ -203,10 +226,7 @@ def _error(child: _Child, code: int) -> LaunchError:
 
 
 def _describe(child: _Child, code: int) -> str:
-    return (
-        f"rank {child.rank} (process {child.process.pid}) {describe_exit(code)}; see what it wrote to standard error. "
-        f"The other processes of the run are ended."
-    )
+    return f"rank {child.rank} (process {child.process.pid}) {describe_exit(code)}.{advice_on(code)}"
 
 
 def _end_now(code: int) -> None:
