@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from marked_runs import running
+from marked_runs import SCRIPTS, running
 
 from core.errors import LaunchError
 from core.strategies.launchers import ScriptLauncher, attach_lifeline, script_command
@@ -34,6 +34,23 @@ def test_every_rank_runs_what_the_first_was_started_as(command: list[str], spec:
         assert (fact["argv"], fact["optimize"], fact["xoptions"]) == (["both_finish", "a b", "-x"], 1, {"utf8": True})
         assert (fact["main"], fact["spec"]) == ("__main__", spec)
     assert [fact["gathered"] for fact in run.facts if "gathered" in fact] == [[0.0, 1.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [str(SCRIPTS / "ranks.py")],
+        pytest.param(["ranks.py"], marks=pytest.mark.slow),
+        pytest.param(["-m", "ranks"], marks=pytest.mark.slow),
+    ],
+    ids=["absolute", "relative", "module"],
+)
+def test_a_script_that_changes_its_directory(command: list[str], tmp_path: Path) -> None:
+    """Hydra does so before the Trainer is created: every rank begins where the first began, and goes where it goes."""
+    with running(*command, "elsewhere", str(tmp_path)) as run:
+        assert run.end() == 0, run.error
+    places = {fact["rank"]: (fact["began"], fact["directory"]) for fact in run.facts if "directory" in fact}
+    assert places == dict.fromkeys(range(2), (str(SCRIPTS), str(tmp_path)))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing.process
 import os
 import select
 import signal
@@ -152,6 +153,7 @@ def take_over(task: dict[str, Any], files: list[int]) -> None:
     os.umask(task["umask"])
     signal.signal(signal.SIGINT, signal.default_int_handler if task["interruptible"] else signal.SIG_IGN)
     os.chdir(task["cwd"])
+    multiprocessing.process.ORIGINAL_DIR = task["cwd"]  # type: ignore[attr-defined]  # as where it was just imported
     os.environ.clear()
     os.environ.update(SET_BY_IMPORTS | task["environ"])
     for number, (name, settings) in enumerate(zip(("stdin", "stdout", "stderr"), task["streams"], strict=True)):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import process as multiprocess
 from typing import NamedTuple
 
 from core.errors import LaunchError
@@ -42,8 +43,10 @@ logger = logging.getLogger(__name__)
 class ScriptLauncher(Launcher):
     """Runs this script again, with the same interpreter, options and arguments, for each local rank ≥ 1.
 
-    Local rank 0 is this process. The others share its standard output and error and have no standard input. They end
-    when this process ends, for whatever reason (see :mod:`core.strategies.launchers.lifeline`).
+    Local rank 0 is this process. The others start in the directory in which it started, whatever directory the script
+    has changed to since: they run the script from its beginning. They share its standard output and error and have no
+    standard input. They end when this process ends, for whatever reason (see
+    :mod:`core.strategies.launchers.lifeline`).
 
     If one of them fails, a watching thread ends the others. This process learns of it in :meth:`check` or
     :meth:`finish`. If it calls neither within ``grace`` seconds, because it is blocked in a collective that cannot
@@ -108,7 +111,10 @@ class ScriptLauncher(Launcher):
         if os.name != "nt":
             environ[CAUSE], passed = f"/dev/fd/{pipe}", (pipe,)
         try:
-            return _Child(rank, subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, pass_fds=passed))
+            process = subprocess.Popen(
+                command, env=environ, cwd=start_directory(), stdin=subprocess.DEVNULL, pass_fds=passed
+            )
+            return _Child(rank, process)
         except OSError as error:
             self.finish(failed=True)
             raise LaunchError(
@@ -237,6 +243,15 @@ def _end_now(code: int) -> None:
     os._exit(exit_status(code))
 
 
+def start_directory() -> str:
+    """The directory in which this process began; Python's spawn starts processes there as well.
+
+    ``multiprocessing`` notes it when it is imported, at the latest by torch; ``None`` if there was no such directory.
+    """
+    noted: str | None = multiprocess.ORIGINAL_DIR  # type: ignore[attr-defined]  # typeshed leaves it out
+    return noted or os.getcwd()
+
+
 def script_command(argv: Sequence[str], strategy: str) -> list[str]:
     """The command that runs this process's script again.
 
@@ -257,10 +272,10 @@ def script_command(argv: Sequence[str], strategy: str) -> list[str]:
             "strategy='ddp_notebook') or start_method='spawn' (for functions of an importable module; by name: "
             "strategy='ddp_spawn'); or run a script file, also under torchrun."
         )
-    if program == "a script" and not os.path.exists(argv[position]):
+    if program == "a script" and not os.path.exists(os.path.join(start_directory(), argv[position])):
         raise LaunchError(
-            f"{asked}, but there is no such file as {argv[position]!r} in the current directory {os.getcwd()!r}. Start "
-            "the script by its absolute path or with torchrun, or change the directory only after the processes start."
+            f"{asked}, but there is no such file as {argv[position]!r} in the directory {start_directory()!r}. Start "
+            "the script by its absolute path or with torchrun, or change the directory only after the imports."
         )
     if not sys.executable:
         raise LaunchError(f"{asked}, but sys.executable is not set. Start the processes with torchrun.")

@@ -39,6 +39,11 @@ def both_finish() -> None:
     say(gathered=torch.cat(gathered).tolist())
 
 
+def elsewhere() -> None:
+    say(began=began, directory=os.getcwd())
+    join_group().leave()
+
+
 def runs_one_after_another() -> None:
     for run in range(3):
         group = join_group()
@@ -118,7 +123,9 @@ def work(environ: dict[str, str], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    scenario = sys.argv[1]
+    scenario, began = sys.argv[1], os.getcwd()
+    if scenario == "elsewhere":
+        os.chdir(sys.argv[2])
     rank = int(os.environ.get("RANK", 0))
     if scenario in ("spawn", "fork"):
         method: Any = scenario
