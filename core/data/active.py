@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from core.data.sharding import Real
+from core.data.workers import Workers
 
 __all__ = ["ActivePass", "ActivePasses"]
 
@@ -40,6 +41,13 @@ class ActivePasses:
         self.newest: ActivePass | None = None
         """The pass that has yielded the newest batch of all; ``None`` outside of all loops."""
         self._active: list[ActivePass] = []
+        self.workers = Workers()
+        """Those of the run's loaders."""
+
+    def end(self) -> None:
+        """At the end of the run: forget the passes, and end the workers."""
+        self.newest, self._active = None, []
+        self.workers.end()
 
     def yields(self, running: ActivePass) -> None:
         """``running`` yields a batch: what it says of that batch now holds for the code that follows."""

@@ -62,6 +62,7 @@ class PreparedLoader(DataLoader[Any]):
         self._dispatch, self._is_evaluation = dispatch, is_evaluation
         self._active = ActivePasses() if active is None else active
         self._compare = compare
+        reading.workers = self._active.workers
         self._generators = generators_of(reading.own)
         self._progress = _Progress(Epochs(reading.own))
         self._skip = 0

@@ -22,11 +22,11 @@ from torch.utils.data import (
 )
 
 from core.data.alike import facts_of_indices
-from core.data.child_signals import iterate
 from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
 from core.data.share import Share
 from core.data.streams import MarkedCollate, ShardedStream, stream_steps
+from core.data.workers import Workers
 from core.errors import CheckpointError, WrongTypeError
 from core.random import get_host_rng_state
 
@@ -79,6 +79,8 @@ class Reading:
     """Whether :meth:`steps` is certain, not what the data set says of itself."""
     marks = False
     """Whether a batch comes as a pair, with what of its global batch is not padding."""
+    workers: Workers
+    """Those of the run, which the prepared loader knows."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -89,7 +91,7 @@ class Reading:
         """The batches of a pass."""
         del seeds
         with start.replay():
-            batches: Iterator[Any] = iterate(self.loader)
+            batches: Iterator[Any] = self.workers.iterate(self.loader)
             for _ in range(start.batches):
                 next(batches, None)
         return batches
@@ -173,7 +175,7 @@ class MapReading(Reading):
         resumes = start.offset > 0
         if seeds is None and self._has_own_order and not resumes and own.num_workers == 0 and sampler.kept is None:
             sampler.real = {}
-            plain: Iterator[Any] = iterate(own)
+            plain: Iterator[Any] = self.workers.iterate(own)
             return plain
         with start.replay():
             uses_seeds = seeds is not None and not (resumes and start.rng is not None)
@@ -189,7 +191,7 @@ class MapReading(Reading):
             sampler.offset, sampler.primer, sampler.has_begun = start.offset, None, False
             sampler.primes = resumes and own.num_workers == 0
             self._first = start.offset // self.units
-            batches: Iterator[Any] = iterate(self.loader)
+            batches: Iterator[Any] = self.workers.iterate(self.loader)
             primer: Any = sampler.primer
             if primer is not None:
                 next(primer)
@@ -293,7 +295,7 @@ class StreamReading(Reading):
                 self._prepare(start, seeds, 0)
             elif start.inner is not None:
                 own.load_state_dict(start.inner)
-                continued: Iterator[Any] = iterate(own)
+                continued: Iterator[Any] = self.workers.iterate(own)
                 return continued
             batches: Iterator[Any] = self._iterate()
             for number in range(start.batches):
@@ -315,9 +317,9 @@ class StreamReading(Reading):
         """The loader's batches; drawing a base seed no more often than in the run that is resumed."""
         drew, self._has_drawn = self._has_drawn, self.own.persistent_workers
         if not (drew and self._is_plain and self.loader._iterator is None):
-            return iterate(self.loader)
+            return self.workers.iterate(self.loader)
         with replayed(get_host_rng_state()):
-            return iterate(self.loader)
+            return self.workers.iterate(self.loader)
 
     def _prepare(self, start: Start, seeds: PassSeeds | None, offset: int) -> None:
         base = seeds.of(start.epoch)[0] if seeds is not None and self.own.generator is None else None
@@ -334,7 +336,7 @@ class StreamReading(Reading):
             )
         with start.replay():
             self._prepare(start, seeds, start.offset)
-            batches: Iterator[Any] = iterate(self._clone)
+            batches: Iterator[Any] = self.workers.iterate(self._clone)
         return batches if self.loader is self._clone else (pair[0] for pair in batches)
 
     def steps(self, offset: int) -> int:

@@ -173,6 +173,13 @@ class LoaderState(RunLife):
         self._active = ActivePasses()
         self._gradient_state = GradientState(self._active)
 
+    def teardown(self, failed: bool = False) -> None:
+        """End the workers of the loaders; see :meth:`RunLife.teardown`."""
+        try:
+            super().teardown(failed)  # first, as others may wait for a process that has failed
+        finally:
+            self._active.end()
+
     @property
     def gradient_state(self) -> GradientState:
         """Where the loop is in its data, and whether this step synchronizes gradients."""

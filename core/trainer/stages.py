@@ -49,7 +49,11 @@ def run_stage(
 ) -> Any:
     """Run in each process: the stage, and the end of the run, also after an error."""
     with torch_settings(trainer.settings), HeldBack(trainer._signals if source.stage == "fit" else {}):
-        return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
+        try:
+            return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
+        except BaseException:
+            runtime.teardown(failed=True)  # if what ends the run has failed itself
+            raise
 
 
 def _run_stage(

@@ -82,9 +82,10 @@ def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: in
 
 HUNG = """
 import os, signal, sys, time
-import torch
+from multiprocessing import active_children
 from torch.utils.data import DataLoader, Dataset
-from core.data.child_signals import Handled, iterate
+from core.data.child_signals import Handled
+from core.data.workers import Workers
 
 
 class Hangs(Dataset):
@@ -104,24 +105,27 @@ class Hangs(Dataset):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, Handled(signal.SIG_DFL))
-    batches = iterate(DataLoader(Hangs(), num_workers=1))
-    worker = batches._workers[0]
+    batches = Workers().iterate(DataLoader(Hangs(), num_workers=1))
+    (worker,) = active_children()
     worker.join(2)
-    worker.terminate()
-    worker.join(1)
+    for _ in range(3):
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join(0.7)
     print("lives", worker.is_alive())
-    worker.terminate()
-    worker.join(60)
-    print("code", worker.exitcode)
+    if sys.argv[2] == "iterator":
+        del batches
+        print("code", worker.exitcode)
 """
 
 
-@pytest.mark.parametrize("where", ["loop", "lock"])
-def test_a_worker_that_hangs_is_ended(where: str, tmp_path: Path) -> None:
-    """By the second SIGTERM, wherever its main thread is."""
+@pytest.mark.parametrize("where", ["loop", pytest.param("lock", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("end", ["iterator", "exit"])
+def test_a_worker_that_hangs_is_ended(end: str, where: str, tmp_path: Path) -> None:
+    """Wherever its main thread is: not by signals from outside, however many, but by its loader or with its process."""
     (tmp_path / "hung.py").write_text(HUNG)
-    ended = run_python("hung.py", where, cwd=tmp_path, leaves_nothing=True, timeout=100)
-    assert ended.stdout.splitlines()[1:] == ["lives True", "code 0"]
+    ended = run_python("hung.py", where, end, cwd=tmp_path, leaves_nothing=True, timeout=100)
+    assert ended.stdout.splitlines()[1:] == ["lives True"] + ["code -9"] * (end == "iterator")
+    assert not ended.stderr
 
 
 POOL = """

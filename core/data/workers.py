@@ -1,0 +1,152 @@
+"""The worker processes of a run's loaders: they stay through signals that the run acts on, and end with the run."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from typing import Any
+from weakref import WeakSet, ref
+
+from core.data.child_signals import Handled, handled_signals
+
+__all__ = ["Workers"]
+
+_END: Any = object()
+"""In place of a batch, where there is none."""
+
+
+class Workers:
+    """The workers that the loaders of a run have started.
+
+    Weak references are enough: multiprocessing keeps a process until it has ended, and an iterator that nothing refers
+    to has shut down its workers.
+    """
+
+    def __init__(self) -> None:
+        self._passes: list[tuple[ref[Any], ref[Any]]] = []
+        """Iterators that have workers, each with its loader."""
+        self._processes: WeakSet[BaseProcess] = WeakSet()
+        _all.add(self)
+
+    def iterate(self, loader: Any) -> Iterator[Any]:
+        """``iter(loader)``; workers that this starts stay until this process ends them, whatever signals they receive.
+
+        It holds for the signals that this process acts on.
+        """
+        if not getattr(loader, "num_workers", 0) or not hasattr(loader, "worker_init_fn"):
+            return iter(loader)
+        with self._starting(loader):
+            batches: Iterator[Any] = iter(loader)
+        if not hasattr(batches, "_shutdown_workers"):  # a class of the user's own, which may start them later
+            return self._one_by_one(loader, batches)
+        known = [each for each in self._passes if (iterator := each[0]()) is not None and iterator is not batches]
+        self._passes = [*known, (ref(batches), ref(loader))]
+        return batches
+
+    def _one_by_one(self, loader: Any, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self._starting(loader):
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch
+
+    @contextmanager
+    def _starting(self, loader: Any) -> Iterator[None]:
+        """A context in which ``loader`` may start workers."""
+        numbers, own, before = handled_signals(), loader.worker_init_fn, active_children()
+        if numbers:
+            object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers))
+        try:
+            yield
+        finally:
+            object.__setattr__(loader, "worker_init_fn", own)
+            for process in active_children():
+                if process.daemon and process not in before:
+                    self._processes.add(process)
+                    if numbers:
+                        # The loader's iterator ends a worker that hangs by `process.terminate`, and multiprocessing at
+                        # exit by `_popen.terminate`, which both call: SIGTERM, which this worker ignores.
+                        popen: Any = vars(process)["_popen"]
+                        popen.terminate = popen.kill
+
+    def end(self) -> None:
+        """End all of them, at the end of the run; a loader that has kept its workers starts others."""
+        passes, self._passes = self._passes, []
+        try:
+            for iterator, loader in passes:
+                batches, owner = iterator(), loader()
+                if batches is not None:
+                    # A traceback may refer to it, so what it does when nothing refers to it is not enough. torch has no
+                    # public name for this.
+                    batches._shutdown_workers()
+                if owner is not None and getattr(owner, "_iterator", None) is batches:
+                    owner._iterator = None
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End those that are left at once."""
+        left = [process for process in self._processes if process.is_alive()]
+        if not left:
+            return
+        # torch's handler would raise an error that names a killed worker.
+        is_handled = threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGCHLD")
+        before = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if is_handled else None
+        try:
+            for process in left:
+                process.kill()
+            for process in left:
+                process.join()
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGCHLD, before)
+
+    def forget(self) -> None:
+        """In a fork of the process that has started them: they are not its own."""
+        self._passes, self._processes = [], WeakSet()
+
+    def __reduce__(self) -> tuple[type[Workers], tuple[()]]:
+        return Workers, ()
+
+
+class _WorkerStart:
+    """A ``worker_init_fn`` that calls the user's own after it has set the handlers.
+
+    A handler in Python, as programs that a worker starts would inherit that a signal is ignored.
+
+    Args:
+        own: The user's.
+        numbers: The signals.
+    """
+
+    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int]) -> None:
+        self._own, self._numbers = own, numbers
+
+    def __call__(self, worker_id: int) -> None:
+        """Begin the worker."""
+        for number in self._numbers:
+            signal.signal(number, Handled(signal.SIG_DFL))
+        if self._own is not None:
+            self._own(worker_id)
+
+
+_all: WeakSet[Workers] = WeakSet()
+
+
+def _each(do: Callable[[Workers], None]) -> None:
+    for workers in list(_all):
+        do(workers)
+
+
+# Where a process ends without the end of its run. torch and multiprocessing have registered theirs before, so this runs
+# first: multiprocessing would wait for workers that torch no longer shuts down.
+atexit.register(_each, Workers.kill)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _each(Workers.forget))

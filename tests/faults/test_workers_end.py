@@ -1,0 +1,127 @@
+"""However a run is left whose loaders have workers: it ends with its own error, and no worker is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+
+from .signalling import start, wait_until_gone
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="finds processes in /proc")
+
+SCRIPT = Path(__file__).parent / "scripts" / "leaves_at.py"
+END_SECONDS = 150.0
+"""Allowed for the whole run, on a machine that does other things too; a worker that is waited for never ends."""
+GONE_SECONDS = 10.0
+"""Allowed until all are gone after the process that was started has ended."""
+
+
+@frozen
+class Way:
+    """How a run is left."""
+
+    code: int
+    says: tuple[str, ...]
+    """Of which one is in what it prints."""
+
+
+DIED = ("is killed by signal", "exited unexpectedly", "EOFError", "ConnectionResetError", "ConnectionRefusedError")
+"""What plain torch raises: the last three where the worker ends while a batch is taken from it."""
+WAYS = {
+    "step": Way(1, ("ValueError: planted",)),
+    "callback": Way(1, ("ValueError: planted",)),
+    "worker raises": Way(1, ("ValueError: bad sample",)),
+    "worker exits": Way(1, DIED),
+    "worker hangs": Way(1, ("ValueError: planted",)),
+    "SIGKILL": Way(1, DIED),
+    "SIGSEGV": Way(1, DIED),
+    "exit": Way(5, ("",)),
+    "interrupt": Way(-signal.SIGINT, ("KeyboardInterrupt",)),
+    "stop": Way(0, ("went on",)),
+    "break": Way(0, ("went on",)),
+    "end": Way(0, ("went on",)),
+}
+LOADERS = ("plain", "persistent", "generator", "held", "combined")
+LOOPS = ("validate", "test", "predict", "own")
+CONTEXTS = ("fork", "spawn", "forkserver")
+LAUNCHERS = {
+    "torchrun": ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"],
+    "torch-hal run": ["-m", "core.run", "--devices", "2"],
+}
+
+Case = tuple[str, str, str, str, str]
+QUICK: tuple[Case, ...] = (("step", "train", "plain", "fork", "auto"),)
+SLOW: tuple[Case, ...] = (
+    ("worker raises", "validate", "persistent", "fork", "auto"),
+    ("SIGKILL", "train", "persistent", "forkserver", "auto"),
+    ("worker hangs", "predict", "generator", "fork", "auto"),
+    ("worker raises", "own", "plain", "spawn", "auto"),
+    ("exit", "own", "persistent", "fork", "auto"),
+    ("step", "train", "plain", "fork", "ddp"),
+    ("worker exits", "train", "combined", "fork", "ddp_fork"),
+    ("SIGSEGV", "train", "plain", "fork", "ddp_spawn"),
+    ("step", "validate", "persistent", "spawn", "torchrun"),
+)
+
+
+def _cases() -> list[Case]:
+    """Each way on one process with each loop, loader and start method that can differ; each launcher with each way."""
+    one = [
+        *((way, "train", loader, context, "auto") for way in WAYS for loader in LOADERS for context in CONTEXTS),
+        *((way, loop, loader, "fork", "auto") for way in WAYS for loop in LOOPS for loader in LOADERS[:4]),
+    ]
+    launched = [
+        (way, loop, loader, "fork", launcher)
+        for way in WAYS
+        for loop in ("train", "validate")
+        for loader in LOADERS[:2]
+        for launcher in ("ddp", "ddp_spawn", "ddp_fork", *LAUNCHERS)
+    ]
+    wanted = {*one, *launched, *QUICK, *SLOW}
+    return sorted(case for case in wanted if _makes_sense(case))
+
+
+def _makes_sense(case: Case) -> bool:
+    way, loop, loader, _, strategy = case
+    only = {"callback": ("train",), "stop": ("train",), "break": ("own",)}.get(way, (loop,))
+    return loop in only and not (loader == "held" and strategy != "auto")  # which several processes cannot divide
+
+
+def _mark(case: Case) -> tuple[pytest.MarkDecorator, ...]:
+    return () if case in QUICK else (pytest.mark.slow if case in SLOW else pytest.mark.exhaustive,)
+
+
+CASES = [pytest.param(*case, marks=_mark(case)) for case in _cases()]
+
+
+@pytest.mark.parametrize(("way", "loop", "loader", "context", "launcher"), CASES)
+def test_a_run_with_workers_is_left(
+    way: str, loop: str, loader: str, context: str, launcher: str, tmp_path: Path
+) -> None:
+    """By an error of the step, of a callback or of a worker, by a dead worker, a stop, an exit, an interrupt."""
+    strategy = "ddp" if launcher in LAUNCHERS else launcher
+    process = start(tmp_path, *LAUNCHERS.get(launcher, []), str(SCRIPT), way, loop, loader, context, strategy)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)
+    code, are_all_gone = wait_until_gone(process, tmp_path, GONE_SECONDS)
+    said = (tmp_path / "error").read_text(errors="replace")
+    output = (tmp_path / "output").read_text()
+    expected = WAYS[way]
+    assert are_all_gone, said
+    assert code in _codes(expected.code, launcher), said
+    assert any(text in said + output for text in expected.says), said
+    assert expected.says == DIED or "Exception ignored" not in said
+    assert expected.code == 0 or "went on" not in output
+
+
+def _codes(code: int, launcher: str) -> tuple[int, ...]:
+    """Those of the job: launchers end with one of their own where a rank was interrupted or ended by `sys.exit`."""
+    if launcher == "auto" or not code:
+        return (code,)
+    return (1,) if code == 1 or launcher == "torchrun" else (code, 128 - code, 1)
