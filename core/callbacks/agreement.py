@@ -21,6 +21,7 @@ def decide_in_process_zero(trainer: Any, decide: Callable[[], T]) -> T:
     strategy = trainer.strategy
     if strategy.world_size == 1:
         return decide()
+    trainer.metric_log.exchange()  # what it decides by
     outcome: Any = (None, None)
     caught: CoreError | None = None
     if strategy.is_global_zero:

@@ -45,7 +45,7 @@ class EvaluationLoop:
         self.strategy = run.runtime.strategy
         self.model = model
         self.reload(loader)
-        self.metrics = StageMetrics(self.strategy, by_step=False)
+        self.metrics = StageMetrics(self.strategy)
         self.predictions: list[list[Any]] = []
         """By loader, the outputs of this process so far, where they are kept; they are until the epoch has ended."""
         self.batch_indices: list[list[Any]] = []
@@ -159,6 +159,8 @@ class EvaluationLoop:
                 if keeps_outputs:
                     outputs.append(map_tensors(torch.Tensor.cpu, output))
         metrics.batch = None
+        if batch_idx >= 0:
+            metrics.places.add(metrics.dataloader_idx)
         if max(strategy.all_gather_object(batch_idx)) < 0:
             which = "" if metrics.dataloader_idx is None else f" {number}"
             raise ConfigurationError(
@@ -182,7 +184,7 @@ class EvaluationLoop:
                 yield current
                 continue
             # What is logged now must not count.
-            metric_log.stage = unused = StageMetrics(strategy, by_step=False)
+            metric_log.stage = unused = StageMetrics(strategy)
             unused.dataloader_idx, unused.batch = self.metrics.dataloader_idx, () if spare is None else spare
             self.model(spare, 0)
             metric_log.stage = self.metrics

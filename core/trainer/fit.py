@@ -68,7 +68,7 @@ class FitLoop:
         self.validation = None
         if val_loader is not None:
             self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
-        self.metrics = StageMetrics(strategy, by_step=True)
+        self.metrics = StageMetrics(strategy, run.progress)
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
         self._has_loss: bool | None = None
@@ -213,7 +213,7 @@ class FitLoop:
         generators, position = get_rng_state(strategy.accelerator, strategy.root_device), loader.state_dict()
         self.step_module.use("training_step")
         with run.metric_log.discarding(), torch.no_grad():
-            run.metric_log.stage = metrics = StageMetrics(strategy, by_step=True)
+            run.metric_log.stage = metrics = StageMetrics(strategy, run.progress)
             self.batches.begin_epoch()
             num = self.batches.num_batches
             batches = islice(loader, None if math.isinf(num) else int(num))
@@ -402,7 +402,8 @@ class FitLoop:
         counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
         count = self.strategy.global_steps if self.strategy.counts_steps else None
         num, is_stream = self.batches.num_batches, math.isinf(self.batches.num_batches)
-        last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers else 0
+        exchanges = self.strategy.world_size > 1
+        last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers or exchanges else 0
         try:
             for batch_idx, batch, is_step_end in batches:
                 is_skipping, metrics.batch = False, () if batch is None else batch
@@ -442,12 +443,16 @@ class FitLoop:
                     self._mappings.clear()
                 if metric_log.is_step_due:
                     metric_log.send_step(metrics)
+                elif exchanges and not before and progress.step:
+                    metrics.exchange()  # what is logged by some processes only is found at the first step
                 if after_batch is not None:
                     after_batch()
                 if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
                     return "stopped"
         finally:
             metrics.batch = None
+            if progress.batch:
+                metrics.places.add(metrics.dataloader_idx)
         return "done"
 
     def _check_losses(self, is_whole: bool) -> None:

@@ -62,9 +62,10 @@ class LoggingMembers:
             reduce_fx: How the values of an epoch are reduced: ``mean`` (weighted by batch size), ``sum``, ``min`` or
                 ``max``, or torch's function of this name. Sums and means of 16-bit values are computed in 32 bits.
             enable_graph: Only ``False``: values are logged without their graph.
-            sync_dist: In training, reduce the value of each step over all processes, which then wait for each other.
-                The value of an epoch is always that of all processes. In evaluation, where processes may take
-                different numbers of steps, the value of a step is this process's own.
+            sync_dist: In training, the value of a step is that of all processes, by name: every process logs it. They
+                exchange their values not in each step, but when these are read; see ``docs/logging.md``. The value of
+                an epoch is always that of all processes. In evaluation, where processes may take different numbers of
+                steps, the value of a step is this process's own.
             sync_dist_group: Only ``None``: values are reduced over all processes.
             add_dataloader_idx: Whether to append ``/dataloader_idx_<n>`` to the name if a stage has several loaders.
             batch_size: The value's weight in the mean; by default the first dimension of the first tensor in the
@@ -75,7 +76,8 @@ class LoggingMembers:
 
         Raises:
             ConfigurationError: The value is not a scalar, the reduction is unknown, no epoch or stage is running, an
-                option contradicts another one or an earlier call, or ``on_step=True`` outside of the steps.
+                option contradicts another one or an earlier call, or ``on_step=True`` outside of the steps. Raised at
+                the next exchange, in every process: with ``sync_dist=True``, not all have logged the same names.
         """
         if enable_graph or sync_dist_group is not None:
             raise _refused(name, enable_graph, sync_dist_group)

@@ -128,7 +128,7 @@ class MetricLog:
 
         It may be called again for values that were logged after the first call.
         """
-        self._published.update(_as_tensors(stage.latest_values()))
+        self.keep(stage)
         values = stage.finish_epoch(self._owner)
         to_loggers = stage.logger_names()
         self.of_epochs = {**self.of_epochs, **{name: values[name] for name in values if name in to_loggers}}
@@ -139,15 +139,25 @@ class MetricLog:
         self._logger_names |= to_loggers & set(self._published)
         self._send({name: value for name, value in values.items() if name in to_loggers}, stage.strategy)
 
+    def exchange(self) -> None:
+        """Reduce what the running training has logged with ``sync_dist=True``; every process calls it."""
+        if self.stage is not None:
+            self.stage.exchange()
+
     def keep(self, stage: StageMetrics) -> None:
-        """Keep the newest values of the steps of ``stage``, which goes on later, while another stage runs."""
+        """Keep the newest values of the steps of ``stage`` when it ends, or while another one runs.
+
+        Every process calls it.
+        """
+        stage.exchange()
         self._published.update(_as_tensors(stage.latest_values()))
         self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
         self._logger_names |= stage.logger_names() & set(self._published)
 
     def send_step(self, stage: StageMetrics) -> None:
-        """Send the values of the newest training step to the loggers."""
+        """Send the values of the newest training step to the loggers; every process calls it."""
         self.is_step_due = False
+        stage.exchange()
         self._send(stage.step_values(logger_only=True), stage.strategy)
 
     def send_evaluated(self, stage: StageMetrics, name: str) -> None:

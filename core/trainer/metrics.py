@@ -15,8 +15,10 @@ from torch import Tensor
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
 from core.strategies.logs import LOG_REDUCTIONS
+from core.trainer.exchange import NOWHERE, combined, exchanged
 from core.trainer.metric_objects import ObjectMetric, combine_objects, is_metric_object
-from core.trainer.recorded import Metric, Value
+from core.trainer.progress import Progress
+from core.trainer.recorded import Metric, Pending, Value
 
 __all__ = ["StageMetrics", "first_dimension"]
 
@@ -45,13 +47,12 @@ class StageMetrics:
     """What was logged in the running epoch of one stage (training, validation, …).
 
     Args:
-        strategy: Combines epoch values over processes.
-        by_step: Whether, in the batches, ``on_step=None`` means ``True`` and ``on_epoch=None`` ``False``, as in
-            training; otherwise the other way round. Only in training do all processes take each step, so that it may be
-            reduced over them.
+        strategy: Combines values over processes.
+        progress: Of the training. Without one, as in evaluation, ``on_step=None`` means ``False`` in the batches, and
+            ``on_epoch=None`` ``True``, and processes may take different numbers of steps.
     """
 
-    def __init__(self, strategy: Strategy, *, by_step: bool) -> None:
+    def __init__(self, strategy: Strategy, progress: Progress | None = None) -> None:
         self.batch: Any = None
         """The running batch; ``None`` if none is.
 
@@ -64,7 +65,11 @@ class StageMetrics:
         """The number of the running loader, if there are several: a part of the names of what is logged."""
         self.loaders: dict[str, set[int]] = {}
         """The loaders in which this process has logged a name that does not have the loader's number as a part."""
-        self._by_step = by_step
+        self.places = set[Any]()
+        """The loaders of which this process has had batches in this epoch."""
+        self._progress = progress
+        self._exchanges = progress is not None and strategy.world_size > 1
+        """Whether the values of steps are those of all processes, with ``sync_dist=True``."""
         self._metrics: dict[tuple[str, str], Metric] = {}
         """By the name, and the part of the epoch in which it is logged."""
         self._anywhere: tuple[set[str], set[str]] = (set(), set())
@@ -98,6 +103,7 @@ class StageMetrics:
         if metric is None:
             metric = self._new(key, value, metric_attribute, owner, options)
             self._check_distinct(name, metric)
+            metric.place = self.dataloader_idx if key[1] == STEP else key[1]
             self._metrics[key] = metric
         elif metric.given != options:
             self._check_same(name, metric, options)
@@ -110,11 +116,11 @@ class StageMetrics:
         # The value of an epoch is combined over processes at its end, from each process's own values.
         if metric.on_epoch:
             metric.add(value, first_dimension(self.batch) if batch_size is None else _weight(name, batch_size))
-        # Where processes may take different numbers of steps, as in evaluation, reducing a step's value would wait for
-        # processes that have no such step.
-        if metric.sync_dist and metric.on_step and self._by_step:
-            value = self.strategy.reduce(torch.as_tensor(value), metric.reduce_fx)
-        metric.last = value
+        if self._exchanges and metric.sync_dist and metric.on_step:
+            assert self._progress is not None
+            metric.pending = Pending(metric.reduce_fx, self._progress.total_batches, value)
+        else:
+            metric.last = value
 
     def _new(
         self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]
@@ -144,7 +150,7 @@ class StageMetrics:
                 f"log({name!r}, on_epoch=False): what is logged before or after the steps of an epoch is a value of "
                 "the epoch. Leave out on_epoch."
             )
-        by_step = self._by_step and moment == STEP
+        by_step = self._progress is not None and moment == STEP
         on_step = by_step if on_step is None else on_step
         on_epoch = not by_step if on_epoch is None else on_epoch
         if not (on_step or on_epoch):
@@ -192,6 +198,24 @@ class StageMetrics:
             "name."
         )
 
+    def exchange(self) -> None:
+        """Reduce what was logged in training steps with ``sync_dist=True`` since the last time; every process calls it.
+
+        Raises:
+            ConfigurationError: The processes have not logged the same names for the same batches.
+        """
+        if not self._exchanges:
+            return
+        metrics = {name: metric for (name, _), metric in self._metrics.items() if metric.pending is not None}
+        own = {name: metric.pending for name, metric in metrics.items() if metric.pending is not None}
+        for name, value in exchanged(self.strategy, own).items():
+            metrics[name].last, metrics[name].pending = value, None
+
+    def drop_pending(self) -> None:
+        """Forget what was not exchanged."""
+        for metric in self._metrics.values():
+            metric.pending = None
+
     def step_values(self, prog_bar_only: bool = False, logger_only: bool = False) -> dict[str, Value]:
         """The last value in this epoch of each name that is logged by step; reading a value waits for the device."""
         return {
@@ -230,6 +254,7 @@ class StageMetrics:
                 metric.reduce_fx,
                 torch.as_tensor(metric.total).cpu().double(),
                 metric.weight,
+                metric.place if metric.sync_dist else NOWHERE,
             )
             for (name, _), metric in self._metrics.items()
             if metric.total is not None
@@ -243,8 +268,9 @@ class StageMetrics:
             metric for metric in self._metrics.values() if isinstance(metric, ObjectMetric) and metric.is_logged
         ]
         names = self.logger_names(), self.prog_bar_names()
-        by_shard = self.strategy.gather_shards((own, objects, names))
-        values = _combined([own for own, *_ in by_shard])
+        of_epoch = self.strategy.global_rank, (own, self.places | {START, END})
+        by_shard = self.strategy.gather_shards((of_epoch, objects, names))
+        values = combined(dict(of_epoch for of_epoch, *_ in by_shard))
         values |= combine_objects([objects for _, objects, _ in by_shard], owner)
         # A process without batches has logged nothing itself.
         of_loggers, of_bar = zip(*(names for *_, names in by_shard), strict=True)
@@ -253,6 +279,7 @@ class StageMetrics:
             logged.value.reset()
         for metric in self._metrics.values():
             metric.reset()
+        self.places.clear()
         return values
 
     def state_dict(self) -> list[Any]:
@@ -288,19 +315,6 @@ def _reduction(name: str, given: Any) -> str:
             f"log({name!r}): unknown reduce_fx={given!r}. Valid: {quoted(LOG_REDUCTIONS)}, and torch's functions of "
             "these names. Log an object with compute() and reset(), such as a torchmetrics.Metric, for any other."
         ) from None
-
-
-def _combined(by_shard: list[dict[str, tuple[str, Tensor, float]]]) -> dict[str, Tensor]:
-    totals: dict[str, tuple[str, Tensor, float]] = {}
-    for own in by_shard:
-        for name, (reduce_fx, total, weight) in own.items():
-            if name in totals:
-                _, other, more = totals[name]
-                total, weight = LOG_REDUCTIONS[reduce_fx](other, total), more + weight
-            totals[name] = (reduce_fx, total, weight)
-    return {
-        name: total / weight if reduce_fx == "mean" else total for name, (reduce_fx, total, weight) in totals.items()
-    }
 
 
 def _scalar(name: str, value: Any) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -17,10 +17,19 @@ SAVED = ("on_step", "on_epoch", "prog_bar", "to_logger", "reduce_fx", "sync_dist
 """The attributes that a checkpoint holds."""
 
 
+class Pending(NamedTuple):
+    """A value of this process's newest step, until the processes exchange theirs."""
+
+    reduce_fx: str
+    batch: int
+    """The number of batches that were trained on before it was logged."""
+    value: Value
+
+
 class Metric:
     """The values of one name; and how they are combined, and where they go."""
 
-    __slots__ = (*SAVED, "given")
+    __slots__ = (*SAVED, "given", "pending", "place")
 
     def __init__(
         self,
@@ -36,8 +45,12 @@ class Metric:
         self.reduce_fx, self.sync_dist = reduce_fx, sync_dist
         self.given = given
         """The options of the first call; ``None`` if not known."""
+        self.place: Any = None
+        """Where it is logged: the number of the loader, or a part of the epoch without batches."""
         self.last: Value | None = None
-        """The value of this epoch's last step that logged it."""
+        """The value of this epoch's last step that logged it; where processes exchange values, of the last exchange."""
+        self.pending: Pending | None = None
+        """The value of this process that it has not exchanged yet."""
         self.total: Value | None = None
         self.weight: float = 0
 
@@ -52,7 +65,7 @@ class Metric:
 
     def reset(self) -> None:
         """Forget the epoch's values."""
-        self.last = self.total = None
+        self.last = self.total = self.pending = None
         self.weight = 0
 
     def name(self, name: str, suffix: str) -> str:
@@ -67,7 +80,8 @@ class Metric:
 
     def state_dict(self) -> dict[str, Any]:
         """The values, and how they are combined."""
-        return {name: getattr(self, name) for name in SAVED}
+        pending = None if self.pending is None else list(self.pending)
+        return {**{name: getattr(self, name) for name in SAVED}, "pending": pending, "place": self.place}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], device: torch.device, owner: Any) -> Self:
@@ -77,6 +91,8 @@ class Metric:
         for name in SAVED:
             value = state[name]
             setattr(metric, name, value.to(device) if isinstance(value, Tensor) else value)
+        pending = state.get("pending")
+        metric.pending, metric.place = None if pending is None else Pending(*pending), state.get("place")
         return metric
 
 

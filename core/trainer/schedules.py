@@ -59,6 +59,8 @@ class Schedules:
         Raises:
             ConfigurationError: A metric was not logged.
         """
+        if self._monitoring[interval]:
+            self._metric_log.exchange()
         for schedule in self._monitoring[interval]:
             if count % schedule.frequency == 0:
                 metric = self._metric(schedule)

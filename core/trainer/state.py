@@ -220,6 +220,8 @@ class FitState:
         """Restore what is this process's own, at the last moment before random numbers are drawn again."""
         own = states.own
         self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
+        if len(states.by_rank) != self.run.runtime.strategy.world_size or None in states.by_rank:
+            self.metrics.drop_pending()  # not all processes have theirs
         if own is not None:
             load_own_buffers(self.run.module, own["buffers"])
         evaluating = states.first["evaluating"] if own is None else own["evaluating"]

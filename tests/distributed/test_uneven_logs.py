@@ -1,8 +1,9 @@
-"""Logging where processes take different numbers of steps."""
+"""Logging where processes take different numbers of steps, or log in other orders and under other names."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,39 @@ def test_logged_with_sync_dist_in_steps_that_not_every_process_has(tmp_path: Pat
     # A sum over steps and processes has each value once.
     assert [metrics["items_step"] for _, metrics in said["sent"] if "items_step" in metrics] == [6, 6]
     assert said["fit"]["items_epoch"] == 12
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_values_of_steps_are_matched_by_name(tmp_path: Path, world_size: int) -> None:
+    """Whatever the order of the calls; what only some processes log is an error in all of them, which names them."""
+    run_script(tmp_path, "named_logs.py", str(world_size))
+    said, *others = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(world_size)]
+    ranks, last = range(world_size), 7
+    reductions: list[Callable[[list[int]], float]] = [lambda values: sum(values) / len(values), sum, min, max]
+    orders = {f"v{n}": reductions[n % 4]([n * (rank + 1) + last for rank in ranks]) for n in range(20)}
+    mean_rank = sum(ranks) / world_size
+    orders |= dict.fromkeys(["both", "both_step", "both_epoch"], mean_rank)
+    assert said["orders"] == pytest.approx(orders)
+    # One collective after the first step and one every four steps; what is read is that of the last one.
+    assert said["collectives"] == [0, 1, 1, 1, 2, 2, 2, 2]
+    assert said["read"] == [None, *[mean_rank] * 3, *[3 + mean_rank] * 4]
+    assert said["sent"] == [[step, {"x": step + mean_rank, "epoch": 0}] for step in (3, 7)]
+    assert said["score"] == (5 - 15 * (world_size - 1)) / world_size
+    for other in others:
+        assert {**other, "sent": said["sent"]} == said
+    of_rank = [f"rank{'s' * (len(group) > 1)} {', '.join(map(str, group))}" for group in ([0], [*ranks][1:])]
+    rest = [f"rank{'s' * (world_size > 2)} {', '.join(str(rank) for rank in ranks if rank != 1)}", "rank 1"]
+    batches = "; ".join(f"rank {rank}: 'a' with reduce_fx='mean' in batch {2 + rank}" for rank in ranks[:2])
+    expected = {
+        "other_names": (1, f"{of_rank[0]}: 'a'; {of_rank[1]}: 'b'."),
+        "in_zero_only": (1, f"{of_rank[0]}: 'a'; {of_rank[1]}: nothing."),
+        "in_one_only": (1, f"{rest[0]}: nothing; {rest[1]}: 'a'."),
+        "later_in_zero_only": (8, f"{of_rank[0]}: 'a'; {of_rank[1]}: nothing more."),
+        "other_reductions": (1, f"{of_rank[1]}: 'a' with reduce_fx='sum' in batch 0."),
+        "other_batches": (4, batches if world_size == 2 else "'a'"),
+        "epoch_in_zero_only": (8, "logged in this epoch by rank(s) 0, and not by rank(s) 1"),
+        "epoch_reductions": (8, "reduce_fx differs between processes: rank 0: 'mean'; rank 1: 'sum'"),
+    }
+    for case, (step, text) in expected.items():
+        assert said[case][0] == step, case
+        assert text in said[case][1]

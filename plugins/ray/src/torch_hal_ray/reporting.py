@@ -65,6 +65,7 @@ class RayReport(Checkpoint):
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
+        trainer.metric_log.exchange()
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
         with _folder(trainer.strategy) as (path, is_mine):
