@@ -31,7 +31,7 @@ from pathlib import Path
 
 from core.checkpoints.directories import is_checkpoint, is_damaged, number, unlisted_files
 from core.checkpoints.manifest import FILE_NAME
-from core.checkpoints.remedies import remedy
+from core.checkpoints.remedies import UNCHANGED, remedy
 from core.errors import CheckpointError, WrongTypeError
 
 if sys.platform != "win32":
@@ -93,7 +93,17 @@ def remove_local(path: str | os.PathLike[str]) -> None:
             _remove_empty(target.parent / _ASIDE)
             _sync(target.parent)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{remedy(error)}") from error
+        left = _left_of(locate(target))
+        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{remedy(error)} {left}") from error
+
+
+def _left_of(directory: Path) -> str:
+    if not os.path.lexists(directory):
+        return "It is not there any more."
+    with suppress(OSError):
+        if _is_directory(directory) and not is_checkpoint(directory):
+            return "What is left there is no checkpoint any more."
+    return "It is still there."
 
 
 def _take_away(item: Path, stage: Path, name: str) -> None:
@@ -114,6 +124,7 @@ def _take_away(item: Path, stage: Path, name: str) -> None:
 def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
     """See :func:`core.checkpoints.committed_directory` and, for one file, :func:`core.checkpoints.committed_file`."""
     target = _own(local_path(path))
+    placed = False
     try:
         _make_directories(target.parent)
         _refuse_foreign(target)
@@ -131,9 +142,18 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
                 number(staged, target.parent)
             _sync_tree(staged)
             _take_place(staged, target)
+            placed = True
+            _sync(target.parent)
             _retire(target, stage)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{remedy(error)}") from error
+        if placed:
+            raise CheckpointError(
+                f"checkpoint {target} is in place, but may be lost if the machine fails now: its directory cannot be "
+                f"synced to disk: {error}.{remedy(error)}"
+            ) from error
+        raise CheckpointError(
+            f"checkpoint {target} cannot be written: {error}.{remedy(error)}{_kept(target)}"
+        ) from error
 
 
 def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]) -> None:
@@ -157,7 +177,7 @@ def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]
 
 
 def _take_place(staged: Path, target: Path) -> None:
-    """Rename ``staged`` to ``target`` and sync to disk."""
+    """Rename ``staged`` to ``target``."""
     aside = _aside(target)
     set_aside = os.path.lexists(target) and (_is_directory(staged) or _is_directory(target))
     if set_aside:
@@ -170,7 +190,6 @@ def _take_place(staged: Path, target: Path) -> None:
         if set_aside and not os.path.lexists(target):
             os.rename(aside, target)
         raise
-    _sync(target.parent)
 
 
 def _set_aside(target: Path, aside: Path) -> None:
@@ -250,19 +269,20 @@ def _staging(parent: Path) -> Iterator[Path]:
     try:
         yield stage
     finally:
-        _delete(stage)
-        if lock is not None:
-            os.close(lock)
+        _delete(stage, lock)
 
 
 def _create_stage(parent: Path) -> tuple[Path, int | None]:
     while True:
         stage = Path(tempfile.mkdtemp(prefix=_stage_prefix(), dir=parent))
         lock, held_by_other = _lock(stage)
-        if stage.exists() and not held_by_other:
-            return stage, lock
-        # Another process deleted it as abandoned before it was locked.
-        if lock is not None:
+        try:
+            if stage.exists() and not held_by_other:
+                return stage, lock
+        except BaseException:
+            _delete(stage, lock)
+            raise
+        if lock is not None:  # another process deleted it as abandoned before it was locked
             os.close(lock)
 
 
@@ -272,8 +292,7 @@ def _delete_abandoned(parent: Path) -> None:
         if name.startswith(_stage_prefix()):
             lock, _ = _lock(parent / name)
             if lock is not None:
-                _delete(parent / name)
-                os.close(lock)
+                _delete(parent / name, lock)
 
 
 def _stage_prefix() -> str:
@@ -300,12 +319,16 @@ def _lock(directory: Path) -> tuple[int | None, bool]:
     return descriptor, False
 
 
-def _delete(stage: Path) -> None:
+def _delete(stage: Path, lock: int | None) -> None:
+    """Delete a staging directory and its lock. A failure is only logged: what was committed is in place."""
     try:
         shutil.rmtree(stage)
     except OSError as error:
-        if stage.exists():  # else another process was faster
+        if os.path.lexists(stage):  # else another process was faster
             _log.warning("could not remove the temporary directory %s: %s", stage, error)
+    if lock is not None:
+        with suppress(OSError):  # the descriptor is closed all the same
+            os.close(lock)
 
 
 @contextmanager
@@ -315,7 +338,12 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         shown = path if "://" in os.fspath(path) else local_path(path)
-        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}") from error
+        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}{_kept(path)}") from error
+
+
+def _kept(path: str | os.PathLike[str]) -> str:
+    """What to say of an earlier checkpoint at ``path``, before a new one takes its place."""
+    return UNCHANGED if "://" in os.fspath(path) or os.path.lexists(locate(path)) else ""
 
 
 # -- paths and disks -----------------------------------------------------------------------------------------------
