@@ -38,6 +38,7 @@ if sys.platform != "win32":
     import fcntl
 
 __all__ = [
+    "RESERVED",
     "commit_link",
     "committed_local",
     "local_path",
@@ -51,6 +52,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+RESERVED = ".core-"
+"""What the names of torch-hal's own directories next to checkpoints begin with. No checkpoint has such a name."""
 _STAGE = ".core-tmp-"
 _ASIDE = ".core-old"
 """The directory for checkpoints that are being replaced."""
@@ -387,9 +390,13 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 def _own(target: Path) -> Path:
     """Refuse names that the saves of other checkpoints use, and delete."""
     for name in (target.name, target.parent.name):
-        if name == _ASIDE or (name.startswith(_STAGE) and "+" in name):
+        if (name == target.name and name.startswith(RESERVED)) or name == _ASIDE or _is_stage(name):
             raise CheckpointError(f"path={str(target)!r}: {name!r} is reserved for torch-hal. Use another name.")
     return target
+
+
+def _is_stage(name: str) -> bool:
+    return name.startswith(_STAGE) and "+" in name
 
 
 def _aside(target: Path) -> Path:
