@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from core.errors import nearest, quoted
+from core.errors import LONGEST_NAME, harmless, nearest, quoted
 from core.terminal import width_of
 from core.verbs import VERBS
 
@@ -118,7 +118,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stdout.write(_usage(program))
         return 0
     if verb == "--version":
-        sys.stdout.write("".join(f"{name} {version}\n" for name, version in _versions()))
+        lines = (harmless(f"{name} {version}", LONGEST_NAME, keep="") for name, version in _versions())
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
         return 0
     if verb not in VERBS:
         sys.stderr.write(f"{program}: unknown verb {verb!r}.{_remedy(verb, rest, program)} Valid: {quoted(VERBS)}.\n")

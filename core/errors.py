@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as in core/__init__.py: the listing imports this module
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
 __all__ = [
     "BackendError",
@@ -25,6 +26,10 @@ __all__ = [
 
 class CoreError(Exception):
     """Base class of every error that torch-hal raises on purpose."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        # Any message may contain names and exceptions of others.
+        super().__init__(*(harmless(each) if isinstance(each, str) else each for each in args), **kwargs)
 
 
 class UnknownNameError(CoreError, ValueError):
@@ -64,6 +69,33 @@ class CheckpointError(CoreError, RuntimeError):
     """A checkpoint could not be written, or is missing, uncommitted or damaged."""
 
 
+LONGEST_TEXT = 20_000
+"""Characters that :func:`harmless` keeps."""
+LONGEST_NAME = 200
+"""Characters of a name that are printed."""
+
+
+def harmless(text: str, most: int = LONGEST_TEXT, keep: str = "\n\t") -> str:
+    """Text of others (metadata, manifests, variables, exceptions), as it is printed.
+
+    Characters that could control a terminal or change the order of the text are written as in Python's source code,
+    and the middle of a long text is left out.
+
+    Args:
+        text: The text.
+        most: How many characters are kept.
+        keep: Those characters that stay although they are no printable ones; empty for one line.
+    """
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]} … ({len(text) - 2 * half} characters left out) … {text[len(text) - half :]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii") for each in text
+    )
+
+
 LONGEST_LIST = 10
 """Names that :func:`quoted` lists of a long list."""
 
@@ -75,6 +107,7 @@ _CUT = " … (cut; for the whole error: python -m core.list --probe --verbose)"
 
 def shortened(reason: str) -> str:
     """At most 300 characters of ``reason``, for logs and Plans; if it is cut, with the command that shows all of it."""
+    reason = harmless(" ".join(reason.split()))
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - len(_CUT)] + _CUT
 
 
@@ -91,9 +124,13 @@ def quoted(names: Iterable[str], near: str | None = None) -> str:
     if near is not None and rest > 0:
         import difflib
 
-        similar = sorted(names, key=lambda name: -difflib.SequenceMatcher(None, near, name).ratio())
-        return f"{', '.join(map(repr, similar[:LONGEST_LIST]))} and {rest} more (all of them: torch-hal list)"
-    return ", ".join(map(repr, names)) or "none"
+        similar = sorted(names, key=lambda name: -difflib.SequenceMatcher(None, near, name[:LONGEST_NAME]).ratio())
+        return f"{', '.join(map(_short, similar[:LONGEST_LIST]))} and {rest} more (all of them: torch-hal list)"
+    return harmless(", ".join(map(_short, names))) or "none"
+
+
+def _short(name: object) -> str:
+    return repr(harmless(name, LONGEST_NAME, "") if isinstance(name, str) and len(name) > LONGEST_NAME else name)
 
 
 def nearest(name: str, valid: Iterable[str], cutoff: float = 0.6) -> str:

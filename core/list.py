@@ -9,7 +9,7 @@ import os
 import sys
 
 from core.discovery.states import survey
-from core.errors import CoreError, nearest, quoted
+from core.errors import LONGEST_NAME, CoreError, harmless, nearest, quoted
 from core.kinds import KINDS
 
 TYPE_CHECKING = False
@@ -213,7 +213,8 @@ def _cells(row: Row, with_aliases: bool) -> list[str]:
     state = row.state
     if row.devices is not None and state == "available":
         state = f"available ({row.devices} device{'s' * (row.devices != 1)})"
-    return [row.name or "''", *([", ".join(row.aliases or ())] if with_aliases else []), row.origin, state]
+    cells = [row.name or "''", *([", ".join(row.aliases or ())] if with_aliases else []), row.origin, state]
+    return [harmless(cell, LONGEST_NAME, keep="") for cell in cells]
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
@@ -233,12 +234,12 @@ def _explanation(row: Row) -> Iterator[str]:
     if row.requires:
         yield from _wrapped(f"requires {', '.join(row.requires)}")
     for line in row.detail.rstrip().splitlines():
-        yield f"    | {line}"
+        yield f"    | {harmless(line, keep='')}"
 
 
 def _wrapped(text: str, indent: str = "    ") -> Iterator[str]:
     line = ""
-    for part in text.split():
+    for part in harmless(text).split():
         if line and len(indent) + len(line) + 1 + len(part) > _WIDTH:
             yield indent + line
             line = part

@@ -59,8 +59,8 @@ def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         CheckpointError: One is not, so that it could be another run's, or no checkpoint at all.
     """
-    paths = [*state["best_k_models"], *(state[f"{name}_model_path"] for name in ("best", "kth_best", "last"))]
-    for path in paths:
+    # The best one may be that of a run in another directory, from which this one was resumed: it is only read.
+    for path in (*state["best_k_models"], state["kth_best_model_path"], state["last_model_path"]):
         if path and not is_below(path, state["dirpath"] or os.curdir):
             raise CheckpointError(
                 f"it names the checkpoint {path!r}, which is not in its directory {state['dirpath']!r}."

@@ -31,13 +31,14 @@ from pathlib import Path
 
 from core.checkpoints.directories import is_checkpoint, is_damaged, number, unlisted_files
 from core.checkpoints.manifest import FILE_NAME
-from core.checkpoints.remedies import remedy
+from core.checkpoints.remedies import UNCHANGED, remedy
 from core.errors import CheckpointError, WrongTypeError
 
 if sys.platform != "win32":
     import fcntl
 
 __all__ = [
+    "RESERVED",
     "commit_link",
     "committed_local",
     "local_path",
@@ -51,6 +52,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 _COLLAPSED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+RESERVED = ".core-"
+"""What the names of torch-hal's own directories next to checkpoints begin with. No checkpoint has such a name."""
 _STAGE = ".core-tmp-"
 _ASIDE = ".core-old"
 """The directory for checkpoints that are being replaced."""
@@ -93,7 +96,17 @@ def remove_local(path: str | os.PathLike[str]) -> None:
             _remove_empty(target.parent / _ASIDE)
             _sync(target.parent)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{remedy(error)}") from error
+        left = _left_of(locate(target))
+        raise CheckpointError(f"checkpoint {target} cannot be removed: {error}.{remedy(error)} {left}") from error
+
+
+def _left_of(directory: Path) -> str:
+    if not os.path.lexists(directory):
+        return "It is not there any more."
+    with suppress(OSError):
+        if _is_directory(directory) and not is_checkpoint(directory):
+            return "What is left there is no checkpoint any more."
+    return "It is still there."
 
 
 def _take_away(item: Path, stage: Path, name: str) -> None:
@@ -114,6 +127,7 @@ def _take_away(item: Path, stage: Path, name: str) -> None:
 def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterator[Path]:
     """See :func:`core.checkpoints.committed_directory` and, for one file, :func:`core.checkpoints.committed_file`."""
     target = _own(local_path(path))
+    placed = False
     try:
         _make_directories(target.parent)
         _refuse_foreign(target)
@@ -131,9 +145,18 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
                 number(staged, target.parent)
             _sync_tree(staged)
             _take_place(staged, target)
+            placed = True
+            _sync(target.parent)
             _retire(target, stage)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {target} cannot be written: {error}.{remedy(error)}") from error
+        if placed:
+            raise CheckpointError(
+                f"checkpoint {target} is in place, but may be lost if the machine fails now: its directory cannot be "
+                f"synced to disk: {error}.{remedy(error)}"
+            ) from error
+        raise CheckpointError(
+            f"checkpoint {target} cannot be written: {error}.{remedy(error)}{_kept(target)}"
+        ) from error
 
 
 def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]) -> None:
@@ -157,7 +180,7 @@ def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]
 
 
 def _take_place(staged: Path, target: Path) -> None:
-    """Rename ``staged`` to ``target`` and sync to disk."""
+    """Rename ``staged`` to ``target``."""
     aside = _aside(target)
     set_aside = os.path.lexists(target) and (_is_directory(staged) or _is_directory(target))
     if set_aside:
@@ -170,7 +193,6 @@ def _take_place(staged: Path, target: Path) -> None:
         if set_aside and not os.path.lexists(target):
             os.rename(aside, target)
         raise
-    _sync(target.parent)
 
 
 def _set_aside(target: Path, aside: Path) -> None:
@@ -250,19 +272,20 @@ def _staging(parent: Path) -> Iterator[Path]:
     try:
         yield stage
     finally:
-        _delete(stage)
-        if lock is not None:
-            os.close(lock)
+        _delete(stage, lock)
 
 
 def _create_stage(parent: Path) -> tuple[Path, int | None]:
     while True:
         stage = Path(tempfile.mkdtemp(prefix=_stage_prefix(), dir=parent))
         lock, held_by_other = _lock(stage)
-        if stage.exists() and not held_by_other:
-            return stage, lock
-        # Another process deleted it as abandoned before it was locked.
-        if lock is not None:
+        try:
+            if stage.exists() and not held_by_other:
+                return stage, lock
+        except BaseException:
+            _delete(stage, lock)
+            raise
+        if lock is not None:  # another process deleted it as abandoned before it was locked
             os.close(lock)
 
 
@@ -272,8 +295,7 @@ def _delete_abandoned(parent: Path) -> None:
         if name.startswith(_stage_prefix()):
             lock, _ = _lock(parent / name)
             if lock is not None:
-                _delete(parent / name)
-                os.close(lock)
+                _delete(parent / name, lock)
 
 
 def _stage_prefix() -> str:
@@ -300,12 +322,16 @@ def _lock(directory: Path) -> tuple[int | None, bool]:
     return descriptor, False
 
 
-def _delete(stage: Path) -> None:
+def _delete(stage: Path, lock: int | None) -> None:
+    """Delete a staging directory and its lock. A failure is only logged: what was committed is in place."""
     try:
         shutil.rmtree(stage)
     except OSError as error:
-        if stage.exists():  # else another process was faster
+        if os.path.lexists(stage):  # else another process was faster
             _log.warning("could not remove the temporary directory %s: %s", stage, error)
+    if lock is not None:
+        with suppress(OSError):  # the descriptor is closed all the same
+            os.close(lock)
 
 
 @contextmanager
@@ -315,7 +341,12 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         shown = path if "://" in os.fspath(path) else local_path(path)
-        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}") from error
+        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}{_kept(path)}") from error
+
+
+def _kept(path: str | os.PathLike[str]) -> str:
+    """What to say of an earlier checkpoint at ``path``, before a new one takes its place."""
+    return UNCHANGED if "://" in os.fspath(path) or os.path.lexists(locate(path)) else ""
 
 
 # -- paths and disks -----------------------------------------------------------------------------------------------
@@ -359,9 +390,13 @@ def local_path(path: str | os.PathLike[str]) -> Path:
 def _own(target: Path) -> Path:
     """Refuse names that the saves of other checkpoints use, and delete."""
     for name in (target.name, target.parent.name):
-        if name == _ASIDE or (name.startswith(_STAGE) and "+" in name):
+        if (name == target.name and name.startswith(RESERVED)) or name == _ASIDE or _is_stage(name):
             raise CheckpointError(f"path={str(target)!r}: {name!r} is reserved for torch-hal. Use another name.")
     return target
+
+
+def _is_stage(name: str) -> bool:
+    return name.startswith(_STAGE) and "+" in name
 
 
 def _aside(target: Path) -> Path:

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.commit import committed_local, local_path, locate, remove_local, set_aside_names, write_errors
+from core.checkpoints.commit import (
+    RESERVED,
+    committed_local,
+    local_path,
+    locate,
+    remove_local,
+    set_aside_names,
+    write_errors,
+)
 from core.checkpoints.manifest import Manifest, NewerFormatError, UnreadableError, unreadable
 from core.checkpoints.remedies import FAILURES, reading_remedy
 from core.checkpoints.store import Store
@@ -102,7 +110,8 @@ class LocalStore(Store):
                 except UnreadableError:
                     raise  # it may be the last one
                 except CheckpointError as error:
-                    damaged.append(error)
+                    if not name.startswith("."):  # hidden directories are mostly other programs'
+                        damaged.append(error)
             # Another process may have removed one meanwhile, and have saved a newer one before that.
             if names <= self._present(folder, attempts):
                 break
@@ -129,7 +138,7 @@ class LocalStore(Store):
             return set()
         except OSError as error:
             raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.{reading_remedy(error)}") from error
-        return {name for name in names if not name.startswith(".")}
+        return {name for name in names if not name.startswith(RESERVED)}
 
     def newest_whole(self) -> Path | None:
         """As in the base class."""
@@ -137,7 +146,7 @@ class LocalStore(Store):
         found: list[tuple[int, Path, Manifest]] = []
         for item in damaged.parent.iterdir():
             with suppress(CheckpointError, OSError):
-                if item != damaged and not item.name.startswith("."):
+                if item != damaged and not item.name.startswith(RESERVED):
                     manifest = Manifest.read(item)
                     found.append((manifest.sequence, item, manifest))
         for _, item, manifest in sorted(found, key=lambda row: row[0], reverse=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["FAILURES", "reading_remedy", "remedy"]
+__all__ = ["FAILURES", "UNCHANGED", "reading_remedy", "remedy"]
 
 _FILES = "Close files that the script keeps open, or raise the limit of open files (ulimit -n)."
 _EVERYWHERE = {
@@ -25,14 +25,14 @@ _WRITING = {
     errno.EROFS: "Mount the file system for writing, or choose another directory.",
 }
 _REMOVED = "The directory was removed or moved during the save. Keep it until the run has ended."
+UNCHANGED = " An earlier checkpoint is unchanged."
+"""What is there, before the new checkpoint takes its place."""
 
 
 def remedy(error: OSError) -> str:
     """What to do about an error of a write, after a space; empty if that is not known."""
-    if error.errno == errno.ENOENT:
-        return f" {_REMOVED}"  # with it, perhaps, an earlier checkpoint
-    advice = _WRITING.get(error.errno or 0)
-    return "" if advice is None else f" {advice} An earlier checkpoint is unchanged."
+    advice = _REMOVED if error.errno == errno.ENOENT else _WRITING.get(error.errno or 0)
+    return "" if advice is None else f" {advice}"
 
 
 def reading_remedy(error: OSError) -> str:

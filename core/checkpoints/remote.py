@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from core.checkpoints.agreement import GatherObject, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.commit import temporary_directory
+from core.checkpoints.commit import RESERVED, temporary_directory
 from core.checkpoints.directories import is_checkpoint, set_number
 from core.checkpoints.manifest import (
     FILE_NAME,
@@ -408,7 +408,7 @@ class RemoteStore(Store):
         found: list[tuple[int, str]] = []
         for name, saves in grouped_by_name(self._objects(root)).items():
             committed = [save for save in saves if save.is_committed]
-            if not committed or name == besides or name.startswith("."):
+            if not committed or name == besides or name.startswith(RESERVED):
                 continue
             number = committed[-1].number
             if number < 0:

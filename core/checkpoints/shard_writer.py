@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from core.checkpoints.manifest import FileRecord
-from core.checkpoints.remedies import remedy
+from core.checkpoints.remedies import UNCHANGED, remedy
 from core.errors import CheckpointError
 
 __all__ = ["write_shards"]
@@ -50,7 +50,9 @@ def write_shards(
         # Of several, a full disk has a remedy.
         failures = [(cause, rank) for rank, (cause, _) in getattr(error, "failures", own).items()]
         cause, rank = min(failures, key=lambda failure: (not isinstance(failure[0], OSError), failure[1]))
-        why = f"{cause}.{remedy(cause)}" if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
+        why = (
+            f"{cause}.{remedy(cause)}{UNCHANGED}" if isinstance(cause, OSError) else f"{type(cause).__name__}: {cause}"
+        )
         raise CheckpointError(f"checkpoint {os.fspath(path)} cannot be written: rank {rank}: {why}") from error
     files = [*staged.glob(f"__{_rank()}_*"), *([staged / _METADATA] if _rank() == 0 else [])]
     return {file.name: FileRecord.of(file) for file in files}

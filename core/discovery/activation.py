@@ -21,6 +21,7 @@ import pluggy
 
 from core import hookspecs, specs
 from core.discovery.loading import describe, trace
+from core.errors import harmless
 from core.kinds import KINDS, Kind
 
 __all__ = ["Activation", "Elsewhere", "Failure", "activate"]
@@ -105,7 +106,7 @@ def activate(
             usable |= {(kind.name, name): spec for name, spec in found.items()}
             failures |= {(kind.name, name): fault for name, fault in faults.items()}
     if watch.output:
-        printed = " ".join(watch.output.split())[:200]
+        printed = harmless(" ".join(watch.output.split()), 200)
         logger.warning("plugin module %s printed during its activation: %s", module, printed)
     return Activation(usable, failures, watch.output)
 

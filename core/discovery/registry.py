@@ -15,7 +15,7 @@ from core.discovery.loading import import_target, load, target_name
 from core.discovery.scan import Row, normalized
 from core.discovery.states import Survey, survey
 from core.discovery.watched import activate_watched, load_watched
-from core.errors import LONGEST_LIST, BackendError, UnknownNameError, nearest, quoted, shortened
+from core.errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
 from core.kinds import KINDS
 from core.registration import REGISTRIES
 from core.specs import AcceleratorSpec, BackendSpec
@@ -57,7 +57,7 @@ class Registry:
         self._looked_up: set[tuple[str, str]] = set()
         self._causes: dict[tuple[str, str, str], BaseException | None] = {}
         for text in found.warnings:
-            logger.warning("%s", text)
+            logger.warning("%s", harmless(text))
         for row in found.rows:
             logger.debug(
                 "%s %r of %s is %s%s", row.kind, row.name, row.origin, row.state, row.reason and f": {row.reason}"

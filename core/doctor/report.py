@@ -10,6 +10,8 @@ from typing import Any
 
 from attrs import asdict, define, field
 
+from core.errors import harmless
+
 __all__ = ["SCHEMA", "Check", "Report", "limited"]
 
 SCHEMA = 1
@@ -57,7 +59,7 @@ class Report:
         return json.dumps({"schema": SCHEMA, "problems": len(self.problems), **asdict(self)}, indent=2)
 
     def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return "\n".join(harmless(line, 2000, keep="") for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
         for title, facts in (("VERSIONS", self.versions | self.plugins), ("ENVIRONMENT VARIABLES", self.environment)):

@@ -174,10 +174,11 @@ class FolderLogger(Logger):
 
         A checkpoint that has it was saved by a run that wrote there. Others cannot have files there cut or removed.
         """
-        mark = _mark_in(self.log_dir)
-        if mark is None and os.path.isdir(self.log_dir):
+        folder = self._folder_of(self.version)
+        mark = _mark_in(folder)
+        if mark is None and os.path.isdir(folder):
             mark = secrets.token_hex(16)
-            Path(self.log_dir, MARK).write_text(mark, "ascii")
+            Path(folder, MARK).write_text(mark, "ascii")
         return mark
 
     def written(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from core.errors import ConfigurationError, shortened
+from core.errors import ConfigurationError, harmless, shortened
 from core.kinds import KINDS
 from core.specs import BackendSpec
 
@@ -26,7 +26,7 @@ LONGEST_INIT_ARGS = 8192
 class Rejected:
     """A backend that was considered and not chosen."""
 
-    name: str
+    name: str = attrs.field(converter=harmless)
     """The backend's name."""
     reason: str = attrs.field(converter=shortened)
     """Why it was not chosen, in at most 300 characters."""
@@ -226,9 +226,9 @@ class Entry:
     """A decision of a Plan, as it is shown."""
 
     label: str
-    value: str
+    value: str = attrs.field(converter=harmless)
     reason: str = ""
-    origin: str = ""
+    origin: str = attrs.field(default="", converter=harmless)
     rejected: Sequence[Rejected] = ()
 
 

@@ -16,7 +16,7 @@ from core.discovery.loading import describe, import_target
 from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
-from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, quoted
+from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, harmless, quoted
 from core.imports import import_all
 from core.kinds import KINDS
 from core.logging import follow_variable, get_logger
@@ -272,7 +272,7 @@ class _Resolution:
         logger.warning(
             "accelerator %r: a resumed run will not be exact, because its random numbers on the device differ: %s",
             accelerator.name,
-            reason,
+            harmless(reason),
         )
         return reason
 

@@ -149,12 +149,61 @@ def test_a_save_that_fails_leaves_the_old_and_says_so(scene: str, tmp_path: Path
         late = "replace" in steps.names[:at]
         assert outcome == ("new" if error is None or late else before), steps.names[at]
         if error is not None:
-            assert f"{path} cannot be written" in str(error)
+            assert f"{path} {'is in place, but may be lost' if late else 'cannot be written'}" in str(error)
             assert before == "nothing" or os.path.lexists(path) == was_there or late
             assert "injected" in str(error)
         saver.save_checkpoint(NEW, path)
         assert found(path, saver) == "new"
         assert os.listdir(path.parent) == ["c"]
+
+
+EVERY_CALL = ("stat", "lstat", "close", "scandir", "symlink", "readlink")
+"""What a save also calls."""
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        "over a directory",
+        *(
+            pytest.param(scene, marks=pytest.mark.slow)
+            for scene in ("nothing there", "over a set aside one", "over a file")
+        ),
+    ],
+)
+def test_an_error_of_any_call_says_what_is_there(scene: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An earlier checkpoint is called unchanged where it is, and a new one in place; no staging directory is left."""
+    prepare, saver, reader = SCENES[scene]
+    count = tmp_path / "count" / "c"
+    count.parent.mkdir()
+    prepare(count)
+    before = found(count, saver, reader)
+    said: set[tuple[str, str]] = set()
+    for at in range(number_of_steps(lambda: saver.save_checkpoint(NEW, count), EVERY_CALL)):
+        path = tmp_path / str(at) / "c"
+        path.parent.mkdir()
+        prepare(path)
+        message = ""
+        with pytest.MonkeyPatch.context() as patch:
+            steps = Steps(patch, at, fail, more=EVERY_CALL)
+            try:
+                saver.save_checkpoint(NEW, path)
+            except CheckpointError as error:
+                message = str(error)
+        outcome = found(path, saver, reader)
+        assert outcome in (before, "new"), steps.names[at]
+        assert ("An earlier checkpoint is unchanged" in message) == bool(message and outcome == "old"), message
+        assert ("is in place" in message) == bool(message and outcome == "new"), message
+        left = [name for name in os.listdir(path.parent) if name.startswith(".core-tmp")]
+        # What cannot be deleted stays until the next save, which the log says.
+        # Only what fails to be deleted after the commit stays, until the next save, and the log says so.
+        assert not left or (not message and "could not remove the temporary directory" in caplog.text), steps.names[at]
+        caplog.clear()
+        said.add((steps.names[at], outcome if message else "saved"))
+        saver.save_checkpoint(NEW, path)
+        assert os.listdir(path.parent) == ["c"]
+    assert {("fsync", "new"), ("close", "new"), ("stat", "new")} <= said
+    assert {("fsync", before), ("mkdir", before), ("replace", before)} <= said
 
 
 @pytest.mark.parametrize("prepare", [SCENES["over a directory"][0], set_aside, not_yet_deleted])

@@ -59,12 +59,19 @@ def test_what_is_not_committed_is_passed_over(tmp_path: Path, caplog: pytest.Log
     save(tmp_path / "good")
     (tmp_path / "file").touch()
     (tmp_path / "logs").mkdir()
-    save(tmp_path / ".core-tmp-host-1")
+    (tmp_path / ".git").mkdir()
+    save(tmp_path / "leftover")
+    (tmp_path / "leftover").rename(tmp_path / ".core-tmp-host-1")
     save(tmp_path / "damaged")
     os.truncate(tmp_path / "damaged" / "shard-00000.pt", 10)
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == tmp_path / "good"
     assert "damaged" in caplog.text
+    assert ".git" not in caplog.text
+    save(tmp_path / ".hidden")
+    assert latest(tmp_path) == tmp_path / ".hidden"
+    with pytest.raises(CheckpointError, match=r"'\.core-x' is reserved"):
+        save(tmp_path / ".core-x")
     assert [is_committed(tmp_path / name) for name in ("good", "file", "logs", "damaged", "none")] == [
         *(True, False, False, False, False)
     ]
@@ -371,3 +378,20 @@ def test_a_checkpoint_with_a_damaged_shard_names_the_newest_whole_one(tmp_path: 
         shard.write_bytes(shard.read_bytes()[:-1] + b"!")
     with pytest.raises(CheckpointError, match=rf"c/shard-00000.pt is damaged.*The newest whole one .* {tmp_path}/a\."):
         IO.load_checkpoint(tmp_path / "c")
+
+
+@pytest.mark.parametrize("sequence", [int("9" * 4300), 2**53, 2**53 - 1, -1, "7", None, 1e300])
+def test_a_sequence_number_that_no_save_has_given(
+    sequence: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Later saves in the same directory succeed, and the last of them is the latest."""
+    save(tmp_path / "forged")
+    save(tmp_path / "good")
+    file = tmp_path / "forged" / "manifest.json"
+    content = {**json.loads(file.read_text()), "sequence": sequence}
+    del content["sha256"]
+    file.write_text(json.dumps({**content, "sha256": manifest_module._digest(content)}))
+    for name in ("next", "last"):
+        save(tmp_path / name)
+        assert latest(tmp_path) == tmp_path / name
+    assert all("forged" in record.getMessage() for record in caplog.records)

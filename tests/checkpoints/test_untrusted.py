@@ -333,7 +333,10 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(name: str, checkpoin
     manifest = Manifest.read(checkpoint)
     files = {other: record for other, record in manifest.files.items() if other != name}
     Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(checkpoint)
-    for read in [*READERS, *([lambda path: read_shard(path, "cpu")] if name == SHARD else [])]:
+    readers: list[Callable[[Path], Any]] = [*READERS]
+    if name == SHARD:
+        readers.append(lambda path: read_shard(path, "cpu"))
+    for read in readers:
         with pytest.raises(CheckpointError, match=rf"does not list {name}|'{name}', which is not a file of this"):
             read(checkpoint)  # type: ignore[no-untyped-call]
 

@@ -30,12 +30,13 @@ class Steps:
         then: Callable[[], None] = lambda: None,
         *,
         ever_after: bool = False,
+        more: tuple[str, ...] = (),
     ) -> None:
         self.names: list[str] = []
         self.at = at
         self.then = then
         self.ever_after = ever_after
-        for name in ("mkdir", "open", "rename", "replace", "fsync", "rmdir", "unlink", "listdir"):
+        for name in ("mkdir", "open", "rename", "replace", "fsync", "rmdir", "unlink", "listdir", *more):
             patch.setattr(os, name, self.counted(name, getattr(os, name)))
         opened = io.open
 
@@ -97,9 +98,9 @@ def found(path: Path, *readers: CheckpointIO) -> str:
     return "nothing"
 
 
-def number_of_steps(action: Callable[[], None]) -> int:
+def number_of_steps(action: Callable[[], None], more: tuple[str, ...] = ()) -> int:
     with pytest.MonkeyPatch.context() as patch:
-        steps = Steps(patch)
+        steps = Steps(patch, more=more)
         action()
     return len(steps.names)
 

@@ -85,6 +85,20 @@ def test_logs_of_another_run_are_not_touched(mark: str | None, kind: Any, tmp_pa
     assert resumed.logger.version == 2
 
 
+def test_event_files_in_a_folder_of_their_own_are_continued(tmp_path: Path) -> None:
+    """What was written after the checkpoint is dropped, as of a run without ``sub_dir``."""
+    pytest.importorskip("tensorboard")
+    log = TensorBoardLogger(tmp_path, sub_dir="events")
+    fit(log, 1).save_checkpoint(tmp_path / "saved")
+    size = sum(map(len, content(Path(log.log_dir)).values()))
+    fit(log, 2, ckpt_path=tmp_path / "saved")
+    assert sum(map(len, content(Path(log.log_dir)).values())) > size
+    resumed = TensorBoardLogger(tmp_path, sub_dir="events")
+    fit(resumed, 1, ckpt_path=tmp_path / "saved")
+    assert resumed.version == log.version == 0
+    assert len(list(Path(log.log_dir).glob("events.*"))) == 1
+
+
 @pytest.mark.parametrize("rows", [-1, "1", None, 2**70])
 def test_a_logger_that_says_nonsense(rows: Any, tmp_path: Path) -> None:
     """Numbers of another form are an error that names the part, and numbers that cannot be keep what is there."""
@@ -144,6 +158,18 @@ def test_checkpoints_outside_of_the_directory_are_an_error(name: str, tmp_path: 
     with pytest.raises(CheckpointError, match=r"/c', which is not in its directory '.*/ck'"):
         resumed.fit(Scored(), loader(), ckpt_path=folder / "epoch=0-step=7.ckpt")
     assert os.listdir(other) == ["c"]
+
+
+def test_a_run_that_was_resumed_elsewhere_is_resumed_again(tmp_path: Path) -> None:
+    """Its best checkpoint may still be in the first run's directory, and stays there."""
+    for number, epochs in enumerate((1, 2, 3, 4)):
+        folder, before = tmp_path / f"{min(number, 2)}", tmp_path / f"{max(number - 1, 0)}.saved"
+        checkpoint = ModelCheckpoint(folder, monitor="score", save_top_k=1 if number == 0 else 0, save_last=number > 0)
+        trainer = quiet(max_epochs=epochs, callbacks=checkpoint, enable_checkpointing=True)
+        trainer.fit(Scored(), loader(), ckpt_path=before if number else None)
+        assert checkpoint.best_model_path == str(tmp_path / "0" / "epoch=0-step=7.ckpt")
+        trainer.save_checkpoint(tmp_path / f"{number}.saved")
+    assert os.listdir(tmp_path / "0") == ["epoch=0-step=7.ckpt"]
 
 
 def test_a_worse_checkpoint_of_the_run_that_is_resumed_is_removed(tmp_path: Path) -> None:
