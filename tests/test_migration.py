@@ -78,6 +78,7 @@ def namespace(tmp_path: Path) -> dict[str, Any]:
 BEFORE = {
     "`load_state`": "runtime.save_state(folder / 'state')",
     "`log`": "runtime.init_trackers('project')",
+    "`prepare_scheduler`": "optimizer = runtime.prepare_optimizer(optimizer)",
     "`get_tracker`": "runtime.init_trackers('project')",
 }
 """By row, what a script does before."""

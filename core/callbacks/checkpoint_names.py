@@ -10,11 +10,14 @@ from typing import Any
 
 import torch
 
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, quoted
+from core.logging import get_logger
 
 __all__ = ["DEFAULT", "check_filename", "fields_of", "format_name", "scores_as_yaml"]
 
 DEFAULT = "{epoch}-{step}"
+
+logger = get_logger(__name__)
 
 
 def fields_of(filename: str) -> list[str]:
@@ -23,7 +26,7 @@ def fields_of(filename: str) -> list[str]:
 
 
 def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -> str:
-    """``filename`` with the values of ``metrics``; 0 where one is missing.
+    """``filename`` with the values of ``metrics``; 0 where one is missing, with a warning.
 
     Args:
         filename: A format, whose fields are names of metrics; they may contain ``/`` and dots.
@@ -37,6 +40,14 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
     for text, name, spec, conversion in Formatter().parse(filename):
         parts.append(text)
         if name is not None:
+            if name not in metrics:
+                logger.warning_once(
+                    "ModelCheckpoint: filename=%r: no metric %r was logged before this checkpoint, so 0 stands in its "
+                    "name. There are: %s",
+                    filename,
+                    name,
+                    quoted(sorted(metrics)),
+                )
             value = _number(metrics.get(name, 0))
             try:
                 shown = f"{value!r}" if conversion == "r" else format(value, spec or "")

@@ -114,6 +114,8 @@ class Comparison:
         board, rank = self._strategy.board, self._strategy.global_rank
         if board is None:
             return
+        if len(facts) == 1:
+            facts = [*facts, *facts_of_items(_items_known(self._loader))]
         place = f"data/{self._number}/{epoch}/{offset}"
         board.set_once(place, " ".join(map(str, [rank, *facts])).encode())
         other, *theirs = map(int, board.get(place).split())
@@ -126,21 +128,22 @@ class Comparison:
 
     def _problem(self, facts: list[int], theirs: list[int], ranks: str) -> str:
         shards, dataset = self._strategy.data_shards, getattr(self._loader, "dataset", None)
-        if len(facts) == 1:
+        is_stream = len(facts) == FACTS
+        if not is_stream and facts[0] != theirs[0]:
             source = index_source(self._loader)[0]
             raise ConfigurationError(
                 f"dataloaders: {type(source).__name__} yields other indices in {ranks}, but each of the {shards} "
                 f"processes takes its part of the indices that all read. {REMEDY} Otherwise draw its order from "
                 "torch's generator, or from one with the same seed in every process."
             )
-        is_shared = any(own == other > 0 for own, other in zip(facts[1:], theirs[1:], strict=True))
         problem = (
-            f"dataloaders: {type(dataset).__name__} yields other samples in {ranks}, but each of the {shards} "
-            "processes takes its part of the samples that all read: of data that is already divided, only "
-            f"1/{shards} is used. {REMEDY} If only random numbers in the samples differ, draw them from torch's "
-            "generator, or from one with the same seed in every process."
+            f"dataloaders: {type(dataset).__name__} has other samples in {ranks}, but each of the {shards} processes "
+            f"takes its part of the samples that all have: of data that is already divided, only 1/{shards} is used. "
+            f"{REMEDY} If it is random, draw it in every process with the same seed, as by core.seed_everything(seed)."
         )
-        if not is_shared and any(_knows_ranks(part) for part in loader_parts(self._loader)[1:]):
+        is_alike_in_part = any(own == other > 0 for own, other in zip(facts[1:], theirs[1:], strict=True))
+        asks = is_stream and any(_knows_ranks(part) for part in loader_parts(self._loader)[1:])
+        if not is_alike_in_part and (asks or _is_of_arrow(dataset)):
             raise ConfigurationError(problem)
         return problem
 
@@ -169,10 +172,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def data_set_facts(loader: Any) -> list[int]:
-    """What tells the map-style data set of ``loader`` from another, as far as it is known without the user's own code.
-
-    Its length, which items a ``Subset`` has, and the first and the last of the items that are plain values.
-    """
+    """What tells the map-style data set of ``loader`` from another: its length, and which items a ``Subset`` has."""
     dataset: Any = getattr(loader, "dataset", None)
     try:
         facts = [-1 if isinstance(dataset, IterableDataset) else len(dataset)]
@@ -181,11 +181,24 @@ def data_set_facts(loader: Any) -> list[int]:
     while type(dataset) is Subset:
         facts.append(_number(list(dataset.indices[:ELEMENTS])))
         dataset = dataset.dataset
-    if hasattr(dataset, "_fingerprint") and hasattr(dataset, "with_format"):  # Hugging Face's
+    return facts
+
+
+def _items_known(loader: Any) -> list[Any]:
+    """The first and the last item of the map-style data set, where no code of the user's own reads them."""
+    dataset = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    if _is_of_arrow(dataset):
         dataset = dataset.with_format(None)
     elif type(dataset) not in (TensorDataset, list, tuple, range):
-        return facts
-    return [*facts, *facts_of_items([dataset[0], dataset[-1]])] if facts[0] > 0 else facts
+        return []
+    return [dataset[0], dataset[-1]] if len(dataset) else []
+
+
+def _is_of_arrow(dataset: Any) -> bool:
+    """Whether it is Hugging Face's: its rows are not random."""
+    return hasattr(dataset, "_fingerprint") and hasattr(dataset, "with_format")
 
 
 def refuse_other_data(loader: Any, facts: list[int], first: list[int], rank: int) -> None:

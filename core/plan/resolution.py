@@ -60,21 +60,11 @@ def resolve(request: Request, registry: Registry | None = None) -> Plan:
     for variable in _RESTARTS:
         if (count := request.environ.get(variable, "0")) != "0":
             messages.info("restart %s of this run, as its launcher says in %s", count, variable)
-    mixed = request.environ.get(_OF_ACCELERATE, "no")
-    if mixed not in ("", "no") and request.argument("precision").source == "default":
-        messages.warning(
-            "environment variable %s=%r, which accelerate launch sets, is not read: the precision is %s. Set "
-            "precision= in the script, or start it by: torch-hal run --precision bf16-mixed train.py",
-            _OF_ACCELERATE,
-            mixed,
-            plan.precision.name,
-        )
     messages.info("the Plan:\n%s", plan)
     return plan
 
 
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-_OF_ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 
 
 class _Resolution:

@@ -30,6 +30,7 @@ class MemoryRelease(Preparing):
             ``None`` for each object, to assign to the names that hold them: memory is freed when nothing refers to it.
         """
         self._optimizers.clear()
+        self._given.clear()
         self._prepared.clear()
         self._window = Window(self._gradient_state, self._optimizers)
         self._gradient_state.sync_gradients = True

@@ -27,6 +27,7 @@ from core.runtime.schedulers import PreparedScheduler, warn_of_long_schedule
 from core.runtime.taken import TakenModules
 from core.strategies.base import Strategy
 from core.strategies.batch_norm import desynchronize
+from core.strategies.optimizer_wrapper import unwrap_optimizer
 
 __all__ = ["Preparing"]
 
@@ -44,6 +45,8 @@ class Preparing(LoaderState, DataFacts):
         super()._connect(plan)
         self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
         """The prepared optimizers, in the same order in every process."""
+        self._given: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
+        """Those, and the user's own that they were made of."""
         self._prepared, self._taken = PreparedObjects(), TakenModules()
         self._window = Window(self._gradient_state, self._optimizers)
         self._data_settings = DataSettings()
@@ -53,11 +56,12 @@ class Preparing(LoaderState, DataFacts):
         """Batch norm layers that normalize over all processes, until the run ends."""
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_optimizers", "_window", "_taken")
+        left_out = ("_optimizers", "_given", "_window", "_taken")
         return {name: value for name, value in super().__getstate__().items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_optimizers": WeakKeyDictionary(), "_taken": TakenModules()})
+        of_process = {"_optimizers": WeakKeyDictionary(), "_given": WeakKeyDictionary(), "_taken": TakenModules()}
+        super().__setstate__({**state, **of_process})
         self._window = Window(self._gradient_state, self._optimizers)
 
     def _synchronize_batch_norms(self) -> None:
@@ -87,7 +91,8 @@ class Preparing(LoaderState, DataFacts):
 
         Raises:
             ConfigurationError: ``device_placement`` does not have one value for each object, there is no object or one
-                twice, or a module was passed before that was prepared as another one.
+                twice, a module was passed before that was prepared as another one, or the optimizer of a scheduler that
+                follows it was not prepared.
             WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
                 ``DistributedDataParallel``, a data set without a loader, an iterator, a text or a number.
         """
@@ -119,7 +124,8 @@ class Preparing(LoaderState, DataFacts):
                 prepared[position] = self._prepare_optimizer(obj)
             elif isinstance(obj, DataLoader):
                 prepared[position] = self.prepare_data_loader(obj, device_placement=places[position])
-            elif isinstance(obj, LRScheduler):
+        for position, obj in enumerate(objects):
+            if isinstance(obj, LRScheduler):
                 prepared[position] = self._prepare_scheduler(obj)
         self._prepared.add(prepared)
         self._bind_step()
@@ -240,7 +246,9 @@ class Preparing(LoaderState, DataFacts):
         if isinstance(optimizer, PreparedOptimizer):
             return optimizer
         strategy = self._strategy
+        self._given[optimizer] = None
         (optimizer,) = strategy.setup_optimizers([optimizer])
+        self._given[optimizer] = None
         self._optimizers[optimizer] = None
         if self._gradient_state.num_steps > 1:
             return AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))
@@ -251,6 +259,13 @@ class Preparing(LoaderState, DataFacts):
         has_skips = self._gradient_state.num_steps > 1 or strategy.precision.scales_loss or strategy.counts_steps
         if isinstance(scheduler, PreparedScheduler) or not (has_skips and self._step_scheduler_with_optimizer):
             return scheduler
+        own = getattr(scheduler, "optimizer", None)
+        if own is not None and not any(unwrap_optimizer(own) is unwrap_optimizer(one) for one in self._given):
+            raise ConfigurationError(
+                f"prepare: got a {type(scheduler).__name__}, but its optimizer, a {type(own).__name__}, was not "
+                "prepared, so the scheduler cannot know which of its steps count. Prepare them together: model, "
+                "optimizer, scheduler = runtime.prepare(model, optimizer, scheduler)."
+            )
         return PreparedScheduler(scheduler, self._gradient_state, strategy)
 
     def teardown(self, failed: bool = False) -> None:

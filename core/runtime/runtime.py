@@ -13,7 +13,7 @@ from core.data import DataSettings
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.base import Logger
-from core.plan import Plan, Request, resolve
+from core.plan import Plan, Request, resolve_for
 from core.precisions.base import Precision
 from core.runtime.handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
 from core.runtime.loaders import GradientAccumulationPlugin
@@ -168,7 +168,8 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
             if not isinstance(value, bool):
                 raise WrongTypeError(f"{name}={value!r}: must be True or False.")
         is_debug = request.flag("debug", debug)
-        self._connect(resolve(request))
+        facts = {"gradient_accumulation_steps": accumulation.num_steps, "debug": is_debug}
+        self._connect(resolve_for("Runtime", request, facts))
         self._debug = is_debug
         self._gradient_state.plugin, self._data_settings = accumulation, data_settings
         self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from core.loggers.base import Logger, NoExperiment
 from core.loggers.find import BUILT_IN, find_loggers
+from core.loggers.values import plain
+from core.logging import get_logger
 from core.plan import Plan
 from core.runtime.life import RunLife
 
 __all__ = ["Tracking"]
+
+logger = get_logger(__name__)
 
 
 class Tracking(RunLife):
@@ -26,6 +31,7 @@ class Tracking(RunLife):
         self.trackers = []
         self._requested: list[type[Logger] | Logger] = []
         self._logging_dir: str | None = None
+        self._warns_of_infinite_loss = self._warns_of_no_trackers = True
 
     def _request_trackers(self, log_with: Any, logging_dir: str | None) -> None:
         """Take up the constructor's arguments; unknown names are refused here, before anything runs."""
@@ -62,6 +68,7 @@ class Tracking(RunLife):
             self._live_strategy()
         if self.trackers:
             raise ConfigurationError("init_trackers: the trackers are open already. Call end_training first.")
+        self._warns_of_no_trackers = False  # a script may choose by an option whether there are any
         options = self._options("init_kwargs", init_kwargs)
         trackers: list[Logger] = []
         for requested in self._requested:
@@ -83,7 +90,9 @@ class Tracking(RunLife):
         step: int | None = None,
         log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Log ``values`` with every tracker; without ``log_with`` there is none.
+        """Log ``values`` with every tracker; without ``log_with`` there is none, and the first call warns of that.
+
+        A loss that is not finite is reported once.
 
         Args:
             values: Values by name. Tensors of one element are converted to numbers.
@@ -100,8 +109,26 @@ class Tracking(RunLife):
                 f"log: values is {values!r:.100}: must be a mapping of names to values, such as {{'loss': 0.5}}."
             )
         options = self._options("log_kwargs", log_kwargs)
-        for tracker in self._open_trackers("log"):
+        trackers = self._open_trackers("log")
+        if trackers and self._warns_of_infinite_loss and self.is_main_process:
+            self._check_losses(values, step)
+        for tracker in trackers:
             tracker.log_metrics(values, step=step, **options.get(tracker.name, {}))
+
+    def _check_losses(self, values: Mapping[str, Any], step: int | None) -> None:
+        """Warn once of a loss that is no number; the trackers read it too."""
+        for name, value in plain({name: value for name, value in values.items() if "loss" in str(name)}).items():
+            if isinstance(value, int | float) and not math.isfinite(value):
+                self._warns_of_infinite_loss = False
+                logger.warning(
+                    "log: %r is %s%s, if not since a step before, and training goes on with it. Look for such values "
+                    "in the data, lower the learning rate, or clip gradients. torch.autograd.set_detect_anomaly(True) "
+                    "finds the operation that they come from",
+                    name,
+                    value,
+                    "" if step is None else f" in step {step}",
+                )
+                return
 
     def log_images(
         self,
@@ -153,6 +180,13 @@ class Tracking(RunLife):
                 stack.callback(tracker.finish, "failed" if failed else "success")
 
     def _open_trackers(self, method: str) -> list[Logger]:
+        if not self._requested and self._warns_of_no_trackers:
+            self._warns_of_no_trackers = False
+            logger.warning(
+                "%s: this Runtime has no trackers, so nothing is written. Give it log_with=, such as 'tensorboard', "
+                "and call runtime.init_trackers(project_name)",
+                method,
+            )
         if self._requested and not self.trackers and self.is_main_process:
             raise ConfigurationError(
                 f"{method}: the trackers are not open. Call runtime.init_trackers(project_name) before."

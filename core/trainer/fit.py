@@ -39,7 +39,7 @@ from core.trainer.stage import STAGES
 from core.trainer.state import FitState
 from core.trainer.steps import StepModule
 from core.trainer.training_batches import TrainingBatches
-from core.trainer.unused import warn_of_missing_steps
+from core.trainer.unused import warn_of_infinite_loss, warn_of_missing_steps
 from core.trainer.validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
@@ -72,6 +72,9 @@ class FitLoop:
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
         self._has_loss: bool | None = None
+        self._newest_loss: Tensor | None = None
+        self._has_warned = False
+        """Whether a loss that is no number was reported."""
         """Whether a step of the epoch returned a loss; ``None`` before its first step."""
         self.signals: Signals | None = None
         """Acts on signals after batches, while the fit runs."""
@@ -367,6 +370,8 @@ class FitLoop:
         while True:
             first, wanted = progress.batch, times.batches_left
             ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)), times)
+            self._check_finite(self._newest_loss)
+            self._newest_loss = None
             self._check_losses(is_whole=ended == "stopped" or wanted is None or progress.batch >= num)
             if ended == "stopped":
                 return progress.phase == "end"
@@ -403,6 +408,7 @@ class FitLoop:
         count = self.strategy.global_steps if self.strategy.counts_steps else None
         num, is_stream = self.batches.num_batches, math.isinf(self.batches.num_batches)
         exchanges = self.strategy.world_size > 1
+        loss: Tensor | None = None
         last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers or exchanges else 0
         try:
             for batch_idx, batch, is_step_end in batches:
@@ -433,6 +439,8 @@ class FitLoop:
                                 schedules.step_monitoring("step", number)
                     if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
                         metric_log.is_step_due = True
+                        if metric_log.loggers and self.strategy.is_global_zero and metrics.logger_names():
+                            self._check_finite(loss)  # the values of this step are about to be read too
                 if is_last:
                     self._finish_batches()
                 if batch_end:
@@ -451,9 +459,16 @@ class FitLoop:
                     return "stopped"
         finally:
             metrics.batch = None
+            self._newest_loss = loss
             if progress.batch:
                 metrics.places.add(metrics.dataloader_idx)
         return "done"
+
+    def _check_finite(self, loss: Tensor | None) -> None:
+        """Warn once of a loss that is no number. It waits for the device, so it follows what does so anyway."""
+        if not self._has_warned:
+            logged = self.metrics.step_values() if self.is_manual else {}
+            self._has_warned = warn_of_infinite_loss(loss, logged, self._run.progress)
 
     def _check_losses(self, is_whole: bool) -> None:
         """Refuse an epoch, of which the batches so far are the whole, that trained on none of its batches."""

@@ -20,6 +20,8 @@ METHODS = (
 """What the Trainer calls besides the ``on_…``, of which all that are unknown are refused."""
 SETTINGS = ("automatic_optimization", "example_input_array", "strict_loading", "prepare_data_per_node")
 """Attributes that the Trainer reads."""
+OTHER_WORDS = {"val": "validation", "valid": "validation", "training": "train", "begin": "start"}
+"""Parts of the names that hooks have in other libraries, and in other versions of Lightning."""
 CLOSE = 0.9
 """How similar a name is that is taken for a misspelt one."""
 
@@ -39,6 +41,12 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
     check_methods(argument, given, base)
     methods = [name for name in METHODS if getattr(kind, name, None) is getattr(base, name, None) is not None]
     for name in own_methods(given, base):
+        hook = _hook_meant(name)
+        if hook is not None and getattr(kind, hook, None) is getattr(base, hook, None) is not None:
+            raise ConfigurationError(
+                f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {hook!r}? "
+                "If not, give it another name."
+            )
         if meant := difflib.get_close_matches(name, methods, n=1, cutoff=CLOSE):
             raise ConfigurationError(
                 f"{argument}: {kind.__name__} defines {name!r}, which is never called. Did you mean {meant[0]!r}? If "
@@ -51,6 +59,16 @@ def check_names(argument: str, given: Any, base: type[Any]) -> None:
                 f"{argument}: {kind.__name__} has the attribute {name}={value!r:.50}, which is never read. Did you "
                 f"mean {meant[0]!r}? If not, give it another name."
             )
+
+
+def _hook_meant(name: str) -> str | None:
+    """The hook or step that a method with the name of another version may be: of ``val_end`` ``on_validation_end``."""
+    words = name.split("_")
+    if words[-1] == "step":
+        return "_".join(OTHER_WORDS.get(word, word) for word in words)
+    if words[-1] in ("begin", "start", "end"):
+        return "_".join(["on", *(OTHER_WORDS.get(word, word) for word in words)])
+    return None
 
 
 def check_methods(argument: str, given: Any, base: type[Any]) -> None:

@@ -48,8 +48,9 @@ def _signature(hook: Any) -> inspect.Signature | None:
 
 
 def _check(subject: str, signature: inspect.Signature, name: str, arguments: list[str]) -> None:
-    # The number of the loader is passed by name, and only to hooks that have it.
-    own = {"dataloader_idx": 0} if "dataloader_idx" in signature.parameters and name.startswith("on_") else {}
+    # The number of the loader is passed by name, and only to hooks of evaluation that have it.
+    is_evaluation = name.startswith("on_") and not name.startswith("on_train_")
+    own = {"dataloader_idx": 0} if "dataloader_idx" in signature.parameters and is_evaluation else {}
     given = [each for each in arguments if each not in own]
     try:
         signature.bind(*given, **own)

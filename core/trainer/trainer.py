@@ -18,7 +18,7 @@ from core.checking import check_path, suggest_arguments, suggest_in_methods
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
-from core.plan import Request, resolve
+from core.plan import Request, resolve_for
 from core.precisions.base import Precision
 from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
@@ -255,7 +255,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             "cluster_environment": cluster_environment,
         }
         request = Request.read(import_modules=import_modules, **with_plugins(plugins, backends))
-        self.runtime = Runtime.from_plan(resolve(request))
+        self.runtime = Runtime.from_plan(resolve_for("Trainer", request, attrs.asdict(self.settings, recurse=False)))
         self._check_strategy(self.settings)
         self._signals = read_signals(signals)
         if sync_batchnorm:

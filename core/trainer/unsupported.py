@@ -38,6 +38,14 @@ OF_MODULES: Mapping[str, str] = MappingProxyType(
         "test_epoch_end": "Use on_test_epoch_end.",
         "validation_step_end": "Do this at the end of validation_step.",
         "test_step_end": "Do this at the end of test_step.",
+        "tng_dataloader": "Use train_dataloader.",
+        "tbptt_split_batch": "Split the sequence in training_step, with manual optimization.",
+        "get_progress_bar_dict": "Use self.log(name, value, prog_bar=True).",
+        "get_tqdm_dict": "Use self.log(name, value, prog_bar=True).",
+        "configure_apex": "Set precision='16-mixed' in the Trainer.",
+        "configure_ddp": "Override configure_ddp of core.strategies.DDPStrategy.",
+        "configure_sync_batchnorm": "Set sync_batchnorm=True in the Trainer.",
+        "init_ddp_connection": "Override init_dist_connection of core.strategies.DDPStrategy.",
     }
 )
 """By name, what to do instead of defining it in a Module."""

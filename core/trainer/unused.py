@@ -1,6 +1,12 @@
-"""What a ``fit`` leaves unused though it seems to be meant: said in a warning."""
+"""What a ``fit`` leaves unused though it seems to be meant, and losses that are no numbers: said in a warning."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from core.logging import get_logger
 from core.trainer.module import Module
@@ -9,7 +15,12 @@ from core.trainer.plain import PlainModule
 from core.trainer.progress import Progress
 from core.trainer.settings import Settings
 
-__all__ = ["warn_of_late_validation", "warn_of_missing_steps", "warn_of_unused_validation"]
+__all__ = [
+    "warn_of_infinite_loss",
+    "warn_of_late_validation",
+    "warn_of_missing_steps",
+    "warn_of_unused_validation",
+]
 
 logger = get_logger(__name__)
 
@@ -45,6 +56,27 @@ def warn_of_missing_steps(module: Module, progress: Progress) -> None:
             "automatic_optimization as it is",
             _name(module),
         )
+
+
+def warn_of_infinite_loss(loss: Tensor | None, logged: Mapping[str, Any], progress: Progress) -> bool:
+    """Warn if ``loss`` is NaN or infinite, or a value of a loss that was ``logged``; whether it is. It reads them."""
+    values = {"the loss": loss} | {f"{name!r}" + ", as logged,": logged[name] for name in logged if "loss" in name}
+    for name, value in values.items():
+        number = None if value is None else torch.as_tensor(value).detach()
+        if number is None or number.isfinite().all():
+            continue
+        logger.warning(
+            "training_step: %s is %s in step %d (epoch %d, batch %d), if not since a step before, and training goes on "
+            "with it. Look for such values in the data, lower the learning rate, or set gradient_clip_val=. "
+            "Trainer(detect_anomaly=True) finds the operation that they come from",
+            name,
+            number.tolist(),
+            progress.step,
+            progress.epoch,
+            max(progress.batch - 1, 0),
+        )
+        return True
+    return False
 
 
 def _name(module: Module) -> str:

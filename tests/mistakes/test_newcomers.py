@@ -17,7 +17,6 @@ from core import Accelerator, Callback, DataModule, LocalSGD, Module, ProjectCon
 from core.callbacks import EarlyStopping, ModelCheckpoint
 from core.errors import UnknownNameError
 from core.loggers import CSVLogger, TensorBoardLogger
-from core.plan import Request, resolve
 
 from .cases import Mistake, Net, check, loader, runtime, trainer
 from .test_arguments import environment, given
@@ -413,17 +412,6 @@ def test_an_accelerator_of_a_vendor() -> None:
             return [torch.device("cpu") for _ in devices]
 
     assert Acme(cards=3).auto_device_count() == 3
-
-
-@pytest.mark.parametrize(
-    ("value", "precision", "count"), [("bf16", "auto", 1), ("bf16", "32-true", 0), ("no", "auto", 0)]
-)
-def test_precision_of_accelerate_launch(
-    value: str, precision: str, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One warning where ``accelerate launch --mixed_precision bf16`` starts a script that names no precision."""
-    resolve(Request.read(accelerator="cpu", precision=precision, environ={"ACCELERATE_MIXED_PRECISION": value}))
-    assert caplog.text.count("ACCELERATE_MIXED_PRECISION='bf16'") == count
 
 
 def test_two_trackers_of_one_kind(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def prepared_again() -> None:
 
 MODEL = nn.Linear(3, 1)
 SGD = torch.optim.SGD(MODEL.parameters(), lr=0.1)
+SCHEDULER = torch.optim.lr_scheduler.StepLR(SGD, 1)
 
 MISTAKES: dict[str, Mistake] = {
     "name for a module": Mistake(preparing("model"), "prepare", "'model' of type str", "Pass modules, optimizers"),
@@ -125,6 +126,15 @@ MISTAKES: dict[str, Mistake] = {
         "prepare_optimizer: optimizer",
         "type Linear",
         "Pass an optimizer",
+    ),
+    "scheduler without its optimizer": Mistake(
+        lambda: runtime(gradient_accumulation_steps=2).prepare(MODEL, SCHEDULER),
+        "prepare",
+        "a StepLR, but its optimizer, a SGD, was not prepared",
+        "runtime.prepare(model, optimizer, scheduler)",
+    ),
+    "scheduler for prepare_scheduler": Mistake(
+        lambda: runtime(precision="16-mixed").prepare_scheduler(SCHEDULER), "prepare", "was not prepared", "together"
     ),
     "optimizer for prepare_scheduler": Mistake(
         lambda: runtime().prepare_scheduler(SGD),  # type: ignore[arg-type]

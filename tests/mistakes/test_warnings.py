@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from core.callbacks import ModelCheckpoint
 from core.data import repeated
-from core.loggers import Logger
+from core.loggers import CSVLogger, Logger
 from core.plan import Request, resolve
 
-from .cases import Net, runtime, trainer
+from .cases import Net, loader, runtime, trainer
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -182,3 +185,79 @@ def test_logger_of_a_run(caplog: pytest.LogCaptureFixture) -> None:
     assert events[0] == "open"
     assert events.count("open") == 1
     assert "metrics" in events
+
+
+class Exploding(Net):
+    """Its loss is no number from batch 3 on, of 8 in an epoch."""
+
+    def __init__(self, value: float, manual: bool = False) -> None:
+        super().__init__()
+        self.value, self.automatic_optimization = value, not manual
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.loss(batch) + (self.value if self.global_step >= 3 else 0)
+        self.log("train_loss", loss)
+        if self.automatic_optimization:
+            return loss
+        self.manual_backward(loss)
+        self.optimizers().step()
+        return None
+
+
+def finite_batches() -> DataLoader[Any]:
+    return DataLoader([(torch.ones(3), torch.ones(1)) for _ in range(8)], batch_size=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0])
+def test_a_loss_that_is_no_number(value: float, manual: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning a run, at the end of the epoch without a logger, with what to do; none for a finite loss."""
+    trainer(max_epochs=2).fit(Exploding(value, manual), finite_batches())
+    found = warnings_of(caplog, "training_step:")
+    assert len(found) == (value != 0.0)
+    assert all(
+        text in found[0] for text in (f"is {'nan' if math.isnan(value) else 'inf'} in step 8", "epoch 0") if found
+    )
+    assert all("detect_anomaly=True" in text for text in found)
+
+
+def test_a_loss_that_is_no_number_is_seen_where_it_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """With a logger, in the first step whose values are sent."""
+    logger = CSVLogger(tmp_path)
+    trainer(max_epochs=1, logger=logger, log_every_n_steps=2).fit(Exploding(math.nan), finite_batches())
+    (found,) = warnings_of(caplog, "training_step:")
+    assert "in step 4 (epoch 0" in found
+
+
+def test_a_logged_loss_that_is_no_number(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """A Runtime says so once, of what its trackers read anyway."""
+    run = runtime(log_with="csv", project_dir=tmp_path)
+    run.init_trackers("project")
+    for step, loss in enumerate((1.0, torch.tensor(math.inf), math.nan)):
+        run.log({"train_loss": loss, "accuracy": math.nan}, step=step)
+    run.end_training()
+    assert [text.partition(",")[0] for text in warnings_of(caplog, "log: ")] == ["log: 'train_loss' is inf in step 1"]
+
+
+@pytest.mark.parametrize(("opens", "count"), [(False, 1), (True, 0)])
+def test_logging_without_trackers(opens: bool, count: int, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning; none where the script opens its trackers, of which it may have chosen none."""
+    run = runtime()
+    if opens:
+        run.init_trackers("project")
+    for _ in range(2):
+        run.log({"loss": 1.0})
+    assert len(warnings_of(caplog, "log_with=")) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("val_los", 1), ("val_loss", 0)])
+def test_a_metric_in_a_file_name_that_is_not_logged(
+    name: str, count: int, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """One warning, which names it and what is logged."""
+    saving = ModelCheckpoint(tmp_path, filename=f"{{epoch}}-{{{name}:.2f}}", save_top_k=-1)
+    trainer(max_epochs=2, enable_checkpointing=True, callbacks=saving).fit(Net(), loader(), loader())
+    found = warnings_of(caplog, "ModelCheckpoint: filename=")
+    assert len(found) == count
+    assert all(f"no metric {name!r}" in text for text in found)
+    assert all("'val_loss'" in text for text in found)

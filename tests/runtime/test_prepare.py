@@ -204,7 +204,7 @@ def test_schedulers_of_every_kind_are_handed_back() -> None:
     optimizer = SGD(network().parameters(), lr=0.1)
     for scheduler in (ReduceLROnPlateau(optimizer), LambdaLR(optimizer, lambda epoch: 1.0)):
         assert runtime(precision="bf16-mixed").prepare(scheduler) is scheduler
-        prepared = runtime(precision="16-mixed").prepare(scheduler)
+        _, prepared = runtime(precision="16-mixed").prepare(optimizer, scheduler)
         assert type(prepared).__name__ == type(scheduler).__name__
         assert prepared.state_dict() == scheduler.state_dict()
 

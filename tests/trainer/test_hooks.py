@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from core import Callback, Trainer
+from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from core.errors import ConfigurationError, WrongTypeError
 from core.trainer.hooks import Hooks, ModuleHooks
@@ -338,6 +338,35 @@ def test_what_lightning_calls_and_this_trainer_does_not(name: str) -> None:
     module = type("Mine", (Regression,), {name: lambda self, *args: None})()
     with pytest.raises(ConfigurationError, match=f"Mine defines {name!r}, which the Trainer does not call. [A-Z]"):
         quiet(max_epochs=1).fit(module, loader())
+
+
+OTHER_NAMES = {
+    "validation_end": "on_validation_end",
+    "training_end": "on_train_end",
+    "train_epoch_end": "on_train_epoch_end",
+    "val_epoch_end": "on_validation_epoch_end",
+    "predict_epoch_end": "on_predict_epoch_end",
+    "test_begin": "on_test_start",
+    "val_step": "validation_step",
+}
+"""Names of other versions and libraries, and today's."""
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_hooks_with_names_of_other_versions(name: str) -> None:
+    """Are refused with today's name, in callbacks too; a method of the user's that today's hook may call is not."""
+    meant = OTHER_NAMES[name]
+    methods = {name: lambda self, *args: None}
+    own = {**methods, "validation_step": Module.validation_step}
+    with pytest.raises(
+        ConfigurationError, match=f"Mine defines {name!r}, which is never called. Did you mean {meant!r}"
+    ):
+        quiet(max_epochs=1).fit(type("Mine", (Regression,), own)(), loader())
+    if meant.startswith("on_"):
+        with pytest.raises(ConfigurationError, match=f"callbacks: Mine defines {name!r}.* {meant!r}"):
+            quiet(max_epochs=1, callbacks=type("Mine", (Callback,), methods)())
+    helping = type("Mine", (Regression,), {**methods, meant: lambda self, *args: getattr(self, name)()})()
+    quiet(max_epochs=1).fit(helping, loader())
 
 
 METHODS = (

@@ -95,6 +95,15 @@ class LikeTorchs(Every):
         self.rank, self.num_replicas = part, parts
 
 
+class Rows(list[float]):
+    """As Hugging Face's map-style data sets."""
+
+    _fingerprint = "made"
+
+    def with_format(self, kind: None) -> list[float]:
+        return list(self)
+
+
 ALL: Any = [float(item) for item in range(ITEMS)]
 LOADERS: dict[str, Callable[[int, int], DataLoader[Any]]] = {
     "asks torch": lambda rank, workers: DataLoader(AsksTorch(), 4, num_workers=workers),
@@ -105,6 +114,7 @@ LOADERS: dict[str, Callable[[int, int], DataLoader[Any]]] = {
     "subset": lambda rank, workers: DataLoader(Subset(ALL, range(rank, ITEMS, 3)), 4, num_workers=workers),
     "random split": lambda rank, workers: DataLoader(random_split(ALL, [40, 8])[0], 4, num_workers=workers),
     "tensors": lambda rank, workers: DataLoader(TensorDataset(torch.arange(rank, ITEMS, 3.0)), 4, num_workers=workers),
+    "rows": lambda rank, workers: DataLoader(Rows(ALL[16 * rank : 16 * rank + 16]), 4, num_workers=workers),  # type: ignore[arg-type]
     "uneven": lambda rank, workers: DataLoader(ALL[rank:], 4, num_workers=workers),
     "augmented by rank": lambda rank, workers: DataLoader(AugmentedByRank(), 4, num_workers=workers),
     "sampler like torch's": lambda rank, workers: DataLoader(ALL, 4, sampler=LikeTorchs(rank, 3), num_workers=workers),
