@@ -6,14 +6,23 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
-from functools import wraps
+from functools import partial, wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 from core.attributes import KnownAttributes, method_of
 from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 
-__all__ = ["check_count", "check_path", "is_url", "suggest_arguments", "suggest_arguments_of", "suggest_in_methods"]
+__all__ = [
+    "check_call",
+    "check_count",
+    "check_path",
+    "instead_of_class",
+    "is_url",
+    "suggest_arguments",
+    "suggest_arguments_of",
+    "suggest_in_methods",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +39,44 @@ def check_count(name: str, value: Any, low: int, optional: bool = False) -> None
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ConfigurationError(f"{name}={value!r}: must be an integer ≥ {low}{' or None' if optional else ''}.")
+
+
+def instead_of_class(given: Any) -> str:
+    """What to do with a class that was passed in place of an object; begins with a space, empty for all else."""
+    if isinstance(given, type):
+        return f" It is a class: create an object of it: {given.__name__}(...)."
+    if isinstance(given, partial) and isinstance(given.func, type):
+        return f" It is a partial call of a class. Finish it: {given.func.__name__}(...)."
+    return ""
+
+
+def check_call(
+    call: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], how: str
+) -> None:
+    """Check that ``function`` can be called with these arguments, before processes are started for it.
+
+    Args:
+        call: What the user called, for the message.
+        function: What it is to call.
+        args: With these.
+        kwargs: And these.
+        how: What the function gets, and how to pass more.
+
+    Raises:
+        WrongTypeError: It takes other arguments.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+        none = inspect.Signature.empty
+        plain = [each.replace(annotation=none) for each in signature.parameters.values()]
+        shown = f"{name}{signature.replace(parameters=plain, return_annotation=none)}"
+        raise WrongTypeError(f"{call}: {shown} cannot be called: {error}. {how}") from None
 
 
 def check_path(name: str, value: Any, optional: bool = True) -> None:

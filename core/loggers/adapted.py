@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core.checking import instead_of_class
 from core.errors import WrongTypeError
 from core.loggers.base import Logger
 
@@ -32,6 +33,7 @@ def adapted(given: Any) -> Logger:
         raise WrongTypeError(
             f"log_with: {given!r} is not a logger. Pass a name, an object of a subclass of core.loggers.Logger, or an "
             "object with Accelerate's methods of a tracker (log, store_init_configuration, finish)."
+            f"{instead_of_class(given)}"
         )
     return _Adapted(given)
 

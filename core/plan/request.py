@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import instead_of_class
 from core.environments.inherited import own_environ
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.imports import read_imports
@@ -192,6 +193,7 @@ def checked(argument: Argument) -> Any:
     given = f"the class {value.__qualname__}" if is_class else f"{value!r} of type {type(value).__name__}"
     raise WrongTypeError(
         f"{argument.label} has the wrong type: {given}. Pass a name, 'auto', or an instance of {base.__name__}."
+        f"{instead_of_class(value)}"
     )
 
 

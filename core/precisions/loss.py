@@ -8,7 +8,23 @@ from torch import Tensor
 
 from core.errors import ConfigurationError, WrongTypeError
 
-__all__ = ["check_loss", "check_tensor"]
+__all__ = ["LossError", "check_loss", "check_tensor"]
+
+SECOND_TIME = "backward through the graph a second time"
+"""In torch's error."""
+
+
+class LossError(ConfigurationError):
+    """No gradients can be computed of a loss."""
+
+    of_step = ""
+    """What the message is if the Trainer has called backward for what ``training_step`` returned."""
+
+
+def _error(fault: str, of_step: str = "") -> LossError:
+    error = LossError(f"backward: {fault}")
+    error.of_step = f"training_step: {of_step or fault}"
+    return error
 
 
 def check_tensor(loss: Any, cause: BaseException | None = None) -> None:
@@ -36,18 +52,25 @@ def check_loss(loss: Any, cause: BaseException | None, gradient: Any = None, *ar
 
     Raises:
         WrongTypeError: It is not a tensor.
-        ConfigurationError: It has several elements, or does not depend on a parameter.
+        LossError: It has several elements, does not depend on a parameter, or has been through backward before.
     """
     del args, kwargs
     check_tensor(loss, cause)
     if not loss.requires_grad:
-        raise ConfigurationError(
-            f"backward: the loss, a tensor of shape {tuple(loss.shape)}, does not depend on a parameter that requires "
+        raise _error(
+            f"the loss, a tensor of shape {tuple(loss.shape)}, does not depend on a parameter that requires "
             "gradients. Remove .detach(), .item(), torch.no_grad() or torch.tensor(...) from its computation, or set "
             "requires_grad of the parameters."
         ) from cause
     if loss.numel() != 1 and gradient is None:
-        raise ConfigurationError(
-            f"backward: the loss has the shape {tuple(loss.shape)}: must be a scalar. Reduce it, for example with "
-            "loss.mean()."
+        raise _error(
+            f"the loss has the shape {tuple(loss.shape)}: must be a scalar. Reduce it, for example with loss.mean()."
+        ) from cause
+    if SECOND_TIME in str(cause):
+        detach = "If it uses a tensor of an earlier step, keep that as tensor.detach()."
+        raise _error(
+            "it was called before for this loss or a part of it, which has freed what it needs. Call it once for each "
+            f"step. {detach}",
+            "backward was called before for the loss that it returned, or a part of it. Remove loss.backward(): the "
+            f"Trainer calls it; or set self.automatic_optimization = False in __init__ to do so yourself. {detach}",
         ) from cause

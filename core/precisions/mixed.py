@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,6 +21,8 @@ from core.precisions.kept import KeptParts, Parts, read_parts
 from core.precisions.loss import check_tensor
 
 __all__ = ["MixedPrecision"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -145,8 +147,21 @@ class MixedPrecision(Precision):
                 f"precision={self.name!r}: the gradients were unscaled, for example by clipping, and then backward was "
                 f"called again before the optimizer's step. Clip once, after the last backward pass of a step."
             )
-        self._connected_scaler().unscale_(optimizer)
+        self._unscale(self._connected_scaler().unscale_, optimizer)
         self._unscaled[optimizer] = self._backwards
+
+    def _unscale(self, call: Callable[[Optimizer], T], optimizer: Optimizer) -> T:
+        """Call what unscales the gradients of ``optimizer``, which have to be 32-bit."""
+        try:
+            return call(optimizer)
+        except ValueError as error:
+            if "FP16 gradients" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"precision={self.name!r}: the optimizer has float16 parameters, whose gradients cannot be unscaled. "
+                "Remove .half() and .to(torch.float16) of the module: this precision computes in float16 and keeps "
+                "32-bit parameters. For float16 parameters set precision='16-true'."
+            ) from error
 
     def clip_gradients(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
@@ -185,7 +200,7 @@ class MixedPrecision(Precision):
             self._found_inf.pop(optimizer, None)
             return optimizer.step()
         scaler = self._connected_scaler()
-        result = scaler.step(optimizer)
+        result = self._unscale(scaler.step, optimizer)
         if scaler.is_enabled():
             found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
             # Copies: updating the scale adds them up in place. They are read only if someone asks for them.

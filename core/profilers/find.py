@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from core.checking import instead_of_class
 from core.errors import UnknownNameError, WrongTypeError, nearest, quoted
 from core.profilers.advanced import AdvancedProfiler
 from core.profilers.base import Profiler
@@ -34,6 +35,7 @@ def find_profiler(given: Any) -> Profiler:
     if not isinstance(given, str):
         raise WrongTypeError(
             f"profiler={given!r}: must be None, a name ({quoted(BY_NAME)}) or an object of a class in core.profilers."
+            f"{instead_of_class(given)}"
         )
     if given not in BY_NAME:
         raise UnknownNameError(

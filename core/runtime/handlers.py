@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from core.checking import suggest_arguments_of
+from core.checking import instead_of_class, suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.profiling import ProfileKwargs
 from core.strategies.base import Strategy
@@ -110,6 +110,8 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
             profiling = ProfileKwargs(**_given(handler, ProfileKwargs))
         else:
             known = quoted(["DistributedDataParallelKwargs", "InitProcessGroupKwargs", "ProfileKwargs"])
+            if isinstance(handler, type):
+                raise WrongTypeError(f"kwargs_handlers: got the class {handler.__name__}.{instead_of_class(handler)}")
             raise WrongTypeError(
                 f"kwargs_handlers: an object of type {name} cannot be used. {REMEDIES.get(name, f'Valid: {known}.')}"
             )

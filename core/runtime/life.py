@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from core.attributes import KnownAttributes
+from core.checking import check_call
 from core.errors import ConfigurationError, LaunchError, WrongTypeError
 from core.plan import Plan, assemble
 from core.runs import note_run, remove_run
@@ -45,7 +46,7 @@ class RunLife(RunFacts, KnownAttributes):
             What ``function`` returned in this process; if this process only supervises the others, in rank 0.
 
         Raises:
-            WrongTypeError: ``function`` cannot be called.
+            WrongTypeError: ``function`` cannot be called, or takes other arguments.
             LaunchError: The strategy runs a function and none was given, or a process failed.
         """
         if function is None and self.plan.runs_function:
@@ -58,6 +59,9 @@ class RunLife(RunFacts, KnownAttributes):
             raise WrongTypeError(
                 f"launch: function is {function!r}, which cannot be called. Pass a function: runtime.launch(train)."
             )
+        if function is not None:
+            how = "It gets the Runtime first: def train(runtime, ...), and launch(train, ...) passes further arguments."
+            check_call("launch", function, (self, *args), kwargs, how)
         if self._is_live:
             return None if function is None else function(self, *args, **kwargs)
         return self._strategy.launch(_enter, self, function, args, kwargs)

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
+from core.checking import check_call
 from core.errors import ConfigurationError, LaunchError, WrongTypeError
 from core.plan import Request, assemble, resolve
 from core.runs import last_run
@@ -49,11 +50,13 @@ def notebook_launcher(
         ConfigurationError: An argument is not valid.
         LaunchError: The processes cannot be forked, a Runtime is live in this process, or a process failed.
     """
+    args = tuple(args)
     if not callable(function):
         raise WrongTypeError(
             f"notebook_launcher: function is {function!r}, which cannot be called. Pass the function: "
             "notebook_launcher(train, (args, ...))."
         )
+    check_call("notebook_launcher", function, args, {}, "Pass its arguments: notebook_launcher(train, (first, ...)).")
     if mixed_precision not in (None, *PRECISIONS):
         raise ConfigurationError(f"mixed_precision={mixed_precision!r}: unknown. Valid: 'no', 'fp16', 'bf16'.")
     if num_nodes > 1 and use_port is None:
@@ -90,7 +93,7 @@ def notebook_launcher(
         start_method=start_method,
         fork_unsafe_reason=assemble(plan).accelerator.fork_unsafe_reason() if start_method == "fork" else None,
     )
-    return launcher.launch(_call, function, tuple(args))
+    return launcher.launch(_call, function, args)
 
 
 def _call(environ: Mapping[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

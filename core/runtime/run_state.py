@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from core.checking import check_path, is_url
+from core.checking import check_path, instead_of_class, is_url
 from core.checkpoints import (
     FileRecord,
     Manifest,
@@ -70,6 +70,7 @@ class StateSaving(Checkpointing):
         if config is not None and not isinstance(config, ProjectConfiguration):
             raise WrongTypeError(
                 f"project_config={config!r}: must be a core.ProjectConfiguration, not {type(config).__name__}."
+                f"{instead_of_class(config)}"
             )
         self.project_configuration = ProjectConfiguration() if config is None else config
         of_config = self.project_configuration.project_dir

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import instead_of_class
 from core.data import DataSettings
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
@@ -115,11 +116,12 @@ def read_accumulation(steps: Any, plugin: Any) -> GradientAccumulationPlugin:
     if isinstance(given, GradientAccumulationPlugin):
         return given
     names = [field.name for field in attrs.fields(GradientAccumulationPlugin)]
-    if all(hasattr(given, name) for name in names):
+    if not isinstance(given, type) and all(hasattr(given, name) for name in names):
         return GradientAccumulationPlugin(**{name: getattr(given, name) for name in names})
     if plugin is not None:
         raise WrongTypeError(
             f"gradient_accumulation_plugin={plugin!r}: must be a core.GradientAccumulationPlugin(num_steps=...)."
+            f"{instead_of_class(plugin)}"
         )
     return GradientAccumulationPlugin(num_steps=steps)
 

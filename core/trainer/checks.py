@@ -18,6 +18,7 @@ from core.callbacks.model_checkpoint import ModelCheckpoint
 from core.callbacks.model_summary import ModelSummary
 from core.callbacks.progress_bar import ProgressBar, ProgressLines
 from core.callbacks.timer import Timer
+from core.checking import instead_of_class
 from core.data import CombinedLoader, is_collection
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from core.runtime.arguments import uninitialized
@@ -169,7 +170,7 @@ def check_loader(name: str, loader: Any) -> None:
 def _loader_instead(given: Any) -> str:
     """What to do with an object that is no loader."""
     if isinstance(given, type):
-        return " Create an object of it."
+        return instead_of_class(given)
     if isinstance(given, Optimizer):
         return " Return optimizers from configure_optimizers of the module."
     if is_data_set(given):
@@ -189,8 +190,7 @@ def checked_callbacks(given: Any) -> list[Callback]:
         if isinstance(callback, AdaptedCallback):
             continue
         if not isinstance(callback, Callback):
-            hint = " It is a class: create an object of it." if isinstance(callback, type) else ""
-            hint = hint or f" {change_import(callback) or ''}".rstrip()
+            hint = instead_of_class(callback) or f" {change_import(callback) or ''}".rstrip()
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
@@ -257,7 +257,7 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
         if not isinstance(callback, Callback):
             raise WrongTypeError(
                 f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
-                "list of them."
+                f"list of them.{instead_of_class(callback)}"
             )
         check_hooks("configure_callbacks", callback, Callback, OF_CALLBACKS)
     kinds = {_kind(callback) for callback in own}
@@ -305,7 +305,7 @@ def check_hooks(
 
 def _remedy(given: Any) -> str:
     if isinstance(given, type):
-        return f" Create an object of it: {given.__name__}(...)."
+        return instead_of_class(given)
     if isinstance(given, str | os.PathLike):
         return " Pass the module, and the path of a checkpoint as ckpt_path=."
     if isinstance(given, Mapping):

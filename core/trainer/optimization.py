@@ -10,6 +10,7 @@ import attrs
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from core.checking import instead_of_class
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
 
 __all__ = ["Optimization", "Schedule", "needs_closure", "read_optimizers", "takes_closure"]
@@ -69,7 +70,9 @@ def read_optimizers(given: Any, automatic: bool = True) -> Optimization:
     for optimizer, schedulers, monitor in _pairs(given):
         if not isinstance(optimizer, Optimizer):
             what = _shown(optimizer) if optimizer is given else f"{_shown(given)}, with {_shown(optimizer)}"
-            raise WrongTypeError(f"configure_optimizers: returned {what} as an optimizer. Return {VALID}.")
+            raise WrongTypeError(
+                f"configure_optimizers: returned {what} as an optimizer.{instead_of_class(optimizer)} Return {VALID}."
+            )
         optimizers.append(optimizer)
         schedules += [_schedule(scheduler, monitor, automatic) for scheduler in schedulers]
     if automatic and len(optimizers) > 1:
@@ -128,7 +131,9 @@ def _schedule(given: Any, monitor: str | None, automatic: bool) -> Schedule:
             )
     scheduler = options.get("scheduler")
     if not callable(getattr(scheduler, "step", None)) or isinstance(scheduler, type):
-        raise WrongTypeError(f"configure_optimizers: {given!r} is not a scheduler. Return {VALID}.")
+        raise WrongTypeError(
+            f"configure_optimizers: {given!r} is not a scheduler.{instead_of_class(scheduler)} Return {VALID}."
+        )
     if not automatic:
         _check_manual(options)
         return Schedule(**options)

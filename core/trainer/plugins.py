@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from core.checking import instead_of_class
 from core.checkpoints.base import CheckpointIO
 from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
@@ -50,10 +51,9 @@ def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _kind_of(plugin: Any) -> str:
     kind = next((kind for kind, base in PLUGINS.items() if isinstance(plugin, base)), None)
     if kind is None:
-        hint = " It is a class: create an object of it." if isinstance(plugin, type) else ""
         raise WrongTypeError(
             f"plugins: {plugin!r} is not a plugin. Pass a Precision, a CheckpointIO or a ClusterEnvironment, or its "
-            f"name; accelerator, strategy and callbacks are arguments themselves.{hint}"
+            f"name; accelerator, strategy and callbacks are arguments themselves.{instead_of_class(plugin)}"
         )
     return kind
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from core.checking import is_url
+from core.checking import instead_of_class, is_url
 from core.errors import ConfigurationError, WrongTypeError
 from core.loggers.adapted import adapted
 from core.loggers.base import Logger
@@ -76,11 +76,10 @@ def _logger(item: Any, root: str, argument: str) -> Logger:
     if isinstance(item, Logger):
         return item
     if isinstance(item, bool | type) or not callable(getattr(item, "log_metrics", None)):
-        hint = " It is a class: create an object of it." if isinstance(item, type) else ""
         raise WrongTypeError(
             f"{argument}: {item!r} is not a logger. Pass True, False, a name such as 'csv', an object of a class in "
             "core.loggers, an object with a method log_metrics(metrics, step), or a list of names and objects."
-            f"{hint}"
+            f"{instead_of_class(item)}"
         )
     return adapted(item)
 

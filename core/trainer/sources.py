@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from core.checking import instead_of_class
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.strategies.base import Strategy
 from core.trainer.checks import check_hooks, check_loader, described
@@ -52,7 +53,8 @@ class DataSource:
                 datamodule = loader
         if datamodule is not None:
             if not isinstance(datamodule, DataModule):
-                hint = change_import(datamodule) or "Pass loaders as train_dataloaders and val_dataloaders."
+                hint = instead_of_class(datamodule).lstrip() or change_import(datamodule)
+                hint = hint or "Pass loaders as train_dataloaders and val_dataloaders."
                 raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
             check_hooks("datamodule", datamodule, DataModule, OF_DATAMODULES)
             check_names("datamodule", datamodule, DataModule)

@@ -10,6 +10,8 @@ from typing import Any
 
 from core.callbacks.base import Callback
 from core.callbacks.folders import run_folder
+from core.errors import ConfigurationError
+from core.precisions.loss import LossError
 from core.profilers import PassThroughProfiler
 from core.runtime import Runtime
 from core.strategies.launchers.blame import EndedBySignal
@@ -124,6 +126,7 @@ def _run_stage(
         finally:
             end_loggers(trainer.loggers, status, runtime.plan.runs_function)
             runtime.teardown(failed=not isinstance(error, EndedBySignal))
+        _explain(error, module)
         raise
     finally:
         module._trainer = outer
@@ -176,6 +179,17 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
             loop.run()
     finally:
         trainer._received_sigterm = signals.has_received("SIGTERM")
+
+
+def _explain(error: BaseException, module: Module) -> None:
+    """Raise ``error`` as what the user's module did, if it names what the user did not call."""
+    if isinstance(error, LossError) and module.automatic_optimization:
+        raise ConfigurationError(error.of_step) from error.__cause__
+    if isinstance(error, ValueError) and "default process group twice" in str(error):
+        raise ConfigurationError(
+            "init_process_group: the strategy has made the default process group when the run began. Remove the "
+            "call, or make it before the Trainer is created: the strategy uses a group that is there."
+        ) from error
 
 
 def _save_for_signal(trainer: Any) -> str:

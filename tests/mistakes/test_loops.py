@@ -5,11 +5,13 @@ Nothing here starts a process.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import StepLR
 
 from core import Callback, DataModule, Module, Runtime
 
@@ -47,6 +49,38 @@ def first_loss(change: Any, **arguments: Any) -> None:
 
 def other_model() -> Any:
     return torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1)
+
+
+def calls_backward(self: Any, batch: Any, batch_idx: int) -> Any:
+    loss = self.loss(batch)
+    loss.backward()
+    return loss
+
+
+def keeps_loss(self: Any, batch: Any, batch_idx: int) -> Any:
+    loss = self.kept = self.loss(batch) + getattr(self, "kept", 0.0)
+    return loss
+
+
+def in_half(self: Any, batch: Any, batch_idx: int) -> Any:
+    return self.loss([part.half() for part in batch])
+
+
+def makes_group(self: Any, stage: str) -> None:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
+def twice(run: Runtime, model: nn.Module, optimizer: Any) -> None:
+    loss = model(torch.ones(2, 3)).square().mean()
+    run.backward(loss)
+    run.backward(loss)
+
+
+def half_step(run: Runtime, model: nn.Module, optimizer: Any) -> None:
+    model.half()
+    run.backward(model(torch.ones(2, 3).half()).mean())
+    optimizer.step()
 
 
 def stopped_after_first_batch() -> None:
@@ -126,7 +160,7 @@ MISTAKES: dict[str, Mistake] = {
         "'configure_optimizers'",
         "does not define",
     ),
-    "class for a module": Mistake(lambda: fit(Net), "model:", "the class Net", "Create an object of it: Net(...)"),
+    "class for a module": Mistake(lambda: fit(Net), "model:", "the class Net", "create an object of it: Net(...)"),
     "swapped arguments of fit": Mistake(
         lambda: trainer().fit(loader(), Net()),  # type: ignore[arg-type]
         "model:",
@@ -137,7 +171,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: fit(Net(), fitting={"datamodule": WithDataModule}),
         "datamodule",
         "the class WithDataModule",
-        "must be a core.DataModule",
+        "create an object of it: WithDataModule(...)",
     ),
     "loader for a DataModule": Mistake(
         lambda: trainer().fit(Net(), datamodule=loader()),  # type: ignore[arg-type]
@@ -150,7 +184,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: fit(Net(), train=torch.utils.data.DataLoader),
         "train_dataloaders",
         "the class DataLoader",
-        "Create an object",
+        "create an object of it: DataLoader(...)",
     ),
     "number for a loader": Mistake(
         lambda: fit(Net(), 3), "train_dataloaders", "type int", "must be a torch DataLoader"
@@ -195,13 +229,13 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "detached loss": Mistake(
         lambda: fit(net(training_step=lambda self, batch, batch_idx: self.loss(batch).detach())),
-        "the loss",
+        "training_step: the loss",
         "does not depend on a parameter",
         "Remove .detach()",
     ),
     "vector loss": Mistake(
         lambda: fit(net(training_step=lambda self, batch, batch_idx: self.layer(batch[0]).square())),
-        "the loss",
+        "training_step: the loss",
         "(4, 1)",
         "loss.mean()",
     ),
@@ -209,7 +243,91 @@ MISTAKES: dict[str, Mistake] = {
         lambda: fit(net(configure_optimizers=lambda self: torch.optim.SGD)),
         "configure_optimizers",
         "torch.optim.sgd.SGD",
-        "Return an optimizer",
+        "create an object of it: SGD(...)",
+    ),
+    "partial call of an optimizer's class": Mistake(
+        lambda: fit(net(configure_optimizers=lambda self: [partial(torch.optim.SGD, lr=0.1)])),
+        "configure_optimizers",
+        "functools.partial",
+        "Finish it: SGD(...)",
+    ),
+    "class for a scheduler": Mistake(
+        lambda: fit(net(configure_optimizers=lambda self: ([Net.configure_optimizers(self)], [StepLR]))),
+        "configure_optimizers",
+        "lr_scheduler.StepLR",
+        "create an object of it: StepLR(...)",
+    ),
+    "class for a scheduler in a mapping": Mistake(
+        lambda: fit(
+            net(
+                configure_optimizers=lambda self: {
+                    "optimizer": Net.configure_optimizers(self),
+                    "lr_scheduler": {"scheduler": StepLR},
+                }
+            )
+        ),
+        "configure_optimizers",
+        "lr_scheduler.StepLR",
+        "create an object of it: StepLR(...)",
+    ),
+    "class for a callback of a module": Mistake(
+        lambda: fit(net(configure_callbacks=lambda self: [Callback])),
+        "configure_callbacks",
+        "callbacks.base.Callback",
+        "create an object of it: Callback(...)",
+    ),
+    "detached loss in a mapping, mixed precision": Mistake(
+        lambda: fit(
+            net(training_step=lambda self, batch, batch_idx: {"loss": self.loss(batch).detach()}),
+            precision="bf16-mixed",
+        ),
+        "training_step: the loss",
+        "does not depend on a parameter",
+        "Remove .detach()",
+    ),
+    "vector loss, scaled and accumulated": Mistake(
+        lambda: fit(
+            net(training_step=lambda self, batch, batch_idx: self.layer(batch[0])),
+            precision="16-mixed",
+            accumulate_grad_batches=2,
+        ),
+        "training_step: the loss",
+        "(4, 1)",
+        "loss.mean()",
+    ),
+    "backward in training_step": Mistake(
+        lambda: fit(net(training_step=calls_backward)), "training_step", "called before", "Remove loss.backward()"
+    ),
+    "backward in training_step, accumulated": Mistake(
+        lambda: fit(net(training_step=calls_backward), accumulate_grad_batches=2, gradient_clip_val=1.0),
+        "training_step",
+        "called before",
+        "the Trainer calls it; or set self.automatic_optimization = False",
+    ),
+    "loss of an earlier step": Mistake(
+        lambda: fit(net(training_step=keeps_loss)), "training_step", "called before", "keep that as tensor.detach()"
+    ),
+    "float16 parameters under 16-mixed": Mistake(
+        lambda: fit(net(on_train_start=lambda self: self.half(), training_step=in_half), precision="16-mixed"),
+        "precision='16-mixed'",
+        "float16 parameters",
+        "Remove .half()",
+    ),
+    "float16 parameters under 16-mixed, clipped": Mistake(
+        lambda: fit(
+            net(on_train_start=lambda self: self.half(), training_step=in_half),
+            precision="16-mixed",
+            gradient_clip_val=1.0,
+        ),
+        "precision='16-mixed'",
+        "float16 parameters",
+        "set precision='16-true'",
+    ),
+    "process group in setup": Mistake(
+        lambda: fit(net(setup=makes_group), strategy="ddp"),
+        "init_process_group",
+        "has made the default process group",
+        "Remove the call",
     ),
     "optimizer of another model": Mistake(
         lambda: fit(net(configure_optimizers=lambda self: other_model())),
@@ -293,6 +411,13 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "backward of a number": Mistake(
         lambda: first_loss(lambda output: output.mean().item()), "the loss", "of type float", "without .item()"
+    ),
+    "backward twice": Mistake(lambda: prepared(twice), "backward", "called before", "Call it once for each step"),
+    "float16 parameters in a loop": Mistake(
+        lambda: prepared(half_step, precision="16-mixed"),
+        "precision='16-mixed'",
+        "float16 parameters",
+        "Remove .half()",
     ),
     "backward of a vector": Mistake(lambda: first_loss(lambda output: output), "the loss", "(4, 1)", "loss.mean()"),
     "backward of a detached loss": Mistake(

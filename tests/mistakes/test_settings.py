@@ -14,7 +14,15 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
-from core import DataModule, Runtime, Trainer
+from core import (
+    DataModule,
+    DistributedDataParallelKwargs,
+    GradientAccumulationPlugin,
+    ProjectConfiguration,
+    Runtime,
+    Trainer,
+    notebook_launcher,
+)
 from core.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
@@ -24,12 +32,18 @@ from core.callbacks import (
     StochasticWeightAveraging,
     Timer,
 )
+from core.checkpoints import TorchCheckpointIO
 from core.loggers import CSVLogger
+from core.profilers import SimpleProfiler
 from core.strategies import DDPStrategy
 
 from .cases import Mistake, Net, check, loader, runtime, trainer
 from .test_arguments import environment, given, logging, monitoring
 from .test_loops import fit, net, prepared
+
+
+def train(runtime: Runtime, epochs: int, rate: float) -> None:
+    del runtime, epochs, rate
 
 
 def scheduled(**settings: Any) -> None:
@@ -321,6 +335,66 @@ SETTINGS: dict[str, Mistake] = {
         "launch: function",
         "3",
         "runtime.launch(train)",
+    ),
+    "function without the Runtime": Mistake(
+        lambda: runtime().launch(lambda: None),
+        "launch",
+        "() cannot be called",
+        "It gets the Runtime first: def train(runtime, ...)",
+    ),
+    "function of more arguments": Mistake(
+        lambda: runtime().launch(train, 1),
+        "launch",
+        "train(runtime, epochs, rate)",
+        "missing a required argument",
+    ),
+    "function of fewer arguments": Mistake(
+        lambda: runtime().launch(train, 1, 2, 3), "launch", "train(runtime, epochs, rate)", "too many positional"
+    ),
+    "misspelt argument of the function": Mistake(
+        lambda: runtime().launch(train, 1, rte=2), "launch", "train(runtime, epochs, rate)", "def train(runtime, ...)"
+    ),
+    "class for the loop": Mistake(
+        lambda: runtime().launch(Net),
+        "launch",
+        "Net()",
+        "def train(runtime, ...)",
+    ),
+    "arguments of a notebook's function": Mistake(
+        lambda: notebook_launcher(train, (1,), num_processes=1),
+        "notebook_launcher",
+        "train(runtime, epochs, rate)",
+        "notebook_launcher(train, (first, ...))",
+    ),
+    "class for a tracker": Mistake(
+        lambda: runtime(log_with=CSVLogger), "log_with", "CSVLogger", "create an object of it: CSVLogger(...)"
+    ),
+    "class for a profiler": Mistake(
+        given(profiler=SimpleProfiler), "profiler", "SimpleProfiler", "create an object of it: SimpleProfiler(...)"
+    ),
+    "class for a plugin": Mistake(
+        given(plugins=[TorchCheckpointIO]), "plugins", "TorchCheckpointIO", "object of it: TorchCheckpointIO(...)"
+    ),
+    "class for a strategy": Mistake(
+        given(strategy=DDPStrategy), "strategy", "the class DDPStrategy", "create an object of it: DDPStrategy(...)"
+    ),
+    "class for the settings of accumulation": Mistake(
+        lambda: runtime(gradient_accumulation_plugin=GradientAccumulationPlugin),
+        "gradient_accumulation_plugin",
+        "GradientAccumulationPlugin",
+        "create an object of it: GradientAccumulationPlugin(...)",
+    ),
+    "class for the settings of a project": Mistake(
+        lambda: runtime(project_config=ProjectConfiguration),
+        "project_config",
+        "ProjectConfiguration",
+        "create an object of it: ProjectConfiguration(...)",
+    ),
+    "class for a handler": Mistake(
+        lambda: runtime(kwargs_handlers=[DistributedDataParallelKwargs]),
+        "kwargs_handlers",
+        "the class DistributedDataParallelKwargs",
+        "create an object of it: DistributedDataParallelKwargs(...)",
     ),
     "process that is not there": Mistake(
         lambda: runtime().broadcast(torch.ones(1), 5), "from_process", "5", "the number of a process, 0 to 0"
