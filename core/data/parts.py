@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
-from torch import Generator
+from torch import Generator, Tensor
 from torch.utils.data import Sampler
 
 from core.errors import ConfigurationError
 
-__all__ = ["Epochs", "check_sharded", "generators_of", "loader_parts", "set_epoch"]
+__all__ = ["Epochs", "check_sharded", "generators_of", "keeps_epoch_from_workers", "loader_parts", "set_epoch"]
 
 
 def loader_parts(loader: Any) -> list[Any]:
@@ -36,6 +37,24 @@ def set_epoch(loader: Any, epoch: int) -> None:
     for part in loader_parts(loader):
         if hasattr(part, "set_epoch"):
             part.set_epoch(epoch)
+
+
+def keeps_epoch_from_workers(dataset: Any) -> bool:
+    """Whether a copy of ``dataset`` in a worker does not hear of its ``set_epoch``.
+
+    It does where the epoch is in shared memory: a tensor, or a ``Value`` of multiprocessing.
+    """
+    told = [part for part in loader_parts(dataset) if hasattr(part, "set_epoch")]
+    return not all(any(_is_shared(value) for value in _epochs(part)) for part in told)
+
+
+def _epochs(part: Any) -> list[Any]:
+    members: dict[str, Any] = getattr(part, "__dict__", {})  # an object with slots has none
+    return [value for name, value in members.items() if "epoch" in name]
+
+
+def _is_shared(value: Any) -> bool:
+    return isinstance(value, SynchronizedBase) or (isinstance(value, Tensor) and value.is_shared())  # type: ignore[no-untyped-call]
 
 
 class Epochs:

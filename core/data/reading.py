@@ -22,15 +22,19 @@ from torch.utils.data import (
 )
 
 from core.data.alike import facts_of_indices
+from core.data.parts import keeps_epoch_from_workers
 from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
 from core.data.share import Share
 from core.data.streams import MarkedCollate, ShardedStream, stream_steps
 from core.data.workers import Workers
 from core.errors import CheckpointError, WrongTypeError
+from core.logging import get_logger
 from core.random import get_host_rng_state
 
 __all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]
+
+logger = get_logger(__name__)
 
 
 class Start:
@@ -371,6 +375,14 @@ def make_reading(
         )
     if not isinstance(loader, DataLoader):
         return Reading(loader)
+    if loader.persistent_workers and keeps_epoch_from_workers(loader.dataset):
+        logger.warning(
+            "data: %s has set_epoch, which workers that live on after a pass would not hear, so each pass starts its "
+            "workers again, in spite of persistent_workers=True. For workers that stay, keep the epoch in shared "
+            "memory: self.epoch = multiprocessing.Value('q', 0)",
+            type(loader.dataset).__name__,
+        )
+        loader = clone_loader(loader, persistent_workers=False)
     if isinstance(loader.dataset, IterableDataset):
         return StreamReading(loader, share, seed_shard, is_shared, is_seeded)
     return MapReading(loader, share, seed_shard, is_shared)

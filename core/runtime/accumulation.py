@@ -12,10 +12,13 @@ from torch.optim import Optimizer
 
 from core.data.active import ActivePass
 from core.errors import ConfigurationError, WrongTypeError
+from core.logging import get_logger
 from core.runtime.loaders import GradientAccumulationPlugin, GradientState
 from core.strategies.base import Strategy
 
 __all__ = ["MicroBatch", "OptimizerGate", "Window"]
+
+logger = get_logger(__name__)
 
 
 class Window:
@@ -50,6 +53,9 @@ class Window:
         self._divisor: Tensor | None = None
         self._items: Tensor | None = None
         self._has_weighted = self._has_plain = False
+        self._batch: tuple[int, int] | None = None
+        """The pass and the number of the loader's batch that the newest micro-batch came from."""
+        self._has_warned = False
 
     def announce(self) -> None:
         """Note that ``accumulate()`` is about to return a context.
@@ -81,6 +87,8 @@ class Window:
             raise ConfigurationError(
                 "accumulate: called inside another accumulate. Pass all models to one call: accumulate(a, b)."
             )
+        if plugin.sync_with_dataloader and plugin.num_steps > 1:
+            self._check_new_batch(plugin.num_steps, newest)
         if self.number >= self.size or (plugin.sync_with_dataloader and state.has_left_window):
             self._begin_window(plugin, newest, models)
         self.number += 1
@@ -93,6 +101,21 @@ class Window:
             self.size = self.number
         state.enter_micro_batch(newest, is_last)
         return is_last
+
+    def _check_new_batch(self, num_steps: int, newest: ActivePass | None) -> None:
+        """Warn once where several micro-batches come from one batch of the loader: those of the last end no window."""
+        loader = self._state.active_dataloader
+        batch = None if newest is None or loader is None else (id(newest), loader.batches_taken)
+        if batch is not None and batch == self._batch and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "accumulate: entered again without a new batch of the loader. A window ends with the data, so with its "
+                "last batch each entry is a step by itself. For several micro-batches in a batch, set "
+                "gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=%d, sync_with_dataloader=False); "
+                "for several models, pass all of them to one call: accumulate(a, b)",
+                num_steps,
+            )
+        self._batch = batch
 
     def _begin_window(
         self, plugin: GradientAccumulationPlugin, newest: ActivePass | None, models: tuple[nn.Module, ...]

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from core.errors import ConfigurationError, quoted
 from core.strategies.buckets import wrap
@@ -80,6 +81,8 @@ class DDPStrategy(ProcessGroupStrategy):
     """The module that is being set up."""
     _last_model: ref[nn.Module] | None = None
     """The module that was set up last. This strategy does not keep it alive."""
+    _frozen_check: RemovableHandle | None = None
+    """Of that module: refuses parameters that were frozen then and are not any more."""
 
     def __init__(
         self,
@@ -100,9 +103,12 @@ class DDPStrategy(ProcessGroupStrategy):
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Converted, moved and wrapped; a module without trainable parameters is not wrapped: torch refuses that."""
         self.model = super().setup_module(module)
+        frozen = {name: each for name, each in self.model.named_parameters() if not each.requires_grad}
         if any(parameter.requires_grad for parameter in self.model.parameters()):
             self.configure_ddp()
         wrapped, self._model = self.model, None
+        if frozen and self.world_size > 1:
+            self._frozen_check = wrapped.register_forward_pre_hook(partial(_check_frozen, self.name, frozen))
         self._last_model = ref(wrapped)
         if isinstance(wrapped, DistributedDataParallel):
             self.release_at_leave(while_alive(wrapped, release_from_group))
@@ -130,7 +136,11 @@ class DDPStrategy(ProcessGroupStrategy):
         self._model = model
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_last_model"}
+        return {
+            name: value
+            for name, value in super().__getstate__().items()
+            if name not in ("_last_model", "_frozen_check")
+        }
 
     def configure_ddp(self) -> None:
         """Replace :attr:`model` by its wrapped form; override it to wrap in another way."""
@@ -193,6 +203,8 @@ class DDPStrategy(ProcessGroupStrategy):
                 f"strategy={self.name!r}: {quoted(unused)} has no effect with manual optimization, where gradients are "
                 "averaged after each manual_backward. Leave it out."
             )
+        if self._frozen_check is not None:  # here all gradients are averaged
+            self._frozen_check.remove()
         return AveragedGradients(self, list(module.parameters()), self.make_backward(), partial(_without_sync, module))
 
     def accumulation_state(self, module: nn.Module) -> dict[str, Any]:
@@ -212,6 +224,18 @@ class DDPStrategy(ProcessGroupStrategy):
         """By torch's ``Join``; gradients are divided by the number of all processes."""
         chosen = [one for one in joinables if isinstance(one, Joinable)]
         return Join(chosen) if chosen else nullcontext()
+
+
+def _check_frozen(strategy: str, frozen: Mapping[str, nn.Parameter], module: nn.Module, inputs: Any) -> None:
+    """Before a forward pass: refuse parameters whose gradients would not be averaged."""
+    if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in frozen.values()):
+        names = [name for name, parameter in frozen.items() if parameter.requires_grad]
+        raise ConfigurationError(
+            f"strategy={strategy!r}: {len(names)} parameter(s) that were frozen when the model was prepared require "
+            f"gradients now: {quoted(names[:5])}. Only the gradients of those that were trainable then are averaged "
+            "over the processes, so the replicas would differ. Set requires_grad before fit or prepare: end this fit "
+            "there, and go on with another; or begin with trainable parameters, at a learning rate of 0."
+        )
 
 
 @contextmanager

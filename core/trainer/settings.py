@@ -223,6 +223,11 @@ class Settings:
             changes |= {"limit_train_batches": self.overfit_batches, "limit_val_batches": self.overfit_batches}
         return attrs.evolve(self, **changes)
 
+    def source_of(self, limit: str) -> str:
+        """The argument of the Trainer that has set ``limit``, such as ``limit_train_batches``; for error messages."""
+        is_overfit = self.overfit_batches and limit in ("limit_train_batches", "limit_val_batches")
+        return "overfit_batches" if is_overfit else limit
+
     @property
     def epoch_limit(self) -> float:
         """``max_epochs``; infinite for no limit."""

@@ -48,14 +48,15 @@ class TrainingBatches:
         if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
             self._is_complete = False
             return length
-        limit = self._run.settings.limit_train_batches
+        limit = settings.limit_train_batches
         self._is_complete = length == own and limit is None
-        return limited(length, limit, "limit_train_batches")
+        return limited(length, limit, settings.source_of("limit_train_batches"))
 
     def _limit_parts(self) -> None:
-        loader, limit = self.loader, self._run.settings.limit_train_batches
+        loader, settings = self.loader, self._run.settings
         if isinstance(loader, PreparedCombined):
-            loader.limits = [limited(length_of(part), limit, "limit_train_batches") for part in loader.flattened]
+            limit, source = settings.limit_train_batches, settings.source_of("limit_train_batches")
+            loader.limits = [limited(length_of(part), limit, source) for part in loader.flattened]
 
     def reload(self, loader: Any) -> None:
         """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
+import os
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Subset
 
 from core.data import PreparedLoader, prepare_loader, set_epoch
 from core.errors import ConfigurationError, WrongTypeError
@@ -158,3 +161,65 @@ def test_a_prepared_loader_passes_for_the_users() -> None:
     assert (prepared.label, prepared.batch_size) == ("mine", 2)
     with pytest.raises(AttributeError):
         prepared.no_such_thing  # noqa: B018
+
+
+class Told(Numbers):
+    """Items with the epoch of the copy that they come from, a random number of its process, and which that is."""
+
+    epoch: Any = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> Any:
+        return int(self.epoch), float(torch.rand(())), os.getpid()
+
+
+class ToldStream(Told, IterableDataset[Any]):
+    """The same as a stream."""
+
+    def __iter__(self) -> Any:
+        return map(self.__getitem__, Stream(self.items))
+
+
+class Shared(Told):
+    """One that keeps its epoch where the workers see it."""
+
+    def __init__(self, items: int) -> None:
+        super().__init__(items)
+        self._epoch = multiprocessing.Value("q", -1)
+
+    @property
+    def epoch(self) -> Any:
+        return self._epoch.value
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch.value = epoch
+
+
+@pytest.mark.parametrize(
+    ("make", "shards", "stay"),
+    [
+        (lambda: Told(8), 1, False),
+        (lambda: Told(8), 2, False),
+        (lambda: Subset(Told(8), range(8)), 1, False),
+        (lambda: ToldStream(8), 1, False),
+        (lambda: ToldStream(8), 2, False),
+        (lambda: Shared(8), 1, True),
+    ],
+    ids=["map", "shared out", "subset", "stream", "stream shared out", "epoch in shared memory"],
+)
+def test_workers_that_persist_hear_of_the_epoch(
+    make: Any, shards: int, stay: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise each epoch would have the first one's augmentation or order; what it costs is said."""
+    with caplog.at_level(logging.WARNING):
+        loader = prepared(lambda: DataLoader(make(), 2, num_workers=1, persistent_workers=True), shards)[0]
+    assert ("starts its workers again" in caplog.text) == (not stay)
+    passes = [[tuple(map(torch.Tensor.tolist, batch)) for batch in loader] for _ in range(3)]
+    assert [{epoch for epochs, _, _ in batches for epoch in epochs} for batches in passes] == [{0}, {1}, {2}]
+    drawn = [tuple(number for _, numbers, _ in batches for number in numbers) for batches in passes]
+    assert len(set(drawn)) == 3
+    assert len({pid for batches in passes for _, _, pids in batches for pid in pids}) == (1 if stay else 3)
+    loader.set_epoch(7)
+    assert {epoch for epochs, _, _ in loader for epoch in epochs.tolist()} == {7}

@@ -40,6 +40,78 @@ def test_unused_parameters(tmp_path: Path) -> None:
     assert "set strategy='ddp_find_unused_parameters_true'" in ended.stderr
 
 
+UNFREEZES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from core import Module, Runtime, Trainer
+
+
+class Net(Module):
+    automatic_optimization = sys.argv[1] != "manual"
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.early, self.late = nn.Linear(3, 3), nn.Linear(3, 1)
+        self.early.requires_grad_(False)
+
+    def forward(self, inputs):
+        return self.late(self.early(inputs).tanh())
+
+    def training_step(self, batch, batch_idx):
+        loss = self(batch[0]).square().mean()
+        if not self.automatic_optimization:
+            self.optimizers().zero_grad()
+            self.manual_backward(loss)
+            self.optimizers().step()
+        return loss
+
+    def on_train_epoch_start(self):
+        if self.current_epoch == 1:
+            self.early.requires_grad_(True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+model = Net()
+inputs = torch.arange(24.0).reshape(8, 3) / 24
+if sys.argv[1] == "Runtime":
+    runtime = Runtime(accelerator="cpu", devices=2)
+    model, optimizer = runtime.prepare(model, model.configure_optimizers())
+    for step in range(2):
+        model.early.requires_grad_(step > 0)
+        runtime.backward(model(inputs).mean())
+        optimizer.step()
+else:
+    trainer = Trainer(accelerator="cpu", devices=2, max_epochs=2, logger=False, enable_checkpointing=False)
+    trainer.fit(model, DataLoader(TensorDataset(inputs), batch_size=2))
+    expected = Net()
+    optimizer = expected.configure_optimizers()
+    for step in range(4):
+        expected.early.requires_grad_(step > 1)
+        expected(inputs[step % 2 * 4 : step % 2 * 4 + 4]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for one, other in zip(model.parameters(), expected.parameters()):
+        torch.testing.assert_close(one, other)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("front_end", ["Trainer", "Runtime", "manual"])
+def test_parameters_that_are_unfrozen_later(front_end: str, tmp_path: Path) -> None:
+    """Their gradients would be averaged by no one, and the replicas drift apart; manual optimization averages all."""
+    (tmp_path / "train.py").write_text(UNFREEZES, "utf-8")
+    ended = run_python("train.py", front_end, cwd=tmp_path, expect=int(front_end != "manual"))
+    if front_end != "manual":
+        assert "2 parameter(s) that were frozen when the model was prepared require gradients now" in ended.stderr
+        assert "early.weight" in ended.stderr
+        assert "Set requires_grad before fit or prepare" in ended.stderr
+
+
 @pytest.mark.slow
 def test_what_prepare_returns_is_dropped(tmp_path: Path) -> None:
     """Training the model as it was before prepare reduces no gradients: the first backward refuses it."""

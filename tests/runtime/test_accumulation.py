@@ -116,6 +116,24 @@ def test_a_window_is_one_big_batch(micro_batch: Callable[..., None], is_stream: 
     assert_close(model, one_big_batch(WINDOWS, epochs=2))
 
 
+@pytest.mark.parametrize("sync_with_dataloader", [True, False])
+def test_several_micro_batches_in_a_batch(sync_with_dataloader: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A window ends with the data, so those of the last batch would be steps by themselves: a warning says so."""
+    plugin = GradientAccumulationPlugin(num_steps=2, sync_with_dataloader=sync_with_dataloader)
+    run = runtime(gradient_accumulation_plugin=plugin)
+    module = network()
+    module, optimizer, batches = run.prepare(module, sgd(module), loader())
+    for inputs, targets in batches:
+        for half in (slice(0, 1), slice(1, 2)):
+            with run.accumulate(module):
+                run.backward(nn.functional.mse_loss(module(inputs[half]), targets[half]))
+                optimizer.step()
+                optimizer.zero_grad()
+    assert caplog.text.count("sync_with_dataloader=False") == sync_with_dataloader
+    if not sync_with_dataloader:
+        assert_close(module, one_big_batch([slice(first, first + 2) for first in range(0, ITEMS, 2)]))
+
+
 def test_windows_that_go_on_in_the_next_pass() -> None:
     """With ``sync_with_dataloader=False`` only their number counts."""
     one, model, optimizer, batches = accumulating(

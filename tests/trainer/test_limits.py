@@ -158,6 +158,15 @@ def test_overfit_batches(given: Any, batches: int) -> None:
     assert counts.batches["validation"] == 3 * batches
 
 
+@pytest.mark.parametrize("name", ["limit_train_batches", "overfit_batches"])
+@pytest.mark.parametrize("several", [False, True])
+def test_a_fraction_of_too_few_batches(name: str, several: bool) -> None:
+    """The error names the argument that was given."""
+    loaders = [loader(), loader()] if several else loader()
+    with pytest.raises(ConfigurationError, match=rf"^{name}=0.1: less than one of 7 batches"):
+        quiet(max_epochs=1, **{name: 0.1}).fit(Regression(), loaders)
+
+
 class StopsAt(Callback):
     """Asks to stop after some step."""
 
