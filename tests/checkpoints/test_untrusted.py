@@ -338,7 +338,7 @@ def test_a_file_that_the_manifest_does_not_list_is_not_read(name: str, checkpoin
         readers.append(lambda path: read_shard(path, "cpu"))
     for read in readers:
         with pytest.raises(CheckpointError, match=rf"does not list {name}|'{name}', which is not a file of this"):
-            read(checkpoint)  # type: ignore[no-untyped-call]
+            read(checkpoint)
 
 
 @pytest.mark.parametrize("is_link", [False, True])
