@@ -37,7 +37,7 @@ from core.trainer.schedules import Schedules
 from core.trainer.signals import Signals
 from core.trainer.stage import STAGES
 from core.trainer.state import FitState
-from core.trainer.steps import StepModule
+from core.trainer.steps import StepModule, kept_tensors_explained
 from core.trainer.training_batches import TrainingBatches
 from core.trainer.unused import warn_of_infinite_loss, warn_of_missing_steps
 from core.trainer.validation_times import ValidationTimes
@@ -264,10 +264,11 @@ class FitLoop:
             self.state.restore_process(self._process_state)
         resumes = progress.is_in_epoch
         # The end of an epoch belongs to its last step, even where that was the last of all.
-        while progress.phase == "end" or not (self._may_stop() or self._is_done()):
-            self._run_epoch(resumes)
-            progress.finish_epoch()
-            resumes = False
+        with kept_tensors_explained():
+            while progress.phase == "end" or not (self._may_stop() or self._is_done()):
+                self._run_epoch(resumes)
+                progress.finish_epoch()
+                resumes = False
         progress.has_ended = True
         run.metric_log.stage = None
         run.hooks.call("on_train_end")

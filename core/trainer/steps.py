@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from core.errors import ConfigurationError, quoted
 from core.trainer.module import Module
 
-__all__ = ["StepModule"]
+__all__ = ["StepModule", "kept_tensors_explained"]
 
 
 class StepModule(nn.Module):
@@ -145,3 +146,17 @@ def _with_loader(method: Callable[[Any, int, int], Any], dataloader_idx: int, ba
 def _without_index(method: Callable[[Any], Any], batch: Any, batch_idx: int) -> Any:
     del batch_idx
     return method(batch)
+
+
+@contextmanager
+def kept_tensors_explained() -> Iterator[None]:
+    """Say what torch's error about tensors of inference mode means here: the user has not turned that mode on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "nference tensor" in str(error):
+            error.add_note(
+                "Validation ran in inference mode, also before training. If the module keeps a tensor that it has "
+                "created there, such as a cache, create it in __init__, or set Trainer(inference_mode=False)."
+            )
+        raise

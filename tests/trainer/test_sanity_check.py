@@ -157,3 +157,22 @@ def test_an_error_in_validation_shows_before_training() -> None:
     with pytest.raises(RuntimeError, match="a typo"):
         trainer.fit(Wrong(), loader(), DataLoader(dataset(), batch_size=4))
     assert trainer.global_step == 0
+
+
+class Caches(Regression):
+    """Keeps a tensor that its first forward pass has created, as models with positional encodings do."""
+
+    cache: torch.Tensor | None = None
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        if self.cache is None:
+            self.cache = torch.arange(1.0)
+        return super().loss(batch) * (next(self.parameters()).sum() * self.cache).mean()
+
+
+def test_a_tensor_that_the_module_keeps() -> None:
+    """torch's error names a mode that the user has not turned on: the note says where, and what to set."""
+    with pytest.raises(RuntimeError, match="nference tensor") as raised:
+        quiet(max_epochs=1, num_sanity_val_steps=1).fit(Caches(), loader(), loader())
+    assert "Trainer(inference_mode=False)" in raised.value.__notes__[0]
+    quiet(max_epochs=1, num_sanity_val_steps=1, inference_mode=False).fit(Caches(), loader(), loader())
