@@ -75,6 +75,9 @@ class Accelerator(ABC):
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What the hardware cannot do: a name in :data:`CAPABILITIES` and the reason that users see. Everything that is not
     listed is declared to work."""
+    out_of_memory_texts: ClassVar[tuple[str, ...]] = ()
+    """What errors of the hardware's libraries say, in any case of letters, when memory is short, besides ``out of
+    memory`` and what torch's allocators say."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """An object of a derived class.
@@ -195,9 +198,11 @@ class Accelerator(ABC):
     def is_out_of_memory(self, error: BaseException) -> bool:
         """Whether ``error`` says that the device, or the host, has too little memory.
 
-        By default torch's own exception, and messages of its allocators.
+        By default torch's own exception, messages of its allocators, and :attr:`out_of_memory_texts`. ``batch_size``
+        finders try a smaller size then.
         """
-        return is_out_of_memory(error)
+        text = str(error).lower()
+        return is_out_of_memory(error) or any(each.lower() in text for each in self.out_of_memory_texts)
 
     def get_device_stats(self, device: str | torch.device) -> dict[str, Any]:
         """Return statistics of ``device`` for loggers, by name: numbers, in the unit that the name ends with."""
@@ -281,12 +286,17 @@ class Accelerator(ABC):
         )
 
 
+_OUT_OF_MEMORY = (
+    *("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory"),
+    "_alloc_failed",  # how libraries that torch calls end the names of such a status
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` is torch's exception for too little memory, or has a message of its allocators."""
-    messages = ("out of memory", "can't allocate memory", "cannot allocate memory")
     text = str(error).lower()
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and any(message in text for message in messages)
+        isinstance(error, RuntimeError | OSError) and any(message in text for message in _OUT_OF_MEMORY)
     )
 
 

@@ -68,11 +68,14 @@ class WeightAveraging(Callback):
         """
         average = self._average
         assert average is not None
-        for (name, own), mean in zip(module.named_parameters(), average.module.parameters(), strict=True):
-            if own.shape != mean.shape or type(own.data) is not torch.Tensor:
+        parameters, means = dict(module.named_parameters()), dict(average.module.named_parameters())
+        for name, mean in means.items():
+            own = parameters.get(name)  # missing or on meta in a process without the layer, as of a pipeline
+            if own is None or own.is_meta or own.shape != mean.shape or type(own.data) is not torch.Tensor:
                 raise ConfigurationError(
-                    f"{type(self).__name__}: strategy {trainer.strategy.name!r} has divided the parameter {name!r}, "
-                    "which cannot be averaged. Use a strategy in which each process has the whole module: 'ddp'."
+                    f"{type(self).__name__}: strategy {trainer.strategy.name!r} has divided the parameter {name!r} of "
+                    "the module among the processes, so it cannot be averaged here. Use a strategy in which each "
+                    "process has the whole module: 'ddp'."
                 )
         for own, mean in zip(_tensors(module), _tensors(average.module), strict=True):
             mean.data = mean.data.to(own.device if self._device is None else self._device, own.dtype)

@@ -69,7 +69,6 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
         "USE_FP16": _own("precision", _PRECISIONS, fronts=_RUNTIME),
         "MIXED_PRECISION": _own("precision", _PRECISIONS, fronts=_RUNTIME),
         "USE_CPU": _own("accelerator", _CPU, fronts=_RUNTIME),
-        "USE_MPS_DEVICE": Foreign("accelerator", "Set accelerator= to the hardware.", fronts=_RUNTIME),
         "GRADIENT_ACCUMULATION_STEPS": Foreign("gradient_accumulation_steps", _ACCUMULATION, fronts=_RUNTIME),
         "DYNAMO_BACKEND": Foreign("compile", _COMPILE, fronts=_RUNTIME),
         "USE_DEEPSPEED": Foreign("strategy", _ENGINE.format("deepspeed"), fronts=_RUNTIME),

@@ -88,7 +88,6 @@ REFUSED = {
     "USE_FP16": ("1", "Set precision='16-mixed', or CORE_PRECISION=16-mixed."),
     "MIXED_PRECISION": ("fp16", "Set precision='16-mixed'"),
     "USE_CPU": ("yes", "Set accelerator='cpu'"),
-    "USE_MPS_DEVICE": ("true", "Set accelerator= to the hardware"),
     "GRADIENT_ACCUMULATION_STEPS": ("2", "Set gradient_accumulation_steps=2."),
     "DYNAMO_BACKEND": ("inductor", "torch.compile(model"),
     "USE_DEEPSPEED": ("true", "Set strategy='deepspeed'"),

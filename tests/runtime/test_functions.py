@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -34,7 +35,11 @@ from core.errors import ConfigurationError, WrongTypeError
     [
         torch.OutOfMemoryError("device 0"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes. Buy new RAM!"),
         RuntimeError("HIP out of memory. Tried to allocate 2 GiB"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
         MemoryError(),
     ],
 )

@@ -55,10 +55,11 @@ class EachDeviceTests:
 
     @tier("T1")
     def test_exceptions_of_too_little_memory(self, backend: BackendUnderTest) -> None:
-        """``is_out_of_memory`` recognizes torch's exception, and no other error."""
+        """``is_out_of_memory`` recognizes torch's exception and ``out_of_memory_texts``, and no other error."""
         accelerator = backend.create()
         for error, expected in (
             (torch.OutOfMemoryError("out of memory"), True),
+            *((RuntimeError(f"error: {text}, in stream 0"), True) for text in accelerator.out_of_memory_texts),
             (ValueError("shapes differ"), False),
             (RuntimeError("an illegal memory access was encountered"), False),
         ):

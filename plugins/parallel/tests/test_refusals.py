@@ -98,6 +98,9 @@ def test_models(tmp_path: Path) -> None:
         "divided otherwise": "an earlier run has divided it with sequence_dim=1, but this run has sequence_dim=2",
         "odd length": "context=2: does not divide sequences of length 11",
         "uneven": "='colwise': dimension 0 of 0.weight, of length 5, does not divide into 2 equal shards",
+        "average": "EMAWeightAveraging: strategy 'model_parallel' has divided the parameter",
+        "weight averaging": "Use a strategy in which each process has the whole module: 'ddp'",
+        "stochastic": "StochasticWeightAveraging: strategy 'model_parallel' has divided the parameter",
         "no attention": "Blind did not call torch.nn.functional.scaled_dot_product_attention",
     }
     assert said.keys() == expected.keys()

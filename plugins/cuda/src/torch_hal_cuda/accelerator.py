@@ -42,6 +42,7 @@ class CUDAAccelerator(Accelerator):
         ConfigurationError: An argument has an invalid value.
     """
 
+    out_of_memory_texts = ("CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
     device_family = "GPU"
     name = "cuda"
 

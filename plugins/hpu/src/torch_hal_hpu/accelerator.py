@@ -30,6 +30,7 @@ class HPUAccelerator(Accelerator):
     """
 
     name = "hpu"
+    out_of_memory_texts = ("devmem allocation failed",)
     default_strategy = "hpu_single"
     default_parallel_strategy = "hpu_parallel"
     unsupported = MappingProxyType({"float64": "Gaudi has no double precision"})

@@ -25,6 +25,7 @@ class IPUAccelerator(Accelerator):
     """IPUs run whole compiled steps: tensors stay on the host, and the strategy ``ipu`` transfers them."""
 
     name = "ipu"
+    out_of_memory_texts: ClassVar[tuple[str, ...]] = ("memory_allocation_err",)
     default_strategy: ClassVar[str] = "ipu"
     default_parallel_strategy: ClassVar[str] = "ipu"
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType(

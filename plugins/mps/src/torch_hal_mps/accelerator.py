@@ -18,6 +18,7 @@ class MPSAccelerator(Accelerator):
     """The GPU of Apple silicon; a Mac has one, which shares its memory with the host."""
 
     name = "mps"
+    out_of_memory_texts = ("invalid buffer size",)
     unsupported = MappingProxyType(
         {
             "float64": "Metal has no double precision",

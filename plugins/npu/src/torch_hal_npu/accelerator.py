@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 class NPUAccelerator(Accelerator):
     """Ascend NPUs; one process uses one of them. Counting NPUs initializes none."""
 
+    out_of_memory_texts = ("EL0004", "failed to allocate memory")
     device_family = "NPU"
     name = "npu"
 

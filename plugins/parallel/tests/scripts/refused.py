@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from problem import Transformer, batch_of, loss_of, make, say
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from torch_hal_parallel import ModelParallelStrategy
 
+import core
 from core import Runtime
+from core.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
 from core.errors import ConfigurationError
 
 
@@ -32,6 +35,27 @@ class Blind(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.layer(x)
         return output
+
+
+class Averaged(core.Module):
+    """A language model whose weights a callback averages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Transformer()
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return loss_of(self.model(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def averaged(callback: core.Callback) -> None:
+    quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
+    strategy = ModelParallelStrategy(pipeline=2, microbatches=2)
+    trainer = core.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, callbacks=callback, **quiet)
+    trainer.fit(Averaged(), DataLoader(TensorDataset(*batch_of(0)), batch_size=4))
 
 
 said: dict[str, str] = {}
@@ -73,6 +97,9 @@ with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(contex
 with Runtime(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(context=2, sequence_dim=2)) as runtime:
     runtime.launch()
     tried("divided otherwise", runtime.prepare, spread)
+tried("average", averaged, EMAWeightAveraging())
+tried("weight averaging", averaged, WeightAveraging())
+tried("stochastic", averaged, StochasticWeightAveraging(swa_lrs=0.01))
 uneven = ModelParallelStrategy(tensor=2, tensor_parallel_plan={"0": "colwise", "1": "rowwise"})
 with Runtime(accelerator="cpu", devices=2, strategy=uneven) as runtime:
     runtime.launch()

@@ -42,6 +42,7 @@ class XLAAccelerator(Accelerator):
     """
 
     name = "xla"
+    out_of_memory_texts: ClassVar[tuple[str, ...]] = ("RESOURCE_EXHAUSTED",)
     default_strategy = "single_xla"
     default_parallel_strategy = "xla"
     unsupported: ClassVar[Mapping[str, str]] = {

@@ -23,6 +23,7 @@ class XPUAccelerator(Accelerator):
     Counting GPUs initializes none in torch, but the driver; so a process that has counted them cannot be forked.
     """
 
+    out_of_memory_texts = ("OUT_OF_DEVICE_MEMORY", "OUT_OF_HOST_MEMORY", "ERROR_OUT_OF_RESOURCES")
     device_family = "XPU"
     name = "xpu"
 
