@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from core.runtime.accumulation import Window
 from core.runtime.preparing import Preparing
 
 __all__ = ["MemoryRelease", "release_memory"]
@@ -29,11 +28,7 @@ class MemoryRelease(Preparing):
         Returns:
             ``None`` for each object, to assign to the names that hold them: memory is freed when nothing refers to it.
         """
-        self._optimizers.clear()
-        self._given.clear()
-        self._prepared.clear()
-        self._window = Window(self._gradient_state, self._optimizers)
-        self._gradient_state.sync_gradients = True
+        self._forget()
         gc.collect()
         if self._is_live:
             self._bind_step()

@@ -268,14 +268,30 @@ class Preparing(LoaderState, DataFacts):
             )
         return PreparedScheduler(scheduler, self._gradient_state, strategy)
 
+    def _forget(self) -> None:
+        """Forget all prepared objects."""
+        self._optimizers.clear()
+        self._given.clear()
+        self._prepared.clear()
+        self._taken = TakenModules()
+        self._window = Window(self._gradient_state, self._optimizers)
+        self._gradient_state.sync_gradients = True
+
     def teardown(self, failed: bool = False) -> None:
-        """Warn of schedules made for Accelerate's number of steps; see :meth:`RunLife.teardown`."""
-        if self._is_live and self.is_main_process and not failed:
-            for scheduler in self._prepared.of("schedulers"):
-                warn_of_long_schedule(scheduler, self.num_processes)
+        """Forget all prepared objects, which another run may be given again; see :meth:`RunLife.teardown`.
+
+        Warns of schedules made for Accelerate's number of steps.
+        """
+        schedulers = self._prepared.of("schedulers")
         layers, self._synced_layers = self._synced_layers, []
         desynchronize(layers)
-        super().teardown(failed)
+        self._forget()
+        try:
+            if self._is_live and self.is_main_process and not failed:
+                for scheduler in schedulers:
+                    warn_of_long_schedule(scheduler, self.num_processes)
+        finally:
+            super().teardown(failed)
 
     @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
     def unwrap_model(self, model: nn.Module) -> nn.Module:

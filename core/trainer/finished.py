@@ -47,7 +47,8 @@ class FinishedFit:
             module=run.module,
             is_divided=strategy.world_size > 1 and strategy.saving_is_collective,
             parts=parts,
-            state=attrs.evolve(state, loaders=(), model=run.module),  # workers of loaders end with the run
+            # Not what the run has prepared, which ends with it.
+            state=attrs.evolve(state, loaders=(), model=run.module, controls=None),
         )
 
     def detached(self) -> FinishedFit:

@@ -55,8 +55,8 @@ class FitState:
     """The module that the loop calls, as the strategy set it up."""
     metrics: StageMetrics
     """What was logged in the running epoch of training."""
-    controls: Controls
-    """Knows which gradients wait for a step in manual optimization."""
+    controls: Controls | None
+    """Knows which gradients wait for a step in manual optimization; ``None`` after the end of the fit."""
 
     def save(self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None) -> None:
         """Write a checkpoint; every process calls it, or process 0 where each has the whole state.
@@ -77,7 +77,7 @@ class FitState:
         checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
         if not weights_only:
             own = self._own()
-            is_open = progress.is_accumulating or self.controls.has_open_gradients
+            is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
             processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
