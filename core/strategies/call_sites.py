@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-__all__ = ["is_user_frame", "user_frame"]
+__all__ = ["is_user_frame", "method_called", "user_frame"]
 
 _NOT_THE_USERS = ("core", "contextlib")
 
@@ -21,3 +21,27 @@ def user_frame() -> FrameType:
 def is_user_frame(frame: FrameType) -> bool:
     """Whether ``frame`` runs neither torch-hal's code nor that of a context manager's decorator."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOT_THE_USERS
+
+
+def method_called() -> tuple[str, str]:
+    """The method of a front end that is running, such as ``Trainer.fit``, and the user's line that calls it.
+
+    Both are empty where it is called by what runs the processes, as in those of ``ddp_spawn``.
+    """
+    method, frame = "", sys._getframe(1)
+    while frame.f_back is not None and not _is_users_own(frame):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("core.runtime."):
+            method = f"Runtime.{frame.f_code.co_name}"
+        elif module.startswith("core.trainer."):
+            method = frame.f_code.co_qualname
+        frame = frame.f_back
+    if not method or not _is_users_own(frame):
+        return "", ""
+    return method, f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_users_own(frame: FrameType) -> bool:
+    """As :func:`is_user_frame`, and that of no plugin, nor of what starts processes."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return is_user_frame(frame) and not module.startswith(("torch_hal_", "torch.", "multiprocessing."))

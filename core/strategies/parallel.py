@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -25,14 +25,16 @@ from core.environments.inherited import own_environ
 from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.nested import map_tensors
-from core.random import get_host_rng_state, set_host_rng_state
+from core.random import get_host_rng_state
 from core.strategies import process_group
 from core.strategies.base import Strategy
 from core.strategies.batch_norm import has_torch_kernels, synchronize
 from core.strategies.board import Board
 from core.strategies.comparison import by_rank, describe_tensor
+from core.strategies.gathering import CONNECT_SECONDS, tell_of_end
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.launchers.base import SETTLE_SECONDS
+from core.strategies.launchers.function import run_in_worker
 from core.strategies.launchers.lifeline import end_with_launcher
 from core.strategies.parts import StrategyParts
 from core.strategies.picklable import pickled, unpickled
@@ -284,6 +286,10 @@ class ProcessGroupStrategy(ParallelStrategy):
                 f"strategy={self.name!r} cannot start processes under cluster_environment={environment.name!r}. "
                 "Set cluster_environment='local', or start the processes with the cluster's own launcher."
             )
+        if environment.creates_processes_externally and (
+            environment.hosts_store or isinstance(environment, LocalEnvironment)
+        ):
+            tell_of_end(environment.global_rank, self._connect_briefly)
 
     def launch(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``function`` in every process of the run; see :meth:`Strategy.launch`."""
@@ -335,14 +341,14 @@ class ProcessGroupStrategy(ParallelStrategy):
             start_method="fork" if is_fork else "spawn",
             fork_unsafe_reason=self.accelerator.fork_unsafe_reason() if is_fork else None,
         )
-        result: T = launcher.launch(_in_worker, self, get_host_rng_state(), function, args, kwargs)
+        result: T = launcher.launch(run_in_worker, self, get_host_rng_state(), function, args, kwargs)
         del store
         return result
 
     def _run_in_cluster(self, environment: ClusterEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:
         """Call ``function`` in the processes that the cluster environment starts."""
         result: T = environment.run_function(
-            _in_worker,
+            run_in_worker,
             (self, get_host_rng_state(), function, args, kwargs),
             {},
             variables={LAUNCHED: self.plan.plan_for_ranks},
@@ -350,6 +356,11 @@ class ProcessGroupStrategy(ParallelStrategy):
             strategy=self.name,
         )
         return result
+
+    def _connect_briefly(self) -> Store:
+        """The store, for a process that ends and has never joined a run."""
+        environment, limit = self.cluster_environment, timedelta(seconds=CONNECT_SECONDS)
+        return process_group.connect_store(environment.main_address, environment.main_port, timeout=limit)
 
     def _open_store(self, environment: ClusterEnvironment) -> Store:
         """The store in which the processes find each other: served by rank 0, unless the cluster serves one."""
@@ -484,17 +495,3 @@ class ProcessGroupStrategy(ParallelStrategy):
         gathered: list[Any] = [None] * self.world_size
         dist.all_gather_object(gathered, pickled(obj))
         return [unpickled(payload) for payload in gathered]
-
-
-def _in_worker(
-    environ: Mapping[str, str],
-    strategy: ProcessGroupStrategy,
-    rng_state: dict[str, Any],
-    function: Callable[..., T],
-    args: Any,
-    kwargs: Any,
-) -> T:
-    """Runs in a started process: restore the random state of the starting process, read this process's rank."""
-    set_host_rng_state(rng_state)
-    strategy.cluster_environment = type(strategy.cluster_environment)(environ)
-    return function(*args, **kwargs)

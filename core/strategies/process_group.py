@@ -28,12 +28,11 @@ from core.errors import BackendError, ConfigurationError, LaunchError, quoted
 from core.strategies.board import Board, lost_store
 from core.strategies.destroying import ABANDON_SECONDS, abandon, destroy
 from core.strategies.failures import Failures
-from core.strategies.gathering import meet, meet_to_join, ranks_missing
+from core.strategies.gathering import meet, meet_to_join, next_run, ranks_missing, tell_of_end
 from core.strategies.interfaces import advice
 from core.strategies.launchers.blame import ended_by_failure, note_failure
 from core.strategies.patience import Patience
 from core.strategies.peers import Peers
-from core.strategies.run_store import RunStore
 from core.strategies.saving import wait_for_saves
 from core.strategies.store_ports import listen_on_loopback
 from core.strategies.waited_for import IsWaitedFor, LooksForWaiting
@@ -207,9 +206,10 @@ def join(
         return _share(_Group.current, facts)
     _refuse_unknown(backend)
     try:
-        run = RunStore(f"core/run/{store.add(f'core/runs/{rank}', 1)}", store)
+        run = next_run(store, rank)
     except dist.DistError as error:
         raise lost_store(error) from error
+    tell_of_end(rank, lambda: store)
     try:
         meet_to_join(run, rank, world_size, timeout, check)
     except LaunchError as error:

@@ -9,14 +9,16 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.dying import cause_in
 
+from core import Trainer
 from core.callbacks import Watchdog
 from core.errors import ConfigurationError
 
-from .conftest import SCRIPTS, processes_with
+from .conftest import SCRIPTS, processes_with, run_script
 
 SECONDS = 60
 """Allowed from the hang, with its limit of 5 or 8 seconds, until all are gone, on a machine that does other things."""
@@ -75,3 +77,47 @@ def test_limits_are_positive() -> None:
         Watchdog(step=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="setup="):
         Watchdog(setup=timedelta(0))
+
+
+ONLY_ONE = [
+    # processes, when, the rank that calls the method, the method, what the others call; who has ended instead
+    ((2, "after", 0, "validate"), "1"),
+    ((2, "before", 0, "validate"), "fit"),
+    *(
+        pytest.param(arguments, instead, marks=pytest.mark.slow)
+        for arguments, instead in (
+            ((2, "after", 1, "test"), "0"),
+            ((3, "after", 1, "fit"), "0, 2"),
+            ((2, "after", 0, "predict"), "1"),
+            ((2, "never", 0, "validate"), "1"),
+            ((2, "never", 0, "gather"), "1"),
+            ((2, "before", 1, "predict"), "fit"),
+            ((3, "between", 2, "test"), "fit"),
+            ((2, "after", 0, "validate", "test"), "test"),
+            ((2, "between", 0, "reduce"), "fit"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("launcher", ["script", pytest.param("torchrun", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("arguments", "instead"), ONLY_ONE, ids=lambda given: " ".join(map(str, given)))
+def test_a_method_that_one_rank_alone_calls(
+    arguments: tuple[Any, ...], instead: str, launcher: str, tmp_path: Path
+) -> None:
+    """It fails soon, and says which method, in which line, which ranks do not come, and what they do instead."""
+    processes, _, rank, method, *_others = arguments
+    torchrun = processes if launcher == "torchrun" else 0
+    start = time.monotonic()
+    ended = run_script(tmp_path, "alone.py", *map(str, arguments), torchrun=torchrun, expect=1)
+    assert time.monotonic() - start < 120  # not the half hour that a process waits; the start takes most of it
+    script = SCRIPTS / "alone.py"
+    line = next(number for number, text in enumerate(script.read_text().splitlines(), 1) if "calls[method]" in text)
+    of_rank = f"{'Trainer' if hasattr(Trainer, method) else 'Runtime'}.{method} ({script}:{line})"
+    if instead[0].isdigit():
+        said = f"{of_rank} needs every process, and rank(s) {instead} of {processes} have ended their script"
+    else:
+        assert "the processes have called different methods: " in ended.stderr
+        assert f"rank {rank}: {of_rank}" in ended.stderr
+        said = f": Trainer.{instead} ({script}:"
+    assert said in ended.stderr

@@ -19,11 +19,12 @@ from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
 from core.errors import LaunchError
+from core.random import set_host_rng_state
 from core.strategies.launchers.base import (
     POLL_SECONDS,
     SETTLE_SECONDS,
@@ -45,7 +46,9 @@ from core.strategies.launchers.interrupts import interrupts_blocked, unblock_int
 from core.strategies.launchers.lifeline import watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 
-__all__ = ["FunctionLauncher"]
+__all__ = ["FunctionLauncher", "run_in_worker"]
+
+T = TypeVar("T")
 
 _Task = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -459,3 +462,17 @@ def _pickled_result(result: object) -> bytes:
         raise LaunchError(
             f"{path}, which rank 0 returned, cannot be pickled: {cause}. Return tensors and plain data."
         ) from error
+
+
+def run_in_worker(
+    environ: Mapping[str, str],
+    strategy: Any,
+    rng_state: dict[str, Any],
+    function: Callable[..., T],
+    args: Any,
+    kwargs: Any,
+) -> T:
+    """Runs in a started process: restore the random state of the starting process, read this process's rank."""
+    set_host_rng_state(rng_state)
+    strategy.cluster_environment = type(strategy.cluster_environment)(environ)
+    return function(*args, **kwargs)
