@@ -77,7 +77,7 @@ class EvaluationLoop:
             own = length_of(loader)
             # A fraction is one of the largest share, so that no process has to leave out all of its batches.
             length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
-            numbers.append(min(own, limited(length, limit, self.stage.limit)))
+            numbers.append(min(own, limited(length, limit, self._run.settings.source_of(self.stage.limit))))
         return numbers
 
     def run(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.logging import get_logger
 from core.strategies.base import Strategy
 from core.strategies.logs import LOG_REDUCTIONS
 from core.trainer.exchange import NOWHERE, combined, exchanged
@@ -21,6 +22,8 @@ from core.trainer.progress import Progress
 from core.trainer.recorded import Metric, Pending, Value
 
 __all__ = ["StageMetrics", "first_dimension"]
+
+logger = get_logger(__name__)
 
 REDUCTIONS: Mapping[Any, str] = {
     **{name: name for name in LOG_REDUCTIONS},
@@ -70,6 +73,8 @@ class StageMetrics:
         self._progress = progress
         self._exchanges = progress is not None and strategy.world_size > 1
         """Whether the values of steps are those of all processes, with ``sync_dist=True``."""
+        self._has_weighted = False
+        """Whether a value has been weighted by its batch, so that the user knows if its size is not certain."""
         self._metrics: dict[tuple[str, str], Metric] = {}
         """By the name, and the part of the epoch in which it is logged."""
         self._anywhere: tuple[set[str], set[str]] = (set(), set())
@@ -115,12 +120,28 @@ class StageMetrics:
         value = _scalar(name, value)
         # The value of an epoch is combined over processes at its end, from each process's own values.
         if metric.on_epoch:
-            metric.add(value, first_dimension(self.batch) if batch_size is None else _weight(name, batch_size))
+            metric.add(value, self._own_weight(name, metric) if batch_size is None else _weight(name, batch_size))
         if self._exchanges and metric.sync_dist and metric.on_step:
             assert self._progress is not None
             metric.pending = Pending(metric.reduce_fx, self._progress.total_batches, value)
         else:
             metric.last = value
+
+    def _own_weight(self, name: str, metric: Metric) -> int:
+        """The size of the running batch; the first log says so if it is not certain."""
+        if not self._has_weighted and self.batch is not None and metric.reduce_fx == "mean":
+            self._has_weighted = True
+            sizes = set(_first_dimensions(self.batch))
+            if len(sizes) != 1 and not isinstance(self.batch, str | int | float):
+                logger.warning(
+                    "log(%r): %s, so the mean of the epoch may weigh batches wrongly where they differ in size. Pass "
+                    "batch_size= to log",
+                    name,
+                    f"a batch of type {type(self.batch).__name__} does not say how many items it has"
+                    if not sizes
+                    else f"the tensors of a batch have {sorted(sizes)} rows, and the first one counts",
+                )
+        return first_dimension(self.batch)
 
     def _new(
         self, key: tuple[str, str], value: Any, metric_attribute: str | None, owner: Any, options: tuple[Any, ...]

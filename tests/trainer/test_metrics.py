@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import UserDict
 from dataclasses import dataclass
@@ -23,6 +24,13 @@ VALUES = (0.5, -2.0, 7.0, 0.25)
 
 def batches() -> list[Tensor]:
     return [torch.ones(size, 2) for size in SIZES]
+
+
+class Opaque:
+    """A batch of a class in which no tensors are looked for, as graph libraries have."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
 
 
 class Logs(Regression):
@@ -222,6 +230,24 @@ def test_the_weight_is_the_batchs_first_dimension(wrap: Any) -> None:
 def test_batches_without_tensors_weigh_the_same() -> None:
     """Where nothing tells a batch's size, the mean is over batches."""
     assert quiet().validate(Logs(), ["a", "b", 3, None]) == [{"value": pytest.approx(float(np.mean(VALUES)))}]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "says"),
+    [
+        (lambda rows: rows, None),
+        (lambda rows: {"x": rows, "labels": rows[:, 0], "scale": torch.tensor(2.0)}, None),
+        (lambda rows: Opaque(rows), "a batch of type Opaque does not say how many items it has"),
+        (lambda rows: [rows.T, rows], "the tensors of a batch have"),
+    ],
+)
+def test_a_size_that_is_not_certain_is_said_once(wrap: Any, says: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    """The mean would be one over batches, or over rows of something else; batch_size= makes it right."""
+    with caplog.at_level(logging.WARNING):
+        quiet().validate(Logs(), [wrap(batch) for batch in batches()])
+    found = [record.getMessage() for record in caplog.records if "batch_size=" in record.getMessage()]
+    assert len(found) == (says is not None)
+    assert all(str(says) in message for message in found)
 
 
 class LogsInHooks(Regression):
