@@ -259,20 +259,26 @@ class Failures:
     def _show_own(self, kind: type[BaseException], error: Exception, trace: TracebackType | None) -> None:
         """Show an error of this process's own, unless another one shows the same, as of a mistake in each script."""
         told = self._failed(cause_of(error))
-        self._note(told, 1)
-        first = self._find(SETTLE_SECONDS)
-        if isinstance(first, _First) and first.rank != self._rank and first.is_shown:
-            self._has_shown = True
+        if self._is_said(told, 1):
             logger.debug("rank %s failed too", self._rank, exc_info=error)
-            if first.told.partition("failed: ")[2] != cause_of(error):
-                print_error(told.replace("failed:", "failed too:", 1))
-            self._end_after(first)
             return
         if self._is_plain:
             show_traceback(error, self._rank)
         else:
             self._hook(kind, error, trace)
         self._end_as_first(told)
+
+    def _is_said(self, told: str, code: int) -> bool:
+        """Whether another process has failed before and shown it: then end with that, in a line if it differs."""
+        self._note(told, code)
+        first = self._find(SETTLE_SECONDS)
+        if not isinstance(first, _First) or first.rank == self._rank or not first.is_shown:
+            return False
+        self._has_shown = True
+        if first.told.partition("failed: ")[2] != told.partition("failed: ")[2]:
+            print_error(told.replace("failed:", "failed too:", 1))
+        self._end_after(first)
+        return True
 
     def _end_as_first(self, told: str) -> None:
         self._shown()
@@ -287,8 +293,8 @@ class Failures:
         """Say that this process ends by ``sys.exit``, if it does and has not said so."""
         if self._process == os.getpid() and not self._has_shown and failing_exit() is not None:
             told = self._failed("\n  at ".join(filter(None, (f"sys.exit({failing_exit()!r})", exit_place()))))
-            self._note(told, exit_code_of(failing_exit()))
-            self._end_as_first(told)
+            if not self._is_said(told, exit_code_of(failing_exit())):
+                self._end_as_first(told)
 
     def tell_of_early_end(self, seconds: float) -> None:
         """Tell the others, which may wait in a collective, that this process has ended without them.

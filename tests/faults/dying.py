@@ -110,7 +110,10 @@ def die(launcher: str, way: str, out: Path) -> Death:
 
 LAST = 15
 """So many last lines people read."""
-_CAUSE = re.compile(r"rank (\d( of \d)? failed: |\d \(process \d+\) (was killed|exited)|\d .* because rank \d has).*")
+_CAUSE = re.compile(
+    r"rank (\d( of \d)? failed: |\d \(process \d+\) (was killed|exited)|\d .* because rank \d has).*"
+    r"|Signal \d+ .* received"
+)
 
 
 def cause_in(said: str) -> str:
