@@ -15,6 +15,7 @@ from core.callbacks.prediction_writer import BasePredictionWriter
 from core.data import PreparedLoader
 from core.errors import ConfigurationError
 from core.nested import map_tensors
+from core.random import get_rng_state
 from core.runtime.modules import PreparedModule, needs_forward_context
 from core.strategies.buffers import share_buffers
 from core.trainer.limits import agreed_length, length_of, limited
@@ -79,6 +80,13 @@ class EvaluationLoop:
             length = agreed_length(self.strategy, own, smallest=False) if isinstance(limit, float) else own
             numbers.append(min(own, limited(length, limit, self._run.settings.source_of(self.stage.limit))))
         return numbers
+
+    def position(self) -> dict[str, Any]:
+        """This process's random number generators and positions in the data."""
+        return {
+            "rng": get_rng_state(self.strategy.accelerator, self.strategy.root_device),
+            "loaders": [loader.state_dict() for loader in self.loaders],
+        }
 
     def run(
         self, at_most: float = math.inf, finished: Callable[[], None] | None = None, keeps_outputs: bool = False

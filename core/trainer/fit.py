@@ -334,7 +334,7 @@ class FitLoop:
             return
         self._reload("val")
         run.metric_log.keep(self.metrics)
-        run.stage = "validate"
+        run.stage, run.pass_begun = "validate", self.validation.position()
         self.validation.run(finished=partial(self._finish_validation, times))
         run.stage, run.metric_log.stage = "train", self.metrics
         self.step_module.use("training_step")
@@ -342,7 +342,7 @@ class FitLoop:
         self._agree_to_stop()
 
     def _finish_validation(self, times: ValidationTimes) -> None:
-        progress = self._run.progress
+        progress, self._run.pass_begun = self._run.progress, None
         progress.note_validation()
         if times.is_due(is_last=progress.phase == "end") and not progress.is_accumulating:
             self.schedules.step_monitoring("step", progress.step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -47,6 +47,12 @@ class Run:
     datamodule: DataModule | None = None
     evaluating: Sequence[str] | None = None
     """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
+    pass_begun: dict[str, Any] | None = None
+    """While an evaluation of a fit runs: this process's random number generators and positions in the data before it.
+
+    A checkpoint that is saved meanwhile has these, as it lacks the values that were logged so far: the resumed run
+    begins the evaluation again.
+    """
     batch_counts: dict[str, list[float]] = attrs.field(factory=dict)
     """By stage, the number of batches of each loader; the Trainer's own, which outlives the run."""
     profiler: Profiler | None = None

@@ -104,8 +104,10 @@ class FitState:
         )
 
     def _own(self) -> dict[str, Any]:
-        run = self.run
+        run, begun = self.run, self.run.pass_begun
+        in_pass = {} if begun is None else {**begun, "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
         return {
+            **in_pass,
             "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
             "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
             "buffers": own_buffers(run.runtime.strategy, run.module),

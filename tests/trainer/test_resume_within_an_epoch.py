@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
 from core import Callback, Trainer
+from core.callbacks import OnExceptionCheckpoint
+from core.data import CombinedLoader
 
 from .regression import assert_same, dataset, loader, quiet
 from .test_resume import Drawing, Noisy, Stateful, seed_all, seeded_generator
@@ -119,3 +122,106 @@ def test_a_run_that_was_stopped(how: str, tmp_path: Path) -> None:
     second.fit(Logged(), loader(shuffle=True), ckpt_path=tmp_path / "c")
     assert (second.current_epoch, second.global_step) == (2, 14)
     assert sorted(items) == sorted(2 * torch.cat([batch[1].flatten() for batch in loader()]).tolist())
+
+
+class Validated(Drawing):
+    """Logs a mean of validation, and the parameters follow it: what is missing of a pass shows in both."""
+
+    make_scheduler = staticmethod(lambda optimizer: ReduceLROnPlateau(optimizer, patience=0, factor=0.5))
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs, targets = batch
+        self.log("val", self.loss((inputs + torch.rand(()), targets)), add_dataloader_idx=False)
+
+    def configure_optimizers(self) -> Any:
+        configured = super().configure_optimizers()
+        configured["lr_scheduler"]["monitor"] = "val"
+        return configured
+
+
+class InValidation(Callback):
+    """Saves in a hook of the second validation, or fails there; and notes the values of each validation."""
+
+    def __init__(self, path: Path | None = None, where: str = "", at: int = 0) -> None:
+        self.path, self.where, self.at = path, where, at
+        self.values: dict[tuple[int, int], float] = {}
+
+    def _act(self, trainer: Trainer, where: str, at: int = 0) -> None:
+        is_due = trainer.sanity_checking or (len(self.values) == 1 and trainer.num_sanity_val_steps == 0)
+        if self.path is None or not is_due or (where, at) != (self.where.removeprefix("error "), self.at):
+            return
+        if self.where.startswith("error"):
+            raise ValueError("bad sample")
+        trainer.save_checkpoint(self.path)
+
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+        self._act(trainer, "start")
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._act(trainer, "batch", batch_idx)
+
+    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        self._act(trainer, "epoch end")
+
+    def on_sanity_check_end(self, trainer: Trainer, module: Any) -> None:
+        self._act(trainer, "sanity end")
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.values[trainer.current_epoch, trainer.global_step] = float(trainer.callback_metrics["val"])
+
+
+VALIDATIONS: dict[str, Any] = {
+    "drawing": lambda workers: DataLoader(Noisy(), 8, shuffle=True, num_workers=workers),
+    "several": lambda workers: [loader(num_workers=workers), DataLoader(Noisy(), 8, num_workers=workers)],
+    "combined": lambda workers: CombinedLoader([loader(num_workers=workers), loader(4)], mode="sequential"),
+    "stream": lambda workers: DataLoader(Stream(), 8),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "where", "at", "workers"),
+    [
+        ("drawing", "batch", 2, 0),
+        ("drawing", "batch", 6, 0),
+        ("drawing", "batch", 2, 2),
+        ("drawing", "start", 0, 0),
+        ("drawing", "epoch end", 0, 0),
+        ("drawing", "error batch", 3, 0),
+        ("several", "batch", 2, 0),
+        ("combined", "batch", 2, 0),
+        ("stream", "batch", 2, 0),
+        ("drawing", "batch", 1, -1),
+        ("drawing", "sanity end", 0, -1),
+    ],
+)
+def test_a_checkpoint_that_is_saved_while_a_validation_runs(
+    kind: str, where: str, at: int, workers: int, tmp_path: Path
+) -> None:
+    """The resumed run validates all batches again, and goes on as the run that was not interrupted."""
+    sanity = workers < 0  # saved in the sanity check
+    settings: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 3, "num_sanity_val_steps": 3 if sanity else 0}
+    workers = max(workers, 0)
+
+    def run(seed: int, saver: InValidation, ckpt_path: Path | None = None, *more: Callback) -> Validated:
+        seed_all(seed)
+        module = Validated()
+        trainer = quiet(callbacks=[saver, *more], enable_checkpointing=bool(more), **settings)
+        trainer.fit(module, loader(shuffle=True), VALIDATIONS[kind](workers), ckpt_path=ckpt_path)
+        return module
+
+    whole, path = InValidation(), tmp_path / "c"
+    expected = run(1, whole)
+    if where.startswith("error"):
+        with pytest.raises(ValueError, match="bad sample"):
+            run(1, InValidation(path, where, at), None, OnExceptionCheckpoint(tmp_path, "c"))
+        (path,) = tmp_path.glob("c*")
+    else:
+        run(1, InValidation(path, where, at))
+    again = InValidation()
+    found = run(2, again, path)
+    first = 0 if sanity else 1
+    assert list(again.values.items()) == list(whole.values.items())[first:]
+    assert_same(found, expected)
