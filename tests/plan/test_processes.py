@@ -137,7 +137,7 @@ def test_other_arguments_in_a_process_that_was_started() -> None:
     assert (later.precision.name, later.cluster_environment.name, later.launcher) == ("bf16-mixed", "local", None)
     assert plan_of(environ, precision="64-true").world_size == 2
     for arguments in ({"devices": 1}, {"devices": 3}, {"devices": 2, "num_nodes": 2}):
-        with pytest.raises(ConfigurationError, match="an earlier run of this script"):
+        with pytest.raises(ConfigurationError, match="an earlier run in it, has asked for these"):
             plan_of(environ, **arguments)
 
 
