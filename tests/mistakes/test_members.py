@@ -123,7 +123,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "another name for validation_step": Mistake(
         lambda: trainer().validate(derived(Bare, val_step=nothing), loader()),
-        "module: Mine defines 'val_step', which is never called",
+        "module",
+        "'val_step', which is never called",
         "Did you mean 'validation_step'?",
     ),
     "text for a profiler": Mistake(assigned("profiler", "simpl"), "profiler", "'simpl'", "Did you mean 'simple'?"),
