@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from python_processes import run_python
 from torch import nn
 from torch_hal_parallel import ModelParallelStrategy
 
 from core import Runtime
 from core.errors import ConfigurationError, WrongTypeError
 
-from .conftest import run_script
+from .conftest import SCRIPTS, run_script
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,14 @@ def test_models(tmp_path: Path) -> None:
     assert said.keys() == expected.keys()
     for name, part in expected.items():
         assert part in said[name], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["reduce"], ["reduce", "before"], ["all_gather"], ["broadcast"], ["barrier"]])
+def test_collectives_in_a_step(arguments: list[str], tmp_path: Path) -> None:
+    """A collective in training_step, to which not all processes of a pipeline come, is refused and does not hang."""
+    out = {"OUT": str(tmp_path)}
+    ended = run_python(
+        SCRIPTS / "alone.py", *arguments, cwd=tmp_path, warnings="ignore", expect=1, timeout=120, env=out
+    )
+    assert f"{arguments[0]}: called in a training step with a pipeline" in ended.stderr

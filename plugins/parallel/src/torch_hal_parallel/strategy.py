@@ -17,7 +17,6 @@ from core.strategies import (
     InferenceModule,
     ManualGradients,
     ProcessGroupParts,
-    ProcessGroupStrategy,
     TrainingStep,
     TrainingStepOptions,
     average_gradients,
@@ -48,7 +47,7 @@ from torch_hal_parallel.pipeline import (
 from torch_hal_parallel.placing import bring, check_alone, find_model, inside, plan_for_present
 from torch_hal_parallel.stages import Stage, check_pipeline_plan, find_parts, stage_ranges
 from torch_hal_parallel.state import OwnParameters, gather_states, load_module, load_optimizer, whole_tensors
-from torch_hal_parallel.whole_step import pipelined_step
+from torch_hal_parallel.whole_step import StepWithoutCollectives, pipelined_step
 
 __all__ = ["ModelParallelStrategy"]
 
@@ -56,7 +55,7 @@ DIMENSIONS = ("pipeline", "data", "context", "tensor")
 """Of the mesh, from the slowest to the fastest: processes along ``tensor`` communicate most, and are neighbours."""
 
 
-class ModelParallelStrategy(ProcessGroupStrategy):
+class ModelParallelStrategy(StepWithoutCollectives):
     """A model spread over processes in several ways at once, along the dimensions of one mesh.
 
     The product of all sizes is the number of processes. Processes that differ in ``data`` take different parts of the
@@ -416,7 +415,9 @@ class ModelParallelStrategy(ProcessGroupStrategy):
             self.backward(loss)
             return loss.detach()
         targets_of = microbatches_of(targets, self._pipeline.microbatches)
-        loss = self._pipeline.forward_backward(args, lambda output, index: loss_fn(output, targets_of[index]))
+        loss = self._pipeline.forward_backward(
+            args, lambda output, index: self.alone(loss_fn, output, targets_of[index])
+        )
         self.average()
         return loss
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from core.errors import ConfigurationError
 from core.random import get_rng_state
 from core.strategies import (
     LoggedValue,
+    ProcessGroupStrategy,
     TrainingStep,
     TrainingStepOptions,
     collect_logs,
@@ -23,7 +25,66 @@ from torch_hal_parallel.pipeline import Pipeline, first_inputs, microbatches_of
 if TYPE_CHECKING:
     from torch_hal_parallel.strategy import ModelParallelStrategy
 
-__all__ = ["pipelined_step"]
+__all__ = ["StepWithoutCollectives", "pipelined_step"]
+
+T = TypeVar("T")
+
+
+class StepWithoutCollectives(ProcessGroupStrategy):
+    """Refuses collectives in a step that one process of a pipeline runs: the others would never come to them."""
+
+    _refuses = False
+
+    @contextmanager
+    def no_collectives(self) -> Iterator[None]:
+        """A context in which they are refused."""
+        self._refuses = True
+        try:
+            yield
+        finally:
+            self._refuses = False
+
+    def alone(self, function: Callable[..., T], *args: Any) -> T:
+        """What ``function`` returns, which this process alone calls."""
+        with self.no_collectives():
+            return function(*args)
+
+    def _check_step(self, name: str) -> None:
+        if self._refuses:
+            raise ConfigurationError(
+                f"{name}: called in a training step with a pipeline, of which only the process with the last stage "
+                "runs all. Call it in a hook such as on_train_batch_end; or log the value with sync_dist=True."
+            )
+
+    def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
+        """As in the base class; so are the next ones."""
+        self._check_step("reduce")
+        return super().reduce(tensor, reduction)
+
+    def all_gather(self, tensor: Tensor) -> Tensor:
+        """See the base class."""
+        self._check_step("all_gather")
+        return super().all_gather(tensor)
+
+    def broadcast(self, obj: T, src: int = 0) -> T:
+        """See the base class."""
+        self._check_step("broadcast")
+        return super().broadcast(obj, src)
+
+    def barrier(self, name: str | None = None) -> None:
+        """See the base class."""
+        self._check_step("barrier")
+        super().barrier(name)
+
+    def all_gather_object(self, obj: T) -> list[T]:
+        """See the base class."""
+        self._check_step("all_gather_object")
+        return super().all_gather_object(obj)
+
+    def differing(self, facts: str) -> list[str] | None:
+        """See the base class; the first thing that many methods do."""
+        self._check_step("a collective")
+        return super().differing(facts)
 
 
 class _CalledError(BaseException):
@@ -68,7 +129,8 @@ def pipelined_step(
         logged: list[LoggedValue] = []
 
         def loss_of(output: Tensor, index: int) -> Tensor:
-            with strategy.model_calls(lambda *args, **kwargs: output), collect_logs(logged.append):
+            given = strategy.model_calls(lambda *args, **kwargs: output)
+            with given, collect_logs(logged.append), strategy.no_collectives():
                 found = forward(batches[index], batch_idx)
             if found is None:
                 raise ConfigurationError(
@@ -122,7 +184,7 @@ def _inputs(
         raise _CalledError(args, kwargs)
 
     try:
-        with strategy.model_calls(called):
+        with strategy.model_calls(called), strategy.no_collectives():
             forward(batch, batch_idx)
     except _CalledError as call:
         return first_inputs(strategy.pipelined, call.inputs, call.named)
