@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -9,7 +10,7 @@ import attrs
 from core.checking import check_count
 from core.errors import ConfigurationError, WrongTypeError
 
-__all__ = ["Decision", "check_choice"]
+__all__ = ["Decision", "check_choice", "check_interval"]
 
 
 @attrs.frozen(kw_only=True)
@@ -48,4 +49,25 @@ def check_choice(save_last: Any, save_top_k: Any, monitor: Any, mode: Any) -> No
         raise ConfigurationError(
             f"save_top_k={save_top_k}, monitor=None: there is no metric to choose the best by. Give monitor; "
             "monitor='step', mode='max' keeps the newest."
+        )
+
+
+def check_interval(every_n_train_steps: Any, every_n_epochs: Any, train_time_interval: Any) -> None:
+    """Check the arguments of these names.
+
+    Raises:
+        ConfigurationError: One is out of range, or more than one is given.
+        WrongTypeError: ``train_time_interval`` is not a ``timedelta``.
+    """
+    check_count("every_n_train_steps", every_n_train_steps, 0, optional=True)
+    check_count("every_n_epochs", every_n_epochs, 0, optional=True)
+    if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
+        raise WrongTypeError(
+            f"train_time_interval={train_time_interval!r}: must be a datetime.timedelta, such as "
+            "timedelta(minutes=30), or None."
+        )
+    if bool(every_n_train_steps) + bool(every_n_epochs) + (train_time_interval is not None) > 1:
+        raise ConfigurationError(
+            f"every_n_train_steps={every_n_train_steps!r}, every_n_epochs={every_n_epochs!r}, train_time_interval="
+            f"{train_time_interval!r}: give one of them, or use two ModelCheckpoints."
         )

@@ -77,6 +77,8 @@ class FitLoop:
         """Acts on signals after batches, while the fit runs."""
         self._clock: SharedClock | None = None
         """Counts the time since the last validation, where ``val_check_interval`` is one."""
+        self._times: ValidationTimes | None = None
+        """When validation is due in the running epoch."""
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
@@ -294,14 +296,23 @@ class FitLoop:
             progress.start_batches()
         self._follow_optimizers()
         run.batch_counts["train"] = [self.batches.num_batches]
-        times = ValidationTimes(run, self.batches.num_batches, self.validation is not None, self._validation_clock())
+        times = self._times = ValidationTimes(
+            run, self.batches.num_batches, self.validation is not None, self._validation_clock()
+        )
         if progress.phase == "batches" and self._run_batches(times):
             self._finish_batches()
-        if times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop()):
+        if self.validates_next():
             self._validate(times)
         progress.start_end()
         run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
         self._agree_to_stop()
+
+    def validates_next(self) -> bool:
+        """Whether a validation follows the newest batch; every process calls it, as they may compare their clocks."""
+        times, progress = self._times, self._run.progress
+        if times is None or progress.validated == progress.batch:
+            return False
+        return times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop())
 
     def _validation_clock(self) -> SharedClock | None:
         seconds = self._run.settings.val_check_seconds
