@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import attrs
@@ -11,7 +12,7 @@ import attrs
 from core.checking import check_count, is_below
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
-__all__ = ["Decision", "check_choice", "checked_state"]
+__all__ = ["Decision", "check_choice", "check_interval", "checked_state"]
 
 
 @attrs.frozen(kw_only=True)
@@ -66,3 +67,24 @@ def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
                 f"it names the checkpoint {path!r}, which is not in its directory {state['dirpath']!r}."
             )
     return state
+
+
+def check_interval(every_n_train_steps: Any, every_n_epochs: Any, train_time_interval: Any) -> None:
+    """Check the arguments of these names.
+
+    Raises:
+        ConfigurationError: One is out of range, or more than one is given.
+        WrongTypeError: ``train_time_interval`` is not a ``timedelta``.
+    """
+    check_count("every_n_train_steps", every_n_train_steps, 0, optional=True)
+    check_count("every_n_epochs", every_n_epochs, 0, optional=True)
+    if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
+        raise WrongTypeError(
+            f"train_time_interval={train_time_interval!r}: must be a datetime.timedelta, such as "
+            "timedelta(minutes=30), or None."
+        )
+    if bool(every_n_train_steps) + bool(every_n_epochs) + (train_time_interval is not None) > 1:
+        raise ConfigurationError(
+            f"every_n_train_steps={every_n_train_steps!r}, every_n_epochs={every_n_epochs!r}, train_time_interval="
+            f"{train_time_interval!r}: give one of them, or use two ModelCheckpoints."
+        )

@@ -10,14 +10,29 @@ from typing import Any
 
 import torch
 
-from core.errors import ConfigurationError, quoted
+from core.errors import ConfigurationError, nearest, quoted
 from core.logging import get_logger
 
-__all__ = ["DEFAULT", "check_filename", "fields_of", "format_name", "scores_as_yaml"]
+__all__ = [
+    "DEFAULT",
+    "OLDER",
+    "candidates",
+    "check_filename",
+    "fields_of",
+    "format_name",
+    "scores_as_yaml",
+]
+
+logger = get_logger(__name__)
 
 DEFAULT = "{epoch}-{step}"
 
-logger = get_logger(__name__)
+OLDER = (
+    "%s: at step %d, there is no value of %s that was measured after this step. %s. To have one, let a validation end "
+    "at each step at which a checkpoint is due, as with val_check_interval. For checkpoints that depend on no metric, "
+    "use a further ModelCheckpoint without monitor"
+)
+"""The warning of a metric that was measured before the newest step."""
 
 
 def fields_of(filename: str) -> list[str]:
@@ -42,15 +57,17 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
         if name is not None:
             if name not in metrics:
                 logger.warning_once(
-                    "ModelCheckpoint: filename=%r: no metric %r was logged before this checkpoint, so 0 stands in its "
-                    "name. There are: %s",
+                    "ModelCheckpoint: filename=%r: %r has not been logged before this checkpoint, so 0 stands in its "
+                    "name.%s Logged: %s",
                     filename,
                     name,
+                    nearest(name, metrics),
                     quoted(sorted(metrics)),
                 )
             value = _number(metrics.get(name, 0))
             try:
-                shown = f"{value!r}" if conversion == "r" else format(value, spec or "")
+                is_nan = isinstance(value, float) and math.isnan(value)  # which no format of integers takes
+                shown = "nan" if is_nan else f"{value!r}" if conversion == "r" else format(value, spec or "")
             except ValueError as error:
                 raise ConfigurationError(
                     f"filename={filename!r}: cannot write {name!r}, which is {value!r}: {error}. Use a format of such "
@@ -58,6 +75,19 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
                 ) from error
             parts.append(f"{name}={shown}" if insert_names else shown)
     return "".join(parts)
+
+
+def candidates(trainer: Any) -> tuple[dict[str, Any], set[str]]:
+    """What a checkpoint can be chosen and named by; and the names of what was measured before the newest step.
+
+    The latter says nothing about these weights, so it is NaN.
+    """
+    metrics, step = dict[str, Any](trainer.callback_metrics), trainer.global_step
+    older = {name for name in metrics if trainer.metric_log.measured_at(name)[-1] != step}
+    for name, count in (("epoch", trainer.current_epoch), ("step", step)):
+        metrics[name] = int(metrics[name]) if name in metrics and name not in older else count
+        older.discard(name)
+    return {**metrics, **dict.fromkeys(older, math.nan)}, older
 
 
 def check_filename(filename: Any, insert_names: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -13,14 +13,22 @@ from torch import Tensor
 
 from core.callbacks.agreement import decide_in_process_zero, not_logged
 from core.callbacks.checkpoint import Checkpoint
-from core.callbacks.checkpoint_decision import Decision, check_choice, checked_state
-from core.callbacks.checkpoint_names import DEFAULT, check_filename, fields_of, format_name, scores_as_yaml
+from core.callbacks.checkpoint_decision import Decision, check_choice, check_interval, checked_state
+from core.callbacks.checkpoint_names import (
+    DEFAULT,
+    OLDER,
+    candidates,
+    check_filename,
+    fields_of,
+    format_name,
+    scores_as_yaml,
+)
 from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
-from core.checking import check_count, check_path, is_url
+from core.checking import check_path, is_url
 from core.checkpoints import absolute, committed_file, is_committed, is_in, store_of
 from core.checkpoints.commit import commit_link
-from core.errors import ConfigurationError, CoreError, WrongTypeError, nearest, quoted
+from core.errors import ConfigurationError, CoreError, quoted
 
 __all__ = ["ModelCheckpoint"]
 
@@ -51,6 +59,10 @@ class ModelCheckpoint(Checkpoint):
 
     Process 0 decides by its own metrics, and the others do as it does. A checkpoint is removed only after those that
     replace it are committed.
+
+    Only a value that was measured after the newest optimizer step is the score of a checkpoint. Where ``monitor`` has
+    none, the choice among the best waits until it has: until the end of the validation that follows, for example.
+    ``save_last`` does not wait for a later step.
 
     Args:
         dirpath: The directory, or a URL; ``~`` is the home directory. By default each run has its own: ``checkpoints``
@@ -108,18 +120,7 @@ class ModelCheckpoint(Checkpoint):
         if filename is not None:
             check_filename(filename, auto_insert_metric_name)
         check_choice(save_last, save_top_k, monitor, mode)
-        check_count("every_n_train_steps", every_n_train_steps, 0, optional=True)
-        check_count("every_n_epochs", every_n_epochs, 0, optional=True)
-        if train_time_interval is not None and not isinstance(train_time_interval, timedelta):
-            raise WrongTypeError(
-                f"train_time_interval={train_time_interval!r}: must be a datetime.timedelta, such as "
-                "timedelta(minutes=30), or None."
-            )
-        if bool(every_n_train_steps) + bool(every_n_epochs) + (train_time_interval is not None) > 1:
-            raise ConfigurationError(
-                f"every_n_train_steps={every_n_train_steps!r}, every_n_epochs={every_n_epochs!r}, train_time_interval="
-                f"{train_time_interval!r}: give one of them, or use two ModelCheckpoints."
-            )
+        check_interval(every_n_train_steps, every_n_epochs, train_time_interval)
         if every_n_train_steps is None and every_n_epochs is None and train_time_interval is None:
             every_n_epochs = 1
         self._given_dirpath = None if dirpath is None else absolute(dirpath)
@@ -162,6 +163,7 @@ class ModelCheckpoint(Checkpoint):
         """The metric of :attr:`kth_best_model_path`."""
         self.last_model_path = ""
         """The checkpoint that ``save_last`` has written."""
+        self._has_warned = False
         self._step_saved = 0  # nothing is to be saved before the first step
         self._is_deferred = False
         self._written: set[str] = set()
@@ -239,28 +241,28 @@ class ModelCheckpoint(Checkpoint):
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Write a checkpoint if enough steps or enough time have passed."""
         if self._todo is not None or self._is_due_after_step(trainer):
-            self._reach(trainer, ModelCheckpoint._decide_after_step)
+            self._reach(trainer, "step")
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         """Write a checkpoint, if one is due after validation."""
         if is_training(trainer):
-            self._reach(trainer, ModelCheckpoint._decide_after_validation)
+            self._reach(trainer, "validation")
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         """Write a checkpoint, if one is due at the epoch's end."""
-        self._reach(trainer, ModelCheckpoint._decide_after_epoch)
+        self._reach(trainer, "epoch")
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Write the last checkpoint, if there is none yet."""
         if self.save_last and not self.last_model_path and trainer.global_step:
-            self._make_decision(trainer, top_k=False)
+            self._make_decision(trainer, "end")
             self._carry_out(trainer)
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """Write a checkpoint with ``save_on_exception``."""
         if not self.save_on_exception or not is_training(trainer) or trainer.global_step == self._step_saved:
             return
-        path = self.format_checkpoint_name(self._candidates(trainer))
+        path = self.format_checkpoint_name(candidates(trainer)[0])
         try:
             trainer.save_checkpoint(path, self.save_weights_only)
         except CoreError as failure:  # the error that ends the run must not be hidden by this one
@@ -273,9 +275,6 @@ class ModelCheckpoint(Checkpoint):
             return self.save_on_train_epoch_end
         return validates_once_in_each_epoch(trainer)
 
-    def _is_epochs_turn(self, trainer: Any) -> bool:
-        return self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
-
     def _is_due_after_step(self, trainer: Any) -> bool:
         step = trainer.global_step
         if step == self._step_saved or trainer.progress.is_accumulating:
@@ -287,39 +286,40 @@ class ModelCheckpoint(Checkpoint):
         self._clock.restart(step)
         return True
 
-    def _decide_after_step(self, trainer: Any) -> None:
-        self._make_decision(trainer, may_defer=True)
-
-    def _decide_after_validation(self, trainer: Any) -> None:
-        if self._is_deferred or (not self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
-            self._make_decision(trainer, waits=self._is_deferred)
-
-    def _decide_after_epoch(self, trainer: Any) -> None:
-        if self._is_deferred or (self._saves_on_train_epoch_end(trainer) and self._is_epochs_turn(trainer)):
-            self._make_decision(trainer)
+    def _decide_after(self, trainer: Any, when: str) -> None:
+        is_turn = self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
+        is_epochs = is_turn and (when == "epoch") == self._saves_on_train_epoch_end(trainer)
+        is_due = when == "step" or is_epochs
+        if self._is_deferred or is_due:
+            self._make_decision(trainer, when, is_due)
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _reach(self, trainer: Any, decide: Callable[[ModelCheckpoint, Any], None]) -> None:
+    def _reach(self, trainer: Any, when: str) -> None:
         """Decide at one point of the run, then write; every process calls it.
 
         All ModelCheckpoints decide before the first one writes: its checkpoint contains the state of the others too.
         """
         if self._todo is None:
-            decide(self, trainer)
+            self._decide_after(trainer, when)
         if self._todo is None:
             return
         others = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
         for other in others[others.index(self) + 1 :]:
-            if decide is not ModelCheckpoint._decide_after_step or other._is_due_after_step(trainer):
-                decide(other, trainer)
+            if when != "step" or other._is_due_after_step(trainer):
+                other._decide_after(trainer, when)
         self._carry_out(trainer)
 
-    def _make_decision(self, trainer: Any, top_k: bool = True, may_defer: bool = False, waits: bool = False) -> None:
-        """Decide what is to be written, and take the state that follows; every process calls it."""
-        if trainer.global_step == self._step_saved or trainer.fast_dev_run or self._todo is not None:
+    def _make_decision(self, trainer: Any, when: str, is_due: bool = True) -> None:
+        """Decide what is to be written, and take the state that follows; every process calls it.
+
+        ``is_due`` says whether a checkpoint is due now, and not only one that has waited.
+        """
+        is_saved = trainer.global_step == self._step_saved and not self._is_deferred
+        if is_saved or trainer.fast_dev_run or self._todo is not None:
             return
-        decision = decide_in_process_zero(trainer, lambda: self._decide(trainer, top_k, may_defer, waits))
+        follows = when == "step" and validates_next(trainer)
+        decision = decide_in_process_zero(trainer, lambda: self._decide(trainer, when, is_due, follows))
         if decision.state is None:
             self._is_deferred = True
             return
@@ -344,29 +344,38 @@ class ModelCheckpoint(Checkpoint):
             if path not in self._of_others(trainer):
                 trainer.strategy.remove_checkpoint(path)
 
-    def _decide(self, trainer: Any, top_k: bool, may_defer: bool, waits: bool) -> Decision:
+    def _decide(self, trainer: Any, when: str, is_due: bool, follows: bool) -> Decision:
         """In process 0: what is to be written, and what removed."""
-        metrics = self._candidates(trainer)
-        if may_defer and self.monitor in trainer.callback_metrics and validates_next(trainer):
-            running = {} if trainer.metric_log.stage is None else trainer.metric_log.stage.latest_values()
-            if self.monitor not in running:
-                return Decision()  # the metric of this step is that of the validation that follows
-        if self.monitor is not None and self.monitor not in metrics and self.save_top_k != 0 and top_k:
+        metrics, older = candidates(trainer)
+        chooses = when != "end" and self.save_top_k != 0
+        lacks = chooses and self.monitor is not None and (self.monitor not in metrics or self.monitor in older)
+        unnamed = [name for name in fields_of(self.filename or DEFAULT) if name not in metrics or name in older]
+        if (follows or trainer.progress.phase == "end") and (lacks or (chooses and unnamed and when == "step")):
+            return Decision()  # the metric of this step is that of the validation, or of the epoch, that ends next
+        if lacks:
             # What waits since a step may be for a value of the training epoch, which comes after its validation.
-            if may_defer or waits or not has_validated_in_epoch(trainer, default=True):
+            is_early = when == "step" or (when == "validation" and self._is_deferred)
+            is_early = is_early or not has_validated_in_epoch(trainer, default=True)
+            if self.monitor not in metrics and not is_early:
+                raise not_logged(
+                    type(self).__name__,
+                    str(self.monitor),
+                    metrics,
+                    "Log it with self.log before each checkpoint, or write checkpoints less often, as with "
+                    "every_n_epochs.",
+                )
+            self._warn_of_older(trainer, [str(self.monitor)], "The choice among the best waits for the next one")
+            if not (self.save_last and is_due):
                 return Decision()
-            raise not_logged(
-                type(self).__name__,
-                self.monitor,
-                metrics,
-                "Log it with self.log before each checkpoint, or write checkpoints less often, as with every_n_epochs.",
-            )
+            chooses = False
+        elif chooses and (named := older.intersection(unnamed)):
+            self._warn_of_older(trainer, named, "The file name has nan in its place")
         before = {name: getattr(self, name) for name in STATE}
         before["best_k_models"] = dict(self.best_k_models)
         try:
-            save, replaced = self._choose(trainer, metrics) if top_k and self.save_top_k else (None, None)
+            save, replaced = self._choose(trainer, metrics) if chooses else (None, None)
             last, link, previous = self._choose_last(trainer, metrics, save)
-            self._is_deferred = False
+            self._is_deferred = lacks
             state = self.state_dict()
         finally:
             self._set(before)
@@ -384,7 +393,6 @@ class ModelCheckpoint(Checkpoint):
         if self.monitor is None:
             replaced = self.best_model_path if self.save_top_k == 1 else ""
             path = self._free_name(trainer, metrics, self.filename, replaced)
-            self._warn_of_unknown(metrics)
             self.best_model_path = path
             return path, replaced
         score = torch.as_tensor(metrics[self.monitor]).detach().cpu()
@@ -396,7 +404,6 @@ class ModelCheckpoint(Checkpoint):
         if worst is not None and not sign * float(score) < sign * float(kept[worst]):
             self._tell(trainer, f"{self.monitor}={float(score):.5g} is not among the best {self.save_top_k}")
             return None, None
-        self._warn_of_unknown(metrics)
         if worst is not None:
             del kept[worst]
         path = self._free_name(trainer, metrics, self.filename, worst)
@@ -444,23 +451,10 @@ class ModelCheckpoint(Checkpoint):
         kept = ({*each.best_k_models, each.best_model_path, each.last_model_path, *each._written} for each in others)
         return set().union(*kept) - {""}
 
-    def _candidates(self, trainer: Any) -> dict[str, Any]:
-        """What a checkpoint can be chosen and named by."""
-        metrics: dict[str, Any] = dict(trainer.callback_metrics)
-        for name, count in (("epoch", trainer.current_epoch), ("step", trainer.global_step)):
-            metrics[name] = int(metrics[name]) if name in metrics else count
-        return metrics
-
-    def _warn_of_unknown(self, metrics: Mapping[str, Any]) -> None:
-        unknown = [name for name in fields_of(self.filename or DEFAULT) if name not in metrics]
-        if unknown:
-            logger.warning(
-                "filename=%r: %s has not been logged yet and is written as 0.%s Logged: %s",
-                self.filename,
-                quoted(unknown),
-                nearest(unknown[0], metrics),
-                quoted(sorted(metrics)),
-            )
+    def _warn_of_older(self, trainer: Any, names: Iterable[str], effect: str) -> None:
+        if not self._has_warned:
+            logger.warning(OLDER, type(self).__name__, trainer.global_step, quoted(names), effect)
+        self._has_warned = True
 
     def _link(self, trainer: Any, link: str, target: str) -> None:
         strategy = trainer.strategy

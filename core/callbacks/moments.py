@@ -43,10 +43,8 @@ def has_validated_in_epoch(trainer: Any, default: bool = False) -> bool:
 
 
 def validates_next(trainer: Any) -> bool:
-    """Whether this was the epoch's last batch, and validation follows."""
-    every = trainer.check_val_every_n_epoch
-    is_last = validates(trainer) and trainer.progress.batch == trainer.num_training_batches
-    return is_last and every is not None and (trainer.current_epoch + 1) % every == 0
+    """Whether a validation follows the newest batch; every process calls it."""
+    return trainer._fit_loop is not None and bool(trainer._fit_loop.validates_next())
 
 
 def send_to_loggers(trainer: Any, values: dict[str, float], step: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from core.callbacks.clock import SharedClock
 from core.checkpoints.base import CheckpointIO
-from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.errors import ConfigurationError, quoted
 from core.logging import get_logger
 from core.nested import map_tensors
 from core.random import get_rng_state, set_rng_state
@@ -37,7 +37,7 @@ from core.trainer.schedules import Schedules
 from core.trainer.signals import Signals
 from core.trainer.stage import STAGES
 from core.trainer.state import FitState
-from core.trainer.steps import StepModule, kept_tensors_explained
+from core.trainer.steps import StepModule, kept_tensors_explained, loss_in
 from core.trainer.training_batches import TrainingBatches
 from core.trainer.unused import warn_of_infinite_loss, warn_of_missing_steps
 from core.trainer.validation_times import ValidationTimes
@@ -80,6 +80,8 @@ class FitLoop:
         """Acts on signals after batches, while the fit runs."""
         self._clock: SharedClock | None = None
         """Counts the time since the last validation, where ``val_check_interval`` is one."""
+        self._times: ValidationTimes | None = None
+        """When validation is due in the running epoch."""
         self._mappings: list[Any] = []
         """What the last step returned, if it was a mapping."""
 
@@ -195,7 +197,7 @@ class FitLoop:
                 return output
             if keeps_mapping:
                 mappings[:] = [output]
-            return _loss_in(output)
+            return loss_in(output)
 
         return forward
 
@@ -302,14 +304,23 @@ class FitLoop:
             progress.start_batches()
         self._follow_optimizers()
         run.batch_counts["train"] = [self.batches.num_batches]
-        times = ValidationTimes(run, self.batches.num_batches, self.validation is not None, self._validation_clock())
+        times = self._times = ValidationTimes(
+            run, self.batches.num_batches, self.validation is not None, self._validation_clock()
+        )
         if progress.phase == "batches" and self._run_batches(times):
             self._finish_batches()
-        if times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop()):
+        if self.validates_next():
             self._validate(times)
         progress.start_end()
         run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
         self._agree_to_stop()
+
+    def validates_next(self) -> bool:
+        """Whether a validation follows the newest batch; every process calls it, as they may compare their clocks."""
+        times, progress = self._times, self._run.progress
+        if times is None or progress.validated == progress.batch:
+            return False
+        return times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop())
 
     def _validation_clock(self) -> SharedClock | None:
         seconds = self._run.settings.val_check_seconds
@@ -484,16 +495,3 @@ class FitLoop:
     def _outputs(self, loss: Tensor | None) -> Any:
         """What the last step returned, detached."""
         return map_tensors(Tensor.detach, self._mappings.pop() if self._mappings else loss)
-
-
-def _loss_in(output: Any) -> Tensor:
-    try:
-        loss = output["loss"]
-    except (TypeError, KeyError, IndexError):
-        loss = None
-    if not isinstance(loss, Tensor):
-        raise WrongTypeError(
-            f"training_step: returned {output!r}. It must return the loss, a scalar tensor; or a mapping with the loss "
-            "under 'loss'; or None to skip the batch."
-        )
-    return loss

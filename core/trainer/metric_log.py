@@ -39,6 +39,8 @@ class MetricLog:
         self.of_epochs: dict[str, Tensor] = {}
         """The values of epochs that go to loggers, by the names that loggers get: what ``validate`` returns."""
         self._published: dict[str, Tensor] = {}
+        self._measured: dict[str, tuple[int, int, int]] = {}
+        """When each value of :attr:`_published` was measured: the epoch, and how many batches and steps were done."""
         self._logger_names: set[str] = set()
         """Names in :attr:`latest` that go to loggers."""
         self._evaluated: dict[str, int] = {}
@@ -112,12 +114,24 @@ class MetricLog:
         published = {name: value for name, value in self._published.items() if name in self.prog_bar_names}
         return {name: float(value) for name, value in {**published, **running}.items()}
 
+    @property
+    def _now(self) -> tuple[int, int, int]:
+        progress = self._progress
+        return progress.epoch, progress.total_batches, progress.step
+
+    def measured_at(self, name: str) -> tuple[int, int, int]:
+        """When the newest value of ``name`` was measured: the epoch, and how many batches and steps were done."""
+        running = () if self.stage is None else self.stage.latest_values()
+        return self._now if name in running else self._measured.get(name, self._now)
+
     def update(self, values: Mapping[str, Value]) -> None:
         """Take values that a callback has measured, and sends to the loggers itself."""
         self._published.update(_as_tensors(values))
+        self._measured.update(dict.fromkeys(values, self._now))
 
     def reset(self) -> None:
         """Forget all values."""
+        self._measured = {}
         self._published, self.prog_bar_names, self._logger_names, self.of_epochs = {}, set(), set(), {}
         self.is_step_due = False
 
@@ -132,9 +146,9 @@ class MetricLog:
         values = stage.finish_epoch(self._owner)
         to_loggers = stage.logger_names()
         self.of_epochs = {**self.of_epochs, **{name: values[name] for name in values if name in to_loggers}}
-        self._published.update(values)
+        self.update(values)
         # Where the values of steps are published too, the plain name is the epoch's value from now on.
-        self._published.update({stage.plain_name(name): value for name, value in values.items()})
+        self.update({stage.plain_name(name): value for name, value in values.items()})
         self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
         self._logger_names |= to_loggers & set(self._published)
         self._send({name: value for name, value in values.items() if name in to_loggers}, stage.strategy)
@@ -150,7 +164,7 @@ class MetricLog:
         Every process calls it.
         """
         stage.exchange()
-        self._published.update(_as_tensors(stage.latest_values()))
+        self.update(stage.latest_values())
         self.prog_bar_names |= stage.prog_bar_names() & set(self._published)
         self._logger_names |= stage.logger_names() & set(self._published)
 
@@ -191,6 +205,7 @@ class MetricLog:
         """What is logged within goes to no logger, and is forgotten afterwards. Modules still find the loggers."""
         kept = dict(self.__dict__)
         self._discards, self._published, self.prog_bar_names, self._logger_names = True, {}, set(), set()
+        self._measured = {}
         try:
             yield
         finally:
@@ -207,6 +222,7 @@ class MetricLog:
         """The values that were published, and what is still to be sent."""
         return {
             "published": self._published,
+            "measured": {name: list(moment) for name, moment in self._measured.items()},
             "prog_bar_names": self.prog_bar_names,
             "logger_names": self._logger_names,
             "evaluated": self._evaluated,
@@ -218,6 +234,7 @@ class MetricLog:
         self._published, self.prog_bar_names = state["published"], state["prog_bar_names"]
         self._logger_names, self._evaluated = state["logger_names"], state["evaluated"]
         self.is_step_due = state["is_step_due"]
+        self._measured = {name: tuple(moment) for name, moment in state.get("measured", {}).items()}
 
     def loggers_state(self) -> list[dict[str, Any]]:
         """How far each logger has written, in process 0."""

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from core.errors import ConfigurationError, quoted
+from core.errors import ConfigurationError, WrongTypeError, quoted
 from core.trainer.module import Module
 
-__all__ = ["StepModule", "kept_tensors_explained"]
+__all__ = ["StepModule", "kept_tensors_explained", "loss_in"]
 
 
 class StepModule(nn.Module):
@@ -160,3 +160,21 @@ def kept_tensors_explained() -> Iterator[None]:
                 "created there, such as a cache, create it in __init__, or set Trainer(inference_mode=False)."
             )
         raise
+
+
+def loss_in(output: Any) -> Tensor:
+    """The loss in a mapping that ``training_step`` has returned.
+
+    Raises:
+        WrongTypeError: There is none.
+    """
+    try:
+        loss = output["loss"]
+    except (TypeError, KeyError, IndexError):
+        loss = None
+    if not isinstance(loss, Tensor):
+        raise WrongTypeError(
+            f"training_step: returned {output!r}. It must return the loss, a scalar tensor; or a mapping with the loss "
+            "under 'loss'; or None to skip the batch."
+        )
+    return loss

@@ -16,7 +16,7 @@ import torch
 
 from core import Callback, Trainer
 from core.callbacks import ModelCheckpoint, clock
-from core.checkpoints import is_committed, latest
+from core.checkpoints import TorchCheckpointIO, is_committed, latest
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
 
 from .regression import Regression, loader, quiet
@@ -40,6 +40,11 @@ class Validated(Regression):
 
 def names(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
+
+
+def step_in(path: str | Path) -> int:
+    """The optimizer steps that a checkpoint's weights have taken."""
+    return int(TorchCheckpointIO().load_checkpoint(path)["progress"]["step"])
 
 
 def run(checkpoint: ModelCheckpoint, module: Regression | None = None, validates: bool = False, **settings: Any) -> Any:
@@ -136,11 +141,92 @@ def test_a_step_that_validation_follows_waits_for_its_metric(tmp_path: Path) -> 
     assert found == list(SCORES)
 
 
-def test_a_step_before_the_first_validation_waits_too(tmp_path: Path) -> None:
-    """Step 4 has no score yet: it is written after the epoch's validation."""
+def test_a_step_that_no_validation_follows_waits_too(tmp_path: Path) -> None:
+    """Steps 4, 8 and 12 have no score: a checkpoint is written after each epoch's validation."""
     checkpoint = ModelCheckpoint(tmp_path, "{step}", monitor="val/score", save_top_k=-1, every_n_train_steps=4)
     run(checkpoint, Validated(), validates=True, max_epochs=2)
-    assert names(tmp_path) == ["step=12.ckpt", "step=7.ckpt", "step=8.ckpt"]
+    assert names(tmp_path) == ["step=14.ckpt", "step=7.ckpt"]
+
+
+class Stepwise(Regression):
+    """Each metric is the number of steps that the weights it was measured with have taken."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("train", float(self.global_step + 1))
+        self.log("epoch_end", float(self.global_step + 1), on_step=False, on_epoch=True, reduce_fx="max")
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val", float(self.global_step))
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "steps"),
+    [
+        ({"every_n_train_steps": 3}, {"val_check_interval": 3}, [3, 6, 10, 13]),
+        ({"every_n_train_steps": 3}, {"val_check_interval": 3, "check_val_every_n_epoch": None}, [3, 6, 9, 12]),
+        ({"every_n_train_steps": 1}, {"val_check_interval": 0.5}, [3, 6, 10, 13]),
+        ({"every_n_train_steps": 2}, {"val_check_interval": 4, "accumulate_grad_batches": 2}, [2, 6]),
+        ({"every_n_train_steps": 2}, {"val_check_interval": 3, "accumulate_grad_batches": 2}, [3, 5, 7]),
+        ({"every_n_train_steps": 7}, {"check_val_every_n_epoch": 2}, [14]),
+        ({"train_time_interval": timedelta(0)}, {"val_check_interval": 3}, [3, 6, 10, 13]),
+        ({"every_n_train_steps": 2, "save_last": True}, {"val_check_interval": 5}, [5, 12]),
+        ({"save_on_train_epoch_end": True}, {"val_check_interval": 3}, [10]),
+        ({"every_n_epochs": 1, "save_on_train_epoch_end": True}, {"check_val_every_n_epoch": 2}, [14]),
+        ({"every_n_train_steps": 3, "monitor": "train"}, {"val_check_interval": 5}, [3, 6, 9, 12]),
+        ({"every_n_train_steps": 5, "monitor": "epoch_end"}, {"val_check_interval": 5}, [7, 14]),
+    ],
+)
+def test_a_score_belongs_to_the_weights_of_its_checkpoint(
+    options: dict[str, Any], settings: dict[str, Any], steps: list[int], tmp_path: Path
+) -> None:
+    """The step in the checkpoint, its score, its name and the best are those of the same step."""
+    saves = ModelCheckpoint(tmp_path, **{"monitor": "val", "mode": "max", "save_top_k": -1, **options})
+    run(saves, Stepwise(), validates=True, max_epochs=2, **settings)
+    scores = {path: int(score) for path, score in saves.best_k_models.items()}
+    assert sorted(scores.values()) == steps
+    for path, score in scores.items():
+        assert step_in(path) == score
+        assert f"step={score}" in path
+    assert f"step={steps[-1]}" in saves.best_model_path
+
+
+def test_the_last_checkpoint_does_not_wait_for_a_score(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Step 10 is written as the last one, although the best are chosen at validations; one warning says so."""
+    saves = ModelCheckpoint(tmp_path, "{step}", monitor="val", save_last=True, every_n_train_steps=5)
+    run(saves, Stepwise(), validates=True, max_epochs=2, max_steps=11)
+    assert names(tmp_path) == ["last.ckpt", "step=7.ckpt"]
+    assert step_in(tmp_path / "last.ckpt") == 10
+    assert caplog.text.count("there is no value of 'val' that was measured after this step") == 1
+
+
+def test_a_name_has_no_metric_of_other_weights(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Step 3 has a validation; step 9 has none, is written all the same, and a warning says what the name has."""
+    saves = ModelCheckpoint(tmp_path, "{step}-{val:.0f}", save_top_k=-1, every_n_train_steps=3)
+    run(saves, Stepwise(), validates=True, max_epochs=2, val_check_interval=3, max_steps=9)
+    assert names(tmp_path) == ["step=3-val=3.ckpt", "step=6-val=6.ckpt", "step=9-val=nan.ckpt"]
+    assert "nan in its place" in caplog.text
+
+
+def test_two_that_monitor_other_metrics(tmp_path: Path) -> None:
+    """One has its metric at the step, the other waits for the validation that follows: also in a resumed run."""
+
+    def both(folder: str) -> list[Any]:
+        common: dict[str, Any] = {"mode": "max", "save_top_k": -1, "every_n_train_steps": 3}
+        return [
+            ModelCheckpoint(tmp_path / folder / "train", "{step}", monitor="train", **common),
+            ModelCheckpoint(tmp_path / folder / "val", "{step}", monitor="val", **common),
+        ]
+
+    settings: dict[str, Any] = {"max_epochs": 1, "val_check_interval": 3, "enable_checkpointing": True}
+    callbacks = both("one")
+    quiet(callbacks=callbacks, **settings).fit(Stepwise(), loader(), loader())
+    resumed = both("one")
+    quiet(callbacks=resumed, **settings).fit(
+        Stepwise(), loader(), loader(), ckpt_path=str(tmp_path / "one" / "train" / "step=3.ckpt")
+    )
+    for found in (callbacks, resumed):
+        assert [sorted(map(int, each.best_k_models.values())) for each in found] == [[3, 6], [3, 6]]
 
 
 @pytest.mark.parametrize("validates", [False, True])
