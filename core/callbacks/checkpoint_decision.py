@@ -9,10 +9,12 @@ from typing import Any
 
 import attrs
 
-from core.checking import check_count, is_below
+from core.checking import check_count, is_below, is_url
+from core.checkpoints.commit import commit_link
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+from core.strategies.base import Strategy
 
-__all__ = ["Decision", "check_choice", "check_interval", "checked_state"]
+__all__ = ["Decision", "check_choice", "check_interval", "check_link", "checked_state", "make_link"]
 
 
 @attrs.frozen(kw_only=True)
@@ -88,3 +90,24 @@ def check_interval(every_n_train_steps: Any, every_n_epochs: Any, train_time_int
             f"every_n_train_steps={every_n_train_steps!r}, every_n_epochs={every_n_epochs!r}, train_time_interval="
             f"{train_time_interval!r}: give one of them, or use two ModelCheckpoints."
         )
+
+
+def check_link(save_last: Any, dirpath: Any) -> None:
+    """Check that the directory can have the link that ``save_last`` asks for.
+
+    Raises:
+        ConfigurationError: It is a URL.
+    """
+    if save_last == "link" and is_url(dirpath):
+        raise ConfigurationError(
+            f"save_last='link', dirpath={dirpath!r}: a URL has no links. Set save_last=True, or resume with "
+            "ckpt_path='last', which finds the newest checkpoint without one."
+        )
+
+
+def make_link(strategy: Strategy, link: str, target: str) -> None:
+    """Make ``link`` point to the checkpoint ``target`` once that is committed; every process calls it."""
+    if os.path.isdir(link) and not os.path.islink(link):
+        strategy.remove_checkpoint(link)  # a whole one, written where nothing was among the best
+    if strategy.is_global_zero:
+        strategy.checkpoint_io.when_committed(lambda: commit_link(link, target))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,7 +15,14 @@ from torch import Tensor
 
 from core.callbacks.agreement import decide_in_process_zero, not_logged
 from core.callbacks.checkpoint import Checkpoint
-from core.callbacks.checkpoint_decision import Decision, check_choice, check_interval, checked_state
+from core.callbacks.checkpoint_decision import (
+    Decision,
+    check_choice,
+    check_interval,
+    check_link,
+    checked_state,
+    make_link,
+)
 from core.callbacks.checkpoint_names import (
     DEFAULT,
     OLDER,
@@ -25,9 +34,8 @@ from core.callbacks.checkpoint_names import (
 )
 from core.callbacks.clock import SharedClock
 from core.callbacks.moments import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
-from core.checking import check_path, is_url
+from core.checking import check_path
 from core.checkpoints import absolute, committed_file, is_committed, is_in, store_of
-from core.checkpoints.commit import commit_link
 from core.errors import ConfigurationError, CoreError, quoted
 
 __all__ = ["ModelCheckpoint"]
@@ -170,6 +178,8 @@ class ModelCheckpoint(Checkpoint):
         """The checkpoints of this run; some may not be committed yet."""
         self._todo: Decision | None = None
         """What has been decided at this point of the run, and not been done yet."""
+        self._committed: dict[str, Any] | None = None
+        """The state as of the checkpoints that are committed: a decision is taken before its checkpoint is written."""
 
     # -- what users read and call --------------------------------------------------------------------------------
 
@@ -219,22 +229,17 @@ class ModelCheckpoint(Checkpoint):
         self._reset()
         if self.dirpath is None:
             self.dirpath = trainer._run_folder
-        self._check_link()
+        check_link(self.save_last, self.dirpath)
         self._folder = self.dirpath
 
-    def _check_link(self) -> None:
-        if self.save_last == "link" and is_url(self.dirpath):
-            raise ConfigurationError(
-                f"save_last='link', dirpath={self.dirpath!r}: a URL has no links. Set save_last=True, or resume with "
-                "ckpt_path='last', which finds the newest checkpoint without one."
-            )
-
     def teardown(self, trainer: Any, module: Any, stage: str) -> None:
-        """End a run."""
+        """End a run: a checkpoint that cannot be written in the background is an error here."""
+        trainer.strategy.checkpoint_io.wait()
         self._folder = None
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Start the clock."""
+        self._committed = self.state_dict()
         if self._clock is not None:
             self._clock.restart(trainer.global_step)
 
@@ -259,7 +264,12 @@ class ModelCheckpoint(Checkpoint):
             self._carry_out(trainer)
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
-        """Write a checkpoint with ``save_on_exception``."""
+        """Forget checkpoints that could not be written. Write one with ``save_on_exception``."""
+        if self._committed is not None:
+            with suppress(CoreError):  # it has been logged, and another error, or the same one, ends the run
+                trainer.strategy.checkpoint_io.wait()
+            self._set(self._committed)
+            self._step_saved, self._todo = self._committed["step_saved"], None
         if not self.save_on_exception or not is_training(trainer) or trainer.global_step == self._step_saved:
             return
         path = self.format_checkpoint_name(candidates(trainer)[0])
@@ -338,7 +348,8 @@ class ModelCheckpoint(Checkpoint):
                 self._written.add(path)
                 trainer.save_checkpoint(path, self.save_weights_only)
         if decision.link is not None:
-            self._link(trainer, *decision.link)
+            make_link(trainer.strategy, *decision.link)
+        trainer.strategy.checkpoint_io.when_committed(partial(setattr, self, "_committed", self.state_dict()))
         for path in decision.remove:
             self._written.discard(path)
             if path not in self._of_others(trainer):
@@ -455,13 +466,6 @@ class ModelCheckpoint(Checkpoint):
         if not self._has_warned:
             logger.warning(OLDER, type(self).__name__, trainer.global_step, quoted(names), effect)
         self._has_warned = True
-
-    def _link(self, trainer: Any, link: str, target: str) -> None:
-        strategy = trainer.strategy
-        if os.path.isdir(link) and not os.path.islink(link):
-            strategy.remove_checkpoint(link)  # a whole one, written where nothing was among the best
-        if strategy.is_global_zero:
-            strategy.checkpoint_io.when_committed(lambda: commit_link(link, target))
 
     def _tell(self, trainer: Any, what: str) -> None:
         if self.verbose:

@@ -45,7 +45,8 @@ class Averaged(core.Module):
         self.model = Transformer()
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return loss_of(self.model(batch[0]), batch[1])
+        loss: Tensor = loss_of(self.model(batch[0]), batch[1])
+        return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
