@@ -82,10 +82,13 @@ class EvaluationLoop:
         return numbers
 
     def position(self) -> dict[str, Any]:
-        """This process's random number generators and positions in the data."""
+        """For :attr:`Run.pass_begun`: this process's generators and data, and how far the loggers have written."""
+        strategy, metric_log = self.strategy, self._run.metric_log
         return {
-            "rng": get_rng_state(self.strategy.accelerator, self.strategy.root_device),
+            "rng": get_rng_state(strategy.accelerator, strategy.root_device),
             "loaders": [loader.state_dict() for loader in self.loaders],
+            "evaluated": metric_log.state_dict()["evaluated"],
+            "loggers": metric_log.loggers_state() if strategy.is_global_zero else [],
         }
 
     def run(

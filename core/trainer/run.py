@@ -48,9 +48,9 @@ class Run:
     evaluating: Sequence[str] | None = None
     """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
     pass_begun: dict[str, Any] | None = None
-    """While an evaluation of a fit runs: this process's random number generators and positions in the data before it.
+    """While an evaluation of a fit runs: what :meth:`EvaluationLoop.position` returned before it.
 
-    A checkpoint that is saved meanwhile has these, as it lacks the values that were logged so far: the resumed run
+    A checkpoint that is saved meanwhile has that, as it lacks the values that were logged so far: the resumed run
     begins the evaluation again.
     """
     batch_counts: dict[str, list[float]] = attrs.field(factory=dict)

@@ -105,9 +105,11 @@ class FitState:
 
     def _own(self) -> dict[str, Any]:
         run, begun = self.run, self.run.pass_begun
-        in_pass = {} if begun is None else {**begun, "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
+        before: dict[str, Any] = {}
+        if begun is not None:
+            before = {"rng": begun["rng"], "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
         return {
-            **in_pass,
+            **before,
             "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
             "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
             "buffers": own_buffers(run.runtime.strategy, run.module),
@@ -125,8 +127,8 @@ class FitState:
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""
-        run, strategy = self.run, self.run.runtime.strategy
-        state = {
+        run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
+        state: dict[str, Any] = {
             **{name: strategy.optimizer_state(optimizer) for name, optimizer in self._named_optimizers()},
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "precision": strategy.precision.state_dict(),
@@ -134,6 +136,9 @@ class FitState:
             "metrics": run.metric_log.state_dict(),
             "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
         }
+        if begun is not None:
+            state["metrics"] |= {"evaluated": begun["evaluated"]}
+            state["loggers"] = begun["loggers"]
         if run.datamodule is None:
             return state
         kind = type(run.datamodule).__qualname__

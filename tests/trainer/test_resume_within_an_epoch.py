@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
 from core import Callback, Trainer
-from core.callbacks import OnExceptionCheckpoint
+from core.callbacks import EMAWeightAveraging, OnExceptionCheckpoint
 from core.data import CombinedLoader
+from core.loggers import CSVLogger
 
 from .regression import assert_same, dataset, loader, quiet
 from .test_resume import Drawing, Noisy, Stateful, seed_all, seeded_generator
@@ -124,104 +125,152 @@ def test_a_run_that_was_stopped(how: str, tmp_path: Path) -> None:
     assert sorted(items) == sorted(2 * torch.cat([batch[1].flatten() for batch in loader()]).tolist())
 
 
-class Validated(Drawing):
-    """Logs a mean of validation, and the parameters follow it: what is missing of a pass shows in both."""
-
-    make_scheduler = staticmethod(lambda optimizer: ReduceLROnPlateau(optimizer, patience=0, factor=0.5))
+class Validates(Drawing):
+    """Draws in validation too; its metric depends on every batch."""
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        inputs, targets = batch
-        self.log("val", self.loss((inputs + torch.rand(()), targets)), add_dataloader_idx=False)
-
-    def configure_optimizers(self) -> Any:
-        configured = super().configure_optimizers()
-        configured["lr_scheduler"]["monitor"] = "val"
-        return configured
+        inputs = batch[0] if isinstance(batch, list | tuple) else batch["a"][0]
+        noise = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        self.log("val", inputs.sum() * (batch_idx + 1) + noise, add_dataloader_idx=False)
+        self.log("by_batch", float(batch_idx), on_step=True, on_epoch=False, add_dataloader_idx=False)
 
 
-class InValidation(Callback):
-    """Saves in a hook of the second validation, or fails there; and notes the values of each validation."""
+HOOKS = {
+    "start": "on_validation_start",
+    "epoch start": "on_validation_epoch_start",
+    "first batch": "on_validation_batch_end",
+    "last batch": "on_validation_batch_end",
+    "epoch end": "on_validation_epoch_end",
+    "end": "on_validation_end",
+}
 
-    def __init__(self, path: Path | None = None, where: str = "", at: int = 0) -> None:
-        self.path, self.where, self.at = path, where, at
-        self.values: dict[tuple[int, int], float] = {}
 
-    def _act(self, trainer: Trainer, where: str, at: int = 0) -> None:
-        is_due = trainer.sanity_checking or (len(self.values) == 1 and trainer.num_sanity_val_steps == 0)
-        if self.path is None or not is_due or (where, at) != (self.where.removeprefix("error "), self.at):
+class Evaluating(Callback):
+    """Notes what each validation gave; saves, or fails, in the second one."""
+
+    def __init__(self, path: Path | None = None, where: str = "", fails: bool = False) -> None:
+        self.path, self.fails, self.values, self.number = path, fails, list[float](), 0
+        at = {"first batch": 0, "last batch": 4}.get(where, 0)
+        if path is not None:
+            hook = HOOKS[where]
+            own = getattr(self, hook)
+
+            def called(trainer: Trainer, module: Any, *rest: Any) -> None:
+                self.act(trainer, at, rest)
+                own(trainer, module, *rest)
+
+            setattr(self, hook, called)
+
+    def act(self, trainer: Trainer, at: int, rest: tuple[Any, ...]) -> None:
+        if trainer.sanity_checking or trainer.global_step != 5 or (rest and rest[2] != at):
             return
-        if self.where.startswith("error"):
-            raise ValueError("bad sample")
+        if self.fails:
+            raise RuntimeError("fails")
+        assert self.path is not None
         trainer.save_checkpoint(self.path)
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
-        self._act(trainer, "start")
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None: ...
+
+    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None: ...
 
     def on_validation_batch_end(
-        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
-    ) -> None:
-        self._act(trainer, "batch", batch_idx)
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None: ...
 
     def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
-        self._act(trainer, "epoch end")
-
-    def on_sanity_check_end(self, trainer: Trainer, module: Any) -> None:
-        self._act(trainer, "sanity end")
-
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         if not trainer.sanity_checking:
-            self.values[trainer.current_epoch, trainer.global_step] = float(trainer.callback_metrics["val"])
+            self.values.append(float(trainer.callback_metrics["val"]))
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None: ...
 
 
-VALIDATIONS: dict[str, Any] = {
-    "drawing": lambda workers: DataLoader(Noisy(), 8, shuffle=True, num_workers=workers),
-    "several": lambda workers: [loader(num_workers=workers), DataLoader(Noisy(), 8, num_workers=workers)],
-    "combined": lambda workers: CombinedLoader([loader(num_workers=workers), loader(4)], mode="sequential"),
-    "stream": lambda workers: DataLoader(Stream(), 8),
+def stream_of_validation() -> Any:
+    return DataLoader(Stream(), 10)
+
+
+VALIDATION: dict[str, Any] = {
+    "map": lambda: loader(10),
+    "shuffled": lambda: loader(10, shuffle=True),
+    "workers": lambda: loader(10, num_workers=2),
+    "stream": stream_of_validation,
+    "several": lambda: [loader(10), loader(10, shuffle=True)],
+    "combined": lambda: CombinedLoader({"a": loader(10), "b": loader(20)}, "max_size"),
 }
 
 
 @pytest.mark.parametrize(
-    ("kind", "where", "at", "workers"),
-    [
-        ("drawing", "batch", 2, 0),
-        ("drawing", "batch", 6, 0),
-        ("drawing", "batch", 2, 2),
-        ("drawing", "start", 0, 0),
-        ("drawing", "epoch end", 0, 0),
-        ("drawing", "error batch", 3, 0),
-        ("several", "batch", 2, 0),
-        ("combined", "batch", 2, 0),
-        ("stream", "batch", 2, 0),
-        ("drawing", "batch", 1, -1),
-        ("drawing", "sanity end", 0, -1),
-    ],
+    "kind", ["map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in VALIDATION if kind != "map")]
 )
-def test_a_checkpoint_that_is_saved_while_a_validation_runs(
-    kind: str, where: str, at: int, workers: int, tmp_path: Path
-) -> None:
-    """The resumed run validates all batches again, and goes on as the run that was not interrupted."""
-    sanity = workers < 0  # saved in the sanity check
-    settings: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 3, "num_sanity_val_steps": 3 if sanity else 0}
-    workers = max(workers, 0)
+@pytest.mark.parametrize(
+    ("where", "fails"), [*((where, False) for where in HOOKS), ("first batch", True), ("last batch", True)]
+)
+def test_a_checkpoint_of_a_validation_that_is_not_over(where: str, fails: bool, kind: str, tmp_path: Path) -> None:
+    """The validation begins again in the resumed run: its metrics, and all that follows, are as without the break."""
 
-    def run(seed: int, saver: InValidation, ckpt_path: Path | None = None, *more: Callback) -> Validated:
+    def run(seed: int, ckpt_path: Path | None, *callbacks: Any, folder: str) -> tuple[Any, ...]:
         seed_all(seed)
-        module = Validated()
-        trainer = quiet(callbacks=[saver, *more], enable_checkpointing=bool(more), **settings)
-        trainer.fit(module, loader(shuffle=True), VALIDATIONS[kind](workers), ckpt_path=ckpt_path)
+        module = Validates()
+        log = CSVLogger(tmp_path, name=folder, version=0)
+        trainer = quiet(
+            max_epochs=2, callbacks=list(callbacks), val_check_interval=5, logger=log, log_every_n_steps=1,
+            num_sanity_val_steps=1, enable_checkpointing=None,
+        )  # fmt: skip
+        with pytest.raises(RuntimeError) if getattr(callbacks[0], "fails", False) else nullcontext():
+            trainer.fit(module, loader(shuffle=True), VALIDATION[kind](), ckpt_path=ckpt_path)
+        drawn = random.random(), float(np.random.rand()), float(torch.rand(()))
+        rows = tmp_path / folder / "version_0" / "metrics.csv"
+        return module, drawn, rows.read_text() if rows.exists() else ""
+
+    saver, again, path = Evaluating(tmp_path / "saved", where, fails), Evaluating(), tmp_path / "saved"
+    whole = run(1, None, plain := Evaluating(), folder="whole")
+    if fails:
+        path = tmp_path / "on_exception.ckpt"
+        run(1, None, saver, OnExceptionCheckpoint(tmp_path), folder="broken")
+    else:
+        run(1, None, saver, folder="broken")
+        assert saver.values == plain.values
+    resumed = run(2, path, again, folder="broken")
+    assert again.values == plain.values[-len(again.values) :]
+    assert len(again.values) == 1 + (where != "end")
+    assert resumed[1:] == whole[1:]
+    assert_same(resumed[0], whole[0])
+
+
+def test_a_checkpoint_of_the_sanity_check(tmp_path: Path) -> None:
+    """It is one of the fit's beginning: each validation of the run that goes on from it has all batches."""
+
+    class Saves(Evaluating):
+        def on_validation_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+            if trainer.sanity_checking:
+                trainer.save_checkpoint(tmp_path / "sanity")
+
+    def run(seed: int, callback: Evaluating, ckpt_path: Path | None) -> Any:
+        seed_all(seed)
+        trainer = quiet(max_epochs=2, callbacks=callback, num_sanity_val_steps=2)
+        trainer.fit(module := Validates(), loader(shuffle=True), loader(10, shuffle=True), ckpt_path=ckpt_path)
         return module
 
-    whole, path = InValidation(), tmp_path / "c"
-    expected = run(1, whole)
-    if where.startswith("error"):
-        with pytest.raises(ValueError, match="bad sample"):
-            run(1, InValidation(path, where, at), None, OnExceptionCheckpoint(tmp_path, "c"))
-        (path,) = tmp_path.glob("c*")
-    else:
-        run(1, InValidation(path, where, at))
-    again = InValidation()
-    found = run(2, again, path)
-    first = 0 if sanity else 1
-    assert list(again.values.items()) == list(whole.values.items())[first:]
-    assert_same(found, expected)
+    whole = run(1, first := Saves(), None)
+    resumed = run(2, again := Evaluating(), tmp_path / "sanity")
+    assert again.values == first.values
+    assert_same(resumed, whole)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_averaged_weights_in_a_checkpoint_of_a_validation(fails: bool, tmp_path: Path) -> None:
+    """The weights that are trained and their average are not exchanged, although validation runs with the average."""
+
+    def run(ckpt_path: Path | None, *callbacks: Any) -> Any:
+        seed_all(1)
+        trainer = quiet(max_epochs=2, callbacks=list(callbacks), val_check_interval=5, enable_checkpointing=None)
+        with pytest.raises(RuntimeError) if callbacks[0].fails else nullcontext():
+            trainer.fit(module := Validates(), loader(), loader(10), ckpt_path=ckpt_path)
+        return module
+
+    whole = run(None, Evaluating(), EMAWeightAveraging(decay=0.5))
+    run(
+        None, Evaluating(tmp_path / "saved", "last batch", fails), EMAWeightAveraging(decay=0.5),
+        *([OnExceptionCheckpoint(tmp_path, "saved")] if fails else []),
+    )  # fmt: skip
+    path = tmp_path / ("saved.ckpt" if fails else "saved")
+    assert_same(run(path, Evaluating(), EMAWeightAveraging(decay=0.5)), whole)
