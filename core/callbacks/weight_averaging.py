@@ -53,9 +53,10 @@ class WeightAveraging(Callback):
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         """Begin a new average."""
+        self._average, self._is_swapped = None, False
         if stage == "fit":
             self._average = AveragedModel(module, use_buffers=self._use_buffers, **self._arguments())
-            self._is_swapped, self._step, self._epoch = False, 0, -1
+            self._step, self._epoch = 0, -1
 
     def _arguments(self) -> dict[str, Any]:
         return self._kwargs
@@ -123,17 +124,18 @@ class WeightAveraging(Callback):
         """Leave the module the weights that were trained."""
         if self._is_swapped:
             self._swap(module)
-        self._average = None
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
         """Write the average as ``state_dict``, and the weights that are trained as ``current_model_state``."""
         if self._average is None:
             return
         state = self._average.state_dict()
-        checkpoint["current_model_state"] = checkpoint["state_dict"]
+        own = checkpoint["current_model_state"] = checkpoint["state_dict"]
         if self._average.n_averaged > 0:
             inner = {name.removeprefix("module."): value for name, value in state.items() if name.startswith("module.")}
-            checkpoint["state_dict"] = {name: inner[name] for name in checkpoint["state_dict"]}
+            kept = {name: inner[name] for name in own}
+            trained, average = (kept, own) if self._is_swapped else (own, kept)  # it is saved within a validation
+            checkpoint |= {"current_model_state": trained, "state_dict": average}
         checkpoint["averaging_state"] = {name: value for name, value in state.items() if not name.startswith("module.")}
 
     def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:

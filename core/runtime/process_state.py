@@ -59,7 +59,7 @@ class ProcessStates:
 
     @classmethod
     def gather(
-        cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, **more: Any
+        cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, /, **more: Any
     ) -> ProcessStates:
         """Those of the processes in ``meeting``; warns where a process is absent.
 
@@ -68,7 +68,7 @@ class ProcessStates:
             strategy: Of the run.
             loaders: What this process reads.
             is_open: Whether this process has gradients that it has accumulated and not used.
-            **more: What else differs between the processes.
+            **more: What else differs between the processes, or takes the place of ``rng`` and ``loaders`` as they are.
         """
         if meeting.absent and meeting.is_leader:
             logger.warning(ABSENT, meeting.name, ", ".join(map(str, meeting.absent)))

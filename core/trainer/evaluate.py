@@ -15,6 +15,7 @@ from core.callbacks.prediction_writer import BasePredictionWriter
 from core.data import PreparedLoader
 from core.errors import ConfigurationError
 from core.nested import map_tensors
+from core.random import get_rng_state
 from core.runtime.modules import PreparedModule, needs_forward_context
 from core.strategies.buffers import share_buffers
 from core.trainer.limits import agreed_length, length_of, limited
@@ -104,6 +105,8 @@ class EvaluationLoop:
         limits = [min(number, at_most) for number in counts]
         run.batch_counts |= {self.stage.name: counts, run.stage: limits}
         run.metric_log.stage = self.metrics
+        if finished is not None:
+            run.pass_start = self.pass_start()
         with _evaluation_mode(run), torch.no_grad():
             run.hooks.call(f"{hooks}_start")
             run.hooks.call(f"{hooks}_epoch_start")
@@ -115,12 +118,23 @@ class EvaluationLoop:
             run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")
             run.metric_log.stage = None
             if finished is not None:
+                run.pass_start = None
                 finished()
             run.hooks.call(f"{hooks}_end")
         outputs, self.predictions, self.batch_indices = self.predictions, [], []
         if not keeps_outputs:
             return [[] for _ in outputs]
         return [_in_order(self.strategy.gather_shards(of_loader)) for of_loader in outputs]
+
+    def pass_start(self) -> dict[str, Any]:
+        """For :attr:`Run.pass_start`: generators and data as they are now, and how far loggers have written."""
+        strategy, metric_log = self.strategy, self._run.metric_log
+        return {
+            "rng": get_rng_state(strategy.accelerator, strategy.root_device),
+            "loaders": [loader.state_dict() for loader in self.loaders],
+            "evaluated": metric_log.state_dict()["evaluated"],
+            "loggers": metric_log.loggers_state() if strategy.is_global_zero else [],
+        }
 
     def _run_batches(
         self, number: int, loader: Any, num_batches: float, keeps_outputs: bool, keeps_indices: bool

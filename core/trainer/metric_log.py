@@ -215,7 +215,7 @@ class MetricLog:
             "measured": {name: list(moment) for name, moment in self._measured.items()},
             "prog_bar_names": self.prog_bar_names,
             "logger_names": self._logger_names,
-            "evaluated": self._evaluated,
+            "evaluated": dict(self._evaluated),
             "is_step_due": self.is_step_due,
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -47,6 +47,11 @@ class Run:
     datamodule: DataModule | None = None
     evaluating: Sequence[str] | None = None
     """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
+    pass_start: dict[str, Any] | None = None
+    """While a validation of a fit runs, and after its failure, what a checkpoint holds in place of its own parts.
+
+    The evaluation begins again in a run that is resumed from it: only so the metrics are those of all batches.
+    """
     batch_counts: dict[str, list[float]] = attrs.field(factory=dict)
     """By stage, the number of batches of each loader; the Trainer's own, which outlives the run."""
     profiler: Profiler | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from core.random import get_rng_state, set_rng_state
+from core.random import set_rng_state
 from core.trainer.evaluate import EvaluationLoop
 from core.trainer.run import Run
 
@@ -20,14 +20,14 @@ def sanity_check(run: Run, validation: EvaluationLoop) -> None:
     if not steps:
         return
     strategy, stage = run.runtime.strategy, run.stage
-    generators = get_rng_state(strategy.accelerator, strategy.root_device)
-    positions = [loader.state_dict() for loader in validation.loaders]
+    run.pass_start = before = validation.pass_start()
     run.stage = "sanity_check"
     with run.metric_log.discarding():
         run.hooks.call_callbacks("on_sanity_check_start")
         validation.run(at_most=math.inf if steps == -1 else steps)
         run.hooks.call_callbacks("on_sanity_check_end")
     run.stage = stage
-    for loader, position in zip(validation.loaders, positions, strict=True):
+    for loader, position in zip(validation.loaders, before["loaders"], strict=True):
         loader.load_state_dict(position)
-    set_rng_state(generators, strategy.accelerator, strategy.root_device)
+    run.pass_start = None
+    set_rng_state(before["rng"], strategy.accelerator, strategy.root_device)

@@ -77,6 +77,9 @@ class FitState:
         checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
         if not weights_only:
             own = self._own()
+            if run.pass_start is not None:
+                evaluated = run.pass_start["loaders"]
+                own |= {"rng": run.pass_start["rng"], "loaders": [self.loaders[0].state_dict(), *evaluated]}
             is_open = progress.is_accumulating or self.controls.has_open_gradients
             if is_open:
                 own["open"] = open_state([(run.module, self.model)], strategy)
@@ -123,8 +126,8 @@ class FitState:
 
     def training_state(self) -> dict[str, Any]:
         """What training needs, and evaluation does not, that is the same in all processes."""
-        run, strategy = self.run, self.run.runtime.strategy
-        state = {
+        run, strategy, start = self.run, self.run.runtime.strategy, self.run.pass_start
+        state: dict[str, Any] = {
             **{name: strategy.optimizer_state(optimizer) for name, optimizer in self._named_optimizers()},
             "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
             "precision": strategy.precision.state_dict(),
@@ -132,6 +135,9 @@ class FitState:
             "metrics": run.metric_log.state_dict(),
             "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
         }
+        if start is not None:
+            state["metrics"] |= {"evaluated": start["evaluated"]}
+            state["loggers"] = start["loggers"]
         if run.datamodule is None:
             return state
         kind = type(run.datamodule).__qualname__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from core import Callback, Trainer
+from core.callbacks import EMAWeightAveraging, OnExceptionCheckpoint
+from core.data import CombinedLoader
+from core.loggers import CSVLogger
 
 from .regression import assert_same, dataset, loader, quiet
 from .test_resume import Drawing, Noisy, Stateful, seed_all, seeded_generator
@@ -119,3 +123,154 @@ def test_a_run_that_was_stopped(how: str, tmp_path: Path) -> None:
     second.fit(Logged(), loader(shuffle=True), ckpt_path=tmp_path / "c")
     assert (second.current_epoch, second.global_step) == (2, 14)
     assert sorted(items) == sorted(2 * torch.cat([batch[1].flatten() for batch in loader()]).tolist())
+
+
+class Validates(Drawing):
+    """Draws in validation too; its metric depends on every batch."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        inputs = batch[0] if isinstance(batch, list | tuple) else batch["a"][0]
+        noise = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        self.log("val", inputs.sum() * (batch_idx + 1) + noise, add_dataloader_idx=False)
+        self.log("by_batch", float(batch_idx), on_step=True, on_epoch=False, add_dataloader_idx=False)
+
+
+HOOKS = {
+    "start": "on_validation_start",
+    "epoch start": "on_validation_epoch_start",
+    "first batch": "on_validation_batch_end",
+    "last batch": "on_validation_batch_end",
+    "epoch end": "on_validation_epoch_end",
+    "end": "on_validation_end",
+}
+
+
+class Evaluating(Callback):
+    """Notes what each validation gave; saves, or fails, in the second one."""
+
+    def __init__(self, path: Path | None = None, where: str = "", fails: bool = False) -> None:
+        self.path, self.fails, self.values, self.number = path, fails, list[float](), 0
+        at = {"first batch": 0, "last batch": 4}.get(where, 0)
+        if path is not None:
+            hook = HOOKS[where]
+            own = getattr(self, hook)
+
+            def called(trainer: Trainer, module: Any, *rest: Any) -> None:
+                self.act(trainer, at, rest)
+                own(trainer, module, *rest)
+
+            setattr(self, hook, called)
+
+    def act(self, trainer: Trainer, at: int, rest: tuple[Any, ...]) -> None:
+        if trainer.sanity_checking or trainer.global_step != 5 or (rest and rest[2] != at):
+            return
+        if self.fails:
+            raise RuntimeError("fails")
+        assert self.path is not None
+        trainer.save_checkpoint(self.path)
+
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None: ...
+
+    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None: ...
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None: ...
+
+    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.values.append(float(trainer.callback_metrics["val"]))
+
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None: ...
+
+
+def stream_of_validation() -> Any:
+    return DataLoader(Stream(), 10)
+
+
+VALIDATION: dict[str, Any] = {
+    "map": lambda: loader(10),
+    "shuffled": lambda: loader(10, shuffle=True),
+    "workers": lambda: loader(10, num_workers=2),
+    "stream": stream_of_validation,
+    "several": lambda: [loader(10), loader(10, shuffle=True)],
+    "combined": lambda: CombinedLoader({"a": loader(10), "b": loader(20)}, "max_size"),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["map", *(pytest.param(kind, marks=pytest.mark.slow) for kind in VALIDATION if kind != "map")]
+)
+@pytest.mark.parametrize(
+    ("where", "fails"), [*((where, False) for where in HOOKS), ("first batch", True), ("last batch", True)]
+)
+def test_a_checkpoint_of_a_validation_that_is_not_over(where: str, fails: bool, kind: str, tmp_path: Path) -> None:
+    """The validation begins again in the resumed run: its metrics, and all that follows, are as without the break."""
+
+    def run(seed: int, ckpt_path: Path | None, *callbacks: Any, folder: str) -> tuple[Any, ...]:
+        seed_all(seed)
+        module = Validates()
+        log = CSVLogger(tmp_path, name=folder, version=0)
+        trainer = quiet(
+            max_epochs=2, callbacks=list(callbacks), val_check_interval=5, logger=log, log_every_n_steps=1,
+            num_sanity_val_steps=1, enable_checkpointing=None,
+        )  # fmt: skip
+        with pytest.raises(RuntimeError) if getattr(callbacks[0], "fails", False) else nullcontext():
+            trainer.fit(module, loader(shuffle=True), VALIDATION[kind](), ckpt_path=ckpt_path)
+        drawn = random.random(), float(np.random.rand()), float(torch.rand(()))
+        rows = tmp_path / folder / "version_0" / "metrics.csv"
+        return module, drawn, rows.read_text() if rows.exists() else ""
+
+    saver, again, path = Evaluating(tmp_path / "saved", where, fails), Evaluating(), tmp_path / "saved"
+    whole = run(1, None, plain := Evaluating(), folder="whole")
+    if fails:
+        path = tmp_path / "on_exception.ckpt"
+        run(1, None, saver, OnExceptionCheckpoint(tmp_path), folder="broken")
+    else:
+        run(1, None, saver, folder="broken")
+        assert saver.values == plain.values
+    resumed = run(2, path, again, folder="broken")
+    assert again.values == plain.values[-len(again.values) :]
+    assert len(again.values) == 1 + (where != "end")
+    assert resumed[1:] == whole[1:]
+    assert_same(resumed[0], whole[0])
+
+
+def test_a_checkpoint_of_the_sanity_check(tmp_path: Path) -> None:
+    """It is one of the fit's beginning: each validation of the run that goes on from it has all batches."""
+
+    class Saves(Evaluating):
+        def on_validation_batch_end(self, trainer: Trainer, *rest: Any) -> None:
+            if trainer.sanity_checking:
+                trainer.save_checkpoint(tmp_path / "sanity")
+
+    def run(seed: int, callback: Evaluating, ckpt_path: Path | None) -> Any:
+        seed_all(seed)
+        trainer = quiet(max_epochs=2, callbacks=callback, num_sanity_val_steps=2)
+        trainer.fit(module := Validates(), loader(shuffle=True), loader(10, shuffle=True), ckpt_path=ckpt_path)
+        return module
+
+    whole = run(1, first := Saves(), None)
+    resumed = run(2, again := Evaluating(), tmp_path / "sanity")
+    assert again.values == first.values
+    assert_same(resumed, whole)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_averaged_weights_in_a_checkpoint_of_a_validation(fails: bool, tmp_path: Path) -> None:
+    """The weights that are trained and their average are not exchanged, although validation runs with the average."""
+
+    def run(ckpt_path: Path | None, *callbacks: Any) -> Any:
+        seed_all(1)
+        trainer = quiet(max_epochs=2, callbacks=list(callbacks), val_check_interval=5, enable_checkpointing=None)
+        with pytest.raises(RuntimeError) if callbacks[0].fails else nullcontext():
+            trainer.fit(module := Validates(), loader(), loader(10), ckpt_path=ckpt_path)
+        return module
+
+    whole = run(None, Evaluating(), EMAWeightAveraging(decay=0.5))
+    run(
+        None, Evaluating(tmp_path / "saved", "last batch", fails), EMAWeightAveraging(decay=0.5),
+        *([OnExceptionCheckpoint(tmp_path, "saved")] if fails else []),
+    )  # fmt: skip
+    path = tmp_path / ("saved.ckpt" if fails else "saved")
+    assert_same(run(path, Evaluating(), EMAWeightAveraging(decay=0.5)), whole)
