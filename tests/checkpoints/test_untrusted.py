@@ -329,7 +329,7 @@ def test_engines_files_are_checked_before_an_engine_reads_them(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [".metadata", "shard-00000.pt", "__0_0.distcp"])
 def test_a_file_that_the_manifest_does_not_list_is_not_read(name: str, checkpoint: Path) -> None:
-    """Nobody has checked it: each reader names it, also one that a plugin's CheckpointIO calls."""
+    """No one has checked it: each reader names it, also one that a plugin's CheckpointIO calls."""
     manifest = Manifest.read(checkpoint)
     files = {other: record for other, record in manifest.files.items() if other != name}
     Manifest(files=files, checkpoint_io=manifest.checkpoint_io).write(checkpoint)
