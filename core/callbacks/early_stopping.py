@@ -38,8 +38,9 @@ class EarlyStopping(Callback):
 
         Trainer(callbacks=EarlyStopping("val_loss", patience=5))
 
-    Process 0 decides by its own metrics, for all processes. A check before ``min_epochs`` or ``min_steps`` counts
-    towards ``patience``, but does not end the fit: the first check after them decides by the metric that it finds.
+    Process 0 decides by its own metrics, for all processes. Each measured value is judged once, so an epoch without
+    validation counts nothing. A check before ``min_epochs`` or ``min_steps`` counts towards ``patience``, but does not
+    end the fit: the first check after them decides by the metric that it finds.
 
     Args:
         monitor: The metric.
@@ -104,6 +105,8 @@ class EarlyStopping(Callback):
         self._reset()
 
     def _reset(self) -> None:
+        self._judged_at: list[int] | None = None
+        """When the value of the newest check was measured: each counts once."""
         self.wait_count = 0
         """How many checks in a row have brought no improvement."""
         self.stopped_epoch = 0
@@ -144,6 +147,7 @@ class EarlyStopping(Callback):
             "patience": self.patience,
             "stopping_reason": self.stopping_reason.value,
             "stopping_reason_message": self.stopping_reason_message,
+            "judged_at": self._judged_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -153,6 +157,7 @@ class EarlyStopping(Callback):
         # A checkpoint of Lightning has no reason.
         self.stopping_reason = EarlyStoppingReason(state.get("stopping_reason", EarlyStoppingReason.NOT_STOPPED.value))
         self.stopping_reason_message = state.get("stopping_reason_message")
+        self._judged_at = state.get("judged_at")
 
     def _checks_on_train_epoch_end(self, trainer: Any) -> bool:
         chosen = self.check_on_train_epoch_end
@@ -183,9 +188,12 @@ class EarlyStopping(Callback):
             if self.verbose:
                 logger.warning("%s", error)
             return self.state_dict(), False, ""
+        measured_at = list(trainer.metric_log.measured_at(self.monitor))
+        if measured_at == self._judged_at:
+            return self.state_dict(), False, ""
         current = metrics[self.monitor].detach().cpu()
         reason, message = self._judge(float(current), is_long_enough(trainer))
-        state = self.state_dict()
+        state = {**self.state_dict(), "judged_at": measured_at}
         if reason is None:
             return {**state, "wait_count": 0, "best_score": current.clone()}, False, message
         if reason is EarlyStoppingReason.PATIENCE_EXHAUSTED:

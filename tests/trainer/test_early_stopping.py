@@ -160,3 +160,11 @@ def test_the_state_of_a_lightning_before_there_were_reasons() -> None:
     stopping.load_state_dict(state)
     assert (stopping.wait_count, float(stopping.best_score), stopping.patience) == (2, 0.5, 4)
     assert (stopping.stopping_reason.value, stopping.stopping_reason_message) == (0, None)
+
+
+def test_an_epoch_without_validation_counts_nothing() -> None:
+    """Every second epoch validates, and each value is better than the one before: the fit has all of its epochs."""
+    stopping = EarlyStopping("score", patience=1, strict=False, check_on_train_epoch_end=True)
+    trainer = quiet(max_epochs=6, check_val_every_n_epoch=2, callbacks=stopping)
+    trainer.fit(Scored([6, 5, 4, 3, 2, 1]), loader(), loader())
+    assert (trainer.current_epoch, stopping.wait_count, float(stopping.best_score)) == (6, 0, 1.0)
