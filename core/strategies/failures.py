@@ -45,6 +45,7 @@ from core.strategies.launchers.cause import (
     is_interactive,
     is_plain,
     is_told,
+    leave,
     print_error,
     show_traceback,
     summary,
@@ -191,7 +192,7 @@ class Failures:
         """
         own = Whereabouts.of_main_thread(self._rank, self.stacks.note())
         self._say_hung(*self.stacks.report(what, own))
-        os._exit(1)
+        leave(1)
 
     def _say_hung(self, cause: str, stacks: str) -> None:
         """Say that another process did not come, unless some other has said so."""

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import groupby
 from traceback import StackSummary, TracebackException
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -41,6 +41,7 @@ __all__ = [
     "is_interactive",
     "is_plain",
     "is_told",
+    "leave",
     "print_error",
     "ranked",
     "show_traceback",
@@ -77,6 +78,8 @@ logger = logging.getLogger(__name__)
 
 _tellers: list[Callable[[str], object]] = []
 """Take the cause of this process's end to who writes it last; none if this process does so itself."""
+_writers: list[Callable[[], object]] = []
+"""Write what these have been told, in a process that ends last."""
 
 
 # -- what it says ----------------------------------------------------------------------------------------------------
@@ -243,9 +246,24 @@ def is_told() -> bool:
     return bool(_tellers)
 
 
-def tell_also(tell: Callable[[str], object]) -> None:
-    """Make :func:`end_with` call ``tell``, which sees to it that the cause is written last."""
+def tell_also(tell: Callable[[str], object], write: Callable[[], object] | None = None) -> None:
+    """Make :func:`end_with` call ``tell``, which sees to it that the cause is written last.
+
+    Args:
+        tell: Takes the cause.
+        write: Writes it, if this process is the one that ends last; :func:`leave` calls it.
+    """
     _tellers.append(tell)
+    if write is not None:
+        _writers.append(write)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process at once, without the interpreter's exit functions, of which one would write the cause."""
+    for write in _writers:
+        write()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def attach_cause(path: str, environ: Mapping[str, str]) -> None:

@@ -92,7 +92,7 @@ class ScriptLauncher(Launcher):
         if not is_interactive():
             show_launch_errors()
             note_exits()  # the others wait for this process, also before they have joined
-            tell_also(self._causes.append)  # it ends last
+            tell_also(self._causes.append, self._say_cause)  # it ends last
         atexit.register(self._at_exit)
         self._pipe, written = os.pipe()
         os.set_blocking(self._pipe, False)
