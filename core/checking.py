@@ -57,7 +57,7 @@ def check_call(
 
     Args:
         call: What the user called, for the message.
-        function: What it is to call.
+        function: The function that will be called.
         args: With these.
         kwargs: And these.
         how: What the function gets, and how to pass more.

@@ -84,7 +84,7 @@ def meet(
 
 
 def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, check: Callable[[], None] | None) -> None:
-    """Wait until every rank has come to join the process group of a run.
+    """Wait until every rank joins the process group of a run.
 
     Args:
         store: Of the run.

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class StepWithoutCollectives(ProcessGroupStrategy):
-    """Refuses collectives in a step that one process of a pipeline runs: the others would never come to them."""
+    """Refuses collectives in a step that one process of a pipeline runs: the others never call them."""
 
     _refuses = False
 
