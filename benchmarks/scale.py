@@ -23,10 +23,10 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core import Request, resolve
 from core.plan import Plan
-from core.strategies import process_group
-from core.strategies.board import Board
-from core.strategies.gathering import meet
-from core.strategies.peers import Peers
+from core.strategies.group import process_group
+from core.strategies.group.meeting_point import meet
+from core.strategies.store.liveness import Peers
+from core.strategies.store.notes import Board
 
 LIMIT = timedelta(minutes=10)
 PHASES = ("start", "notes", "teardown")

@@ -10,7 +10,7 @@ import os
 import sys
 
 from core.kinds import KINDS
-from core.lazy import lazy_names
+from core.utilities.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
@@ -34,13 +34,17 @@ if TYPE_CHECKING:
         StrategyRegistry,
     )
     from core.runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
+    from core.runtime.accelerate_handlers import (
+        DDPCommunicationHookType,
+        DistributedDataParallelKwargs,
+        InitProcessGroupKwargs,
+    )
     from core.runtime.batch_size import find_executable_batch_size
-    from core.runtime.handlers import DDPCommunicationHookType, DistributedDataParallelKwargs, InitProcessGroupKwargs
-    from core.runtime.local_sgd import LocalSGD
+    from core.runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
     from core.runtime.notebook import notebook_launcher
-    from core.runtime.peft_models import is_peft_model
+    from core.runtime.prepare.modules import is_peft_model
     from core.runtime.profiling import ProfileKwargs
-    from core.runtime.without_runtime import DistributedType, broadcast_object_list, gather, gather_object
+    from core.runtime.step.local_sgd import LocalSGD
     from core.strategies import Strategy
     from core.trainer import DataModule, Module, Trainer
     from core.trainer.tuner import Tuner, find_batch_size, find_learning_rate
@@ -99,14 +103,14 @@ _HOMES = {
     "Callback": "core.callbacks",
     "CoreError": "core.errors",
     **dict.fromkeys(
-        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.without_runtime"
+        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.free_functions"
     ),
-    "DDPCommunicationHookType": "core.runtime.handlers",
-    "DistributedDataParallelKwargs": "core.runtime.handlers",
+    "DDPCommunicationHookType": "core.runtime.accelerate_handlers",
+    "DistributedDataParallelKwargs": "core.runtime.accelerate_handlers",
     "DataModule": "core.trainer",
     "GradientAccumulationPlugin": "core.runtime",
-    "InitProcessGroupKwargs": "core.runtime.handlers",
-    "LocalSGD": "core.runtime.local_sgd",
+    "InitProcessGroupKwargs": "core.runtime.accelerate_handlers",
+    "LocalSGD": "core.runtime.step.local_sgd",
     "Module": "core.trainer",
     "Plan": "core.plan",
     "ProfileKwargs": "core.runtime.profiling",
@@ -118,7 +122,7 @@ _HOMES = {
     "find_executable_batch_size": "core.runtime.batch_size",
     "get_logger": "core.logging",
     "rank_zero_only": "core.logging",
-    "is_peft_model": "core.runtime.peft_models",
+    "is_peft_model": "core.runtime.prepare.modules",
     "notebook_launcher": "core.runtime.notebook",
     "release_memory": "core.runtime",
     "resolve": "core.plan",
@@ -139,7 +143,7 @@ def __getattr__(name: str) -> Any:
 
         check_before_torch(os.environ)
     if name not in _HOMES and name[:1].isupper():
-        from core.elsewhere import check_elsewhere
+        from core.hints.imports_elsewhere import check_elsewhere
 
         check_elsewhere(name, asking=sys._getframe(1).f_code.co_name)
     return _find(name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
+from core.commands.terminal import width_of
+from core.commands.verbs import VERBS
 from core.errors import LONGEST_NAME, harmless, nearest, quoted
-from core.terminal import width_of
-from core.verbs import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

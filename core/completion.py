@@ -13,9 +13,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
+from core.commands.verb_parser import VerbParser, one_of
+from core.commands.verbs import VERBS
 from core.kinds import KINDS
-from core.verb_parser import VerbParser, one_of
-from core.verbs import VERBS
 
 __all__ = ["SHELLS", "main", "options_of"]
 

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from core.checking import is_url
+from core.commands.verb_parser import VerbParser
 from core.errors import CheckpointError, CoreError
-from core.verb_parser import VerbParser
+from core.hints.argument_checks import is_url
 
 __all__ = ["consolidate", "main"]
 
@@ -32,8 +32,8 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
             written.
     """
     from core.checkpoints import committed_file, store_of
+    from core.checkpoints.full_load import load_whole
     from core.checkpoints.torch_io import write_shard
-    from core.checkpoints.whole import load_whole
 
     given = os.fspath(directory)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from core.discovery.needs import check_needs
+from core.commands.terminal import Style, is_terminal, width_of
+from core.commands.verb_parser import VerbParser
+from core.discovery.missing_requirements import check_needs
 from core.discovery.unreadable import check_before_torch
 from core.errors import CoreError
 from core.kinds import KINDS
-from core.terminal import Style, is_terminal, width_of
-from core.verb_parser import VerbParser
 
 if TYPE_CHECKING:
     from core.plan import Plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.errors import LONGEST_NAME, CoreError, harmless, nearest, quoted
 from core.kinds import KINDS
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from core.discovery.scan import Row
-    from core.discovery.states import Survey
+    from core.discovery.selection import Survey
 
     Draw = Callable[[str, list[Row], bool], str]
 
@@ -106,7 +106,7 @@ def main(
     else:
         draw = None
         if sys.stdout.isatty():  # only then is the time spent to import it
-            from core.list_view import drawing
+            from core.commands.list_view import drawing
 
             draw = drawing(sys.stdout, environ, _headed, _below)
         sys.stdout.write(_text(found, rows, "--verbose" in options.switches, draw))

@@ -1,7 +1,7 @@
 """Messages and functions of a script of several processes that are for process 0 only.
 
 A logger is made at the top of a module, often before there is a Runtime. So it finds out which process this is when a
-message is logged: from the last Runtime that was not torn down (:mod:`core.runs`), otherwise from the variables that a
+message is logged: from the last Runtime that was not torn down (:mod:`core.utilities.live_runtimes`), otherwise from the variables that a
 launcher has set.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.runs import last_run
+from core.utilities.live_runtimes import last_run
 
 __all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only", "show"]
 

@@ -13,7 +13,7 @@ import torch
 from core.accelerators.base import Accelerator
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
-from core.runs import last_run
+from core.utilities.live_runtimes import last_run
 
 __all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state", "set_seed"]
 

@@ -12,7 +12,7 @@ import pytest
 from core import Runtime, get_logger, rank_zero_only
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError
-from core.runs import note_run, remove_run
+from core.utilities.live_runtimes import note_run, remove_run
 
 
 class Run:

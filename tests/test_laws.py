@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import core
-from core.variables import INTERNAL, VARIABLES
+from core.utilities.environment_variables import INTERNAL, VARIABLES
 
 CORE = Path(core.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ READS_THE_ENVIRONMENT = {
     "cli/parser.py": "the edge of a command",
     "discovery/activation.py": "undoes what a plugin's import changes in it",
     "doctor/__main__.py": "the edge of a command",
-    "discovery/watch.py": "compares it before and after a plugin is imported, and undoes what the import changed",
+    "discovery/import_side_effects.py": "compares it before and after a plugin is imported, and undoes what the import changed",
     "discovery/worker.py": "the edge of the process that --probe starts",
     "environments/base.py": "the package that reads it",
     "environments/local.py": "the package that reads it",
@@ -194,13 +194,13 @@ def test_every_variable_is_in_the_table() -> None:
 
 UNPICKLES = {
     "core/checkpoints/shard_reader.py": "its unpickler makes objects of a list of classes only",
-    "core/checkpoints/untrusted.py": "defines that unpickler; torch.load(weights_only=True) of what a manifest lists",
+    "core/checkpoints/safe_unpickling.py": "defines that unpickler; torch.load(weights_only=True) of what a manifest lists",
     "core/checkpoints/weights_only.py": "torch.load(weights_only=True) of bytes that it has just written",
     "core/strategies/launchers/function.py": "from a pipe to a process of the same run",
-    "core/strategies/meeting.py": "from a process of the same run",
-    "core/strategies/picklable.py": "from a process of the same run",
+    "core/strategies/partial_save.py": "from a process of the same run",
+    "core/strategies/exchange/objects.py": "from a process of the same run",
     "core/testing/suites/precision.py": "torch.load(weights_only=True) of bytes that it has just written",
-    "core/trainer/from_checkpoint.py": "torch.load(weights_only=True) of a file that the user names",
+    "core/trainer/module/from_checkpoint.py": "torch.load(weights_only=True) of a file that the user names",
     "plugins/accelerate/src/torch_hal_accelerate/random_state.py": "torch.load(weights_only=True)",
     "plugins/deepspeed/src/torch_hal_deepspeed/library.py": "torch.load(weights_only=True) of files that were checked",
     "plugins/ray/src/torch_hal_ray/payload.py": "from a process of the same run",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from core.nested import leaves, map_tensors
+from core.utilities.nested import leaves, map_tensors
 
 Pair = namedtuple("Pair", "left right")
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from core.accelerators.devices import parse_devices
-from core.accelerators.modules import call_for_device, device_function
+from core.accelerators.torch_module import call_for_device, device_function
 from core.errors import BackendError, ConfigurationError, DeviceError, WrongTypeError, quoted
 from core.registration import REGISTRIES
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from core.accelerators.modules import call_for_device
+from core.accelerators.torch_module import call_for_device
 
 __all__ = ["memory_stats"]
 

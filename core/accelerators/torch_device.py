@@ -10,7 +10,7 @@ from torch._C._autograd import DeviceType
 
 from core.accelerators.base import Accelerator
 from core.accelerators.memory import memory_stats
-from core.accelerators.modules import device_function
+from core.accelerators.torch_module import device_function
 from core.errors import BackendError, UnknownNameError, quoted
 
 __all__ = ["TorchDeviceAccelerator", "device_types"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import send_to_loggers
+from core.callbacks.trainer_queries import send_to_loggers
 from core.errors import ConfigurationError
 
 __all__ = ["DeviceStatsMonitor"]

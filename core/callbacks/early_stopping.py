@@ -12,9 +12,9 @@ import torch
 
 from core.callbacks.agreement import decide_in_process_zero, not_logged
 from core.callbacks.base import Callback
-from core.callbacks.moments import is_long_enough, is_training, validates_once_in_each_epoch
-from core.checking import check_count
+from core.callbacks.trainer_queries import is_long_enough, is_training, validates_once_in_each_epoch
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import check_count
 
 __all__ = ["EarlyStopping", "EarlyStoppingReason"]
 

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from core.callbacks.base import Callback
-from core.checking import check_count
 from core.errors import CheckpointError, ConfigurationError
+from core.hints.argument_checks import check_count
 
 __all__ = ["BackboneFinetuning", "BaseFinetuning", "multiplicative"]
 

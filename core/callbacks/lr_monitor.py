@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import send_to_loggers
+from core.callbacks.trainer_queries import send_to_loggers
 from core.errors import ConfigurationError, quoted
 
 __all__ = ["LearningRateMonitor"]

@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm  # as torch.optim.swa_utils.up
 from torch.optim.swa_utils import SWALR
 
 from core.callbacks.weight_averaging import WeightAveraging
-from core.checking import check_count
 from core.errors import ConfigurationError
+from core.hints.argument_checks import check_count
 
 __all__ = ["StochasticWeightAveraging"]
 

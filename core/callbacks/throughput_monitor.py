@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.moments import send_to_loggers
-from core.checking import check_count
+from core.callbacks.trainer_queries import send_to_loggers
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import check_count
 
 __all__ = ["ThroughputMonitor"]
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from core.callbacks.base import Callback
-from core.callbacks.clock import SharedClock
+from core.callbacks.shared_clock import SharedClock
 from core.errors import ConfigurationError, nearest, quoted
 
 __all__ = ["Timer", "read_duration"]

@@ -12,9 +12,9 @@ from typing import Any
 
 from core.callbacks.base import Callback
 from core.errors import ConfigurationError
-from core.strategies.failures import Failures
+from core.strategies.failures.first_failure import Failures
+from core.strategies.failures.stack_exchange import Whereabouts
 from core.strategies.launchers.cause import print_error
-from core.strategies.stacks import Whereabouts
 
 __all__ = ["Watchdog"]
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from core.callbacks.base import Callback
-from core.checking import check_count
 from core.errors import ConfigurationError
-from core.strategies.buffers import share_buffers
+from core.hints.argument_checks import check_count
+from core.strategies.own_buffers import share_buffers
 
 __all__ = ["EMAWeightAveraging", "WeightAveraging"]
 

@@ -21,10 +21,10 @@ from core.checkpoints.locations import (
     store_of,
 )
 from core.checkpoints.manifest import FileRecord, Manifest
+from core.checkpoints.safe_unpickling import refuse_code
 from core.checkpoints.safetensors_io import SafetensorsCheckpointIO
 from core.checkpoints.sharded import ShardedCheckpointIO
 from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
-from core.checkpoints.untrusted import refuse_code
 from core.checkpoints.weights_only import refuse_unreadable
 
 __all__ = [

@@ -30,8 +30,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from core.checkpoints.directories import is_checkpoint, is_damaged, number, unlisted_files
+from core.checkpoints.disk_remedies import UNCHANGED, remedy
 from core.checkpoints.manifest import FILE_NAME
-from core.checkpoints.remedies import UNCHANGED, remedy
 from core.errors import CheckpointError, WrongTypeError
 
 if sys.platform != "win32":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from core.checkpoints.disk_remedies import FAILURES
 from core.checkpoints.manifest import (
     FILE_NAME,
     LARGEST,
@@ -20,7 +21,6 @@ from core.checkpoints.manifest import (
     open_file,
     parsed,
 )
-from core.checkpoints.remedies import FAILURES
 from core.errors import CheckpointError
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import attrs
 
-from core.checkpoints.remedies import FAILURES, reading_remedy
+from core.checkpoints.disk_remedies import FAILURES, reading_remedy
 from core.errors import CheckpointError
 
 __all__ = [

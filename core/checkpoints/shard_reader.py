@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Stora
 from torch.distributed.checkpoint.planner import ReadItem
 
 from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.untrusted import AllowedUnpickler, refuse_compressed
+from core.checkpoints.safe_unpickling import AllowedUnpickler, refuse_compressed
 from core.errors import CheckpointError
 
 __all__ = ["METADATA", "ShardPlanner", "ShardReader", "read_facts"]

@@ -15,8 +15,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from core.checkpoints.disk_remedies import UNCHANGED, remedy
 from core.checkpoints.manifest import FileRecord
-from core.checkpoints.remedies import UNCHANGED, remedy
 from core.errors import CheckpointError
 
 __all__ = ["write_shards"]

@@ -23,7 +23,7 @@ from core.checkpoints.manifest import FileRecord, Manifest
 from core.checkpoints.torch_io import SHARD, read_shard, write_shard
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError, CoreError, WrongTypeError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,7 +13,7 @@ from core.checkpoints.base import CheckpointIO, check_arguments
 from core.checkpoints.find import naming_the_newest_whole
 from core.checkpoints.locations import committed_directory, remove_committed, store_of
 from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.untrusted import load_tensors
+from core.checkpoints.safe_unpickling import load_tensors
 from core.checkpoints.weights_only import refuse_unreadable
 from core.errors import CheckpointError
 

@@ -5,7 +5,7 @@ It needs jsonargparse: ``pip install 'torch-hal[cli]'``.
 
 from __future__ import annotations
 
-from core.lazy import lazy_names
+from core.utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

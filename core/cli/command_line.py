@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from core.callbacks import Callback
-from core.checking import suggest_arguments_of
-from core.cli.optimizers import configure
+from core.cli.optimizer_arguments import configure
 from core.cli.parser import ArgumentParser, Namespace
 from core.cli.save_config import SaveConfigCallback
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.hints.argument_checks import suggest_arguments_of
 from core.random import seed_everything
 from core.trainer import DataModule, Module, Trainer
 

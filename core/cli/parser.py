@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import core.callbacks
 import core.loggers
 import core.strategies
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.errors import BackendError, nearest
 from core.loggers import Logger
 from core.trainer import Trainer

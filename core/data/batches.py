@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core.data.sharding import Real
 from core.errors import ConfigurationError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 
 __all__ = ["batch_size_of", "concatenate", "drop_padding", "slice_batch"]
 

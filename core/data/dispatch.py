@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from core.data.batches import batch_size_of, concatenate, slice_batch
+from core.data.shard_share import Share
 from core.data.sharding import Real
-from core.data.share import Share
 from core.errors import ConfigurationError, CoreError
 
 __all__ = ["Dispatch", "dispatched"]

@@ -13,16 +13,16 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from core.data.active import ActivePasses
-from core.data.alike import Comparison
+from core.data.active_passes import ActivePasses
 from core.data.dispatch import Dispatch
-from core.data.parts import Epochs, generators_of
+from core.data.loader_parts import Epochs, generators_of
+from core.data.rank_comparison import Comparison
 from core.data.reading import MapReading, Reading, Start
-from core.data.repeated import watched
 from core.data.seeds import PassSeeds, seeded
+from core.data.shard_share import Share
 from core.data.sharding import Real
-from core.data.share import Share
 from core.data.transfer import Transfer
+from core.data.worker_duplicates import watched
 from core.errors import CheckpointError, ConfigurationError, quoted
 from core.random import get_host_rng_state
 

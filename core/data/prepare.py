@@ -9,16 +9,16 @@ import torch
 from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from core.data.active import ActivePasses
-from core.data.alike import comparison, data_set_facts, refuse_other_data
+from core.data.active_passes import ActivePasses
 from core.data.dispatch import Dispatch
 from core.data.loader import PreparedLoader
-from core.data.parts import check_sharded, generators_of
+from core.data.loader_parts import check_sharded, generators_of
+from core.data.rank_comparison import comparison, data_set_facts, refuse_other_data
 from core.data.reading import MapReading, StreamReading, make_reading
 from core.data.seeds import PassSeeds, draw_seed
 from core.data.settings import DataSettings
+from core.data.shard_share import Share
 from core.data.sharding import index_source
-from core.data.share import Share
 from core.data.transfer import Transfer
 from core.errors import ConfigurationError, WrongTypeError
 from core.strategies.base import Strategy

@@ -21,12 +21,12 @@ from torch.utils.data import (
     default_convert,
 )
 
-from core.data.alike import facts_of_indices
-from core.data.parts import keeps_epoch_from_workers
+from core.data.iterable_sharding import MarkedCollate, ShardedStream, stream_steps
+from core.data.loader_parts import keeps_epoch_from_workers
+from core.data.rank_comparison import facts_of_indices
 from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
+from core.data.shard_share import Share
 from core.data.sharding import Real, ShardedSampler, check_split, index_source
-from core.data.share import Share
-from core.data.streams import MarkedCollate, ShardedStream, stream_steps
 from core.data.workers import Workers
 from core.errors import CheckpointError, WrongTypeError
 from core.logging import get_logger

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from core.checking import suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import suggest_arguments_of
 
 __all__ = ["DataSettings"]
 

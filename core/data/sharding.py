@@ -11,7 +11,7 @@ from torch import Generator
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from core.data.seeds import SeededIndex, mix, seeded
-from core.data.share import Share
+from core.data.shard_share import Share
 from core.errors import ConfigurationError
 
 __all__ = ["Real", "ShardedSampler", "index_source"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.data.loader import PreparedLoader
 from core.data.reading import make_reading
-from core.data.share import Share
+from core.data.shard_share import Share
 from core.errors import ConfigurationError
 
 __all__ = ["skip_first_batches"]

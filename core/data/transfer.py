@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.accelerators.modules import device_function
-from core.nested import map_tensors
+from core.accelerators.torch_module import device_function
+from core.utilities.nested import map_tensors
 
 __all__ = ["Transfer"]
 

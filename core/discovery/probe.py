@@ -16,7 +16,7 @@ import attrs
 from core.discovery.loading import describe
 from core.discovery.scan import Row
 from core.errors import LaunchError
-from core.processes import ChildProcess, describe_end
+from core.utilities.child_process import ChildProcess, describe_end
 
 if TYPE_CHECKING:
     from core.specs import AcceleratorSpec
@@ -107,7 +107,7 @@ def probe(
     """Find out the state of every installed backend and write it into its row.
 
     Args:
-        rows: The rows of :func:`core.discovery.states.survey`. Rows are added for backends that a plugin provides
+        rows: The rows of :func:`core.discovery.selection.survey`. Rows are added for backends that a plugin provides
             without declaring them.
         environ: The environment variables of the processes.
         hardware: Import each target and query the hardware; otherwise import only the plugins' hook modules.

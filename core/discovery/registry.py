@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 
 from core.discovery.activation import Activation, Elsewhere, activate
-from core.discovery.known import also_called, known_names, providers
-from core.discovery.learning import Learning, Verdict
+from core.discovery.guarded_import import activate_watched, load_watched
 from core.discovery.loading import import_target, load, target_name
+from core.discovery.plugin_answers import Learning, Verdict
 from core.discovery.scan import Row, normalized
-from core.discovery.states import Survey, survey
-from core.discovery.watched import activate_watched, load_watched
+from core.discovery.selection import Survey, survey
+from core.discovery.suggestions import also_called, known_names, providers
 from core.errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
 from core.kinds import KINDS
 from core.registration import REGISTRIES

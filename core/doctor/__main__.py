@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from core.commands.verb_parser import VerbParser
 from core.discovery.probe import TIMED_OUT, probe
 from core.discovery.scan import Row
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.doctor import installed, machine, processes
 from core.doctor.report import Check, Report, limited
 from core.errors import CoreError
-from core.verb_parser import VerbParser
 
 __all__ = ["examine", "main"]
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from core.doctor.report import Check
-from core.processes import ChildProcess, describe_end
+from core.utilities.child_process import ChildProcess, describe_end
 
 __all__ = ["check_collective", "check_plan", "check_torch"]
 

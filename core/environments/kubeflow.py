@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from core.environments import detect
-from core.environments.launched import LaunchedEnvironment, RankVariables
+from core.environments.external import LaunchedEnvironment, RankVariables
 from core.errors import ConfigurationError
 
 __all__ = ["KubeflowEnvironment"]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from core.environments import detect
-from core.environments.launched import LaunchedEnvironment, RankVariables
+from core.environments.external import LaunchedEnvironment, RankVariables
 from core.environments.variables import whole_number
 from core.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 
 from core.environments import detect
-from core.environments.launched import RankVariables
+from core.environments.external import RankVariables
 from core.environments.slurm import SlurmEnvironment
 from core.environments.variables import LARGEST_PORT, whole_number
 from core.errors import ConfigurationError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from core.environments import detect
 from core.environments.detect import slurm_tasks
-from core.environments.launched import LaunchedEnvironment, RankVariables
+from core.environments.external import LaunchedEnvironment, RankVariables
 from core.environments.variables import LARGEST_ID, LARGEST_PORT, whole_number
 from core.errors import ConfigurationError
 

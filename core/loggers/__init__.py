@@ -9,7 +9,7 @@ imported when a run is opened. A distribution adds one with an entry point in th
 
 from __future__ import annotations
 
-from core.lazy import lazy_names
+from core.utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

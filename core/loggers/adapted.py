@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.checking import instead_of_class
 from core.errors import WrongTypeError
+from core.hints.argument_checks import instead_of_class
 from core.loggers.base import Logger
 
 __all__ = ["adapted"]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self, final
 
-from core.checking import suggest_arguments_of
 from core.environments.ranks import launched_ranks
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import suggest_arguments_of
 from core.loggers.values import as_mapping, plain
 
 __all__ = ["Logger", "NoExperiment"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from core.checking import check_count
+from core.hints.argument_checks import check_count
 from core.loggers.folders import FolderLogger
 from core.loggers.json_lines import append_to
 from core.loggers.picture import draw_metrics

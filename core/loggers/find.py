@@ -9,7 +9,7 @@ from typing import Any
 
 from core.discovery.loading import import_target
 from core.discovery.scan import Row
-from core.discovery.states import LOGGERS, survey
+from core.discovery.selection import LOGGERS, survey
 from core.errors import BackendError, UnknownNameError, nearest, quoted
 from core.loggers.adapted import adapted
 from core.loggers.base import Logger

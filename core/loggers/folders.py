@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from core.checking import check_path, is_below, is_url
 from core.errors import CheckpointError, ConfigurationError
+from core.hints.argument_checks import check_path, is_below, is_url
 from core.loggers.base import Logger
 from core.loggers.values import write_json
 

@@ -114,11 +114,11 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
         unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
         row = where.rows.get(name) or Row(name, MISSING, "", unknown)
         if section == "trainer_arguments" and name not in where.rows:
-            from core.trainer.renamed import REMEDIES  # with torch, so only when it is needed
+            from core.trainer.hints.names_of_others import REMEDIES  # with torch, so only when it is needed
 
             row = row._replace(note=REMEDIES.get(name, row.note))
         if section == "trainer_members" and name not in where.rows:
-            from core.trainer.foreign_attributes import FOREIGN
+            from core.trainer.hints.names_of_others import FOREIGN
 
             row = row._replace(note=FOREIGN.get(name, row.note))
         if (section == "names" or library is ACCELERATE) and name not in where.rows:

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from core.commands.verb_parser import VerbParser, one_of
 from core.errors import CoreError
 from core.kinds import KINDS
 from core.new_plugin.package import write_package
-from core.verb_parser import VerbParser, one_of
 
 __all__ = ["main"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import attrs
 
-from core.checking import instead_of_class
 from core.environments.inherited import own_environ
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.imports import read_imports
+from core.hints.argument_checks import instead_of_class
 from core.kinds import KINDS
+from core.utilities.user_modules import read_imports
 
 __all__ = ["ARGUMENTS", "VARIABLES", "Argument", "Request", "checked", "describe"]
 
@@ -74,7 +74,7 @@ class Request:
     checkpoint_io: Any = "auto"
     cluster_environment: Any = "auto"
     imports: tuple[str, ...] = ()
-    """Modules that each process of the run imports first; see :mod:`core.imports`."""
+    """Modules that each process of the run imports first; see :mod:`core.utilities.user_modules`."""
     auto_select_gpus: bool = False
     """Whether ``devices=k`` means devices that no other process uses, rather than the first."""
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)

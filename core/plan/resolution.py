@@ -17,18 +17,18 @@ from core.discovery.registry import Registry
 from core.environments.base import ClusterEnvironment
 from core.environments.local import LAUNCHED
 from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, harmless, quoted
-from core.imports import import_all
 from core.kinds import KINDS
 from core.logging import follow_variable, get_logger
+from core.plan.backend_check import check_process_group_backend
 from core.plan.candidates import choose_accelerator, outranked, unusable
 from core.plan.capabilities import check_able, check_eager, warn_of_cores
 from core.plan.construction import construct
-from core.plan.launched import take_launched
+from core.plan.launcher_plan import take_launched
 from core.plan.model import Choice, Plan, Rejected
-from core.plan.process_group import check_process_group_backend
 from core.plan.request import ARGUMENTS, Argument, Request, checked
 from core.specs import AcceleratorSpec, BackendSpec, ClusterEnvironmentSpec, StrategySpec
 from core.strategies.base import Strategy
+from core.utilities.user_modules import import_all
 
 __all__ = ["resolve"]
 

@@ -1,9 +1,9 @@
 """Precision: the dtype policies."""
 
-from core.lazy import lazy_names
 from core.precisions.base import Precision
 from core.precisions.mixed import MixedPrecision
 from core.precisions.single_dtype import DoublePrecision, FullPrecision, HalfPrecision
+from core.utilities.lazy import lazy_names
 
 __all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision", "MixedPrecision", "Precision"]
 

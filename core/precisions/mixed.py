@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from core.precisions.base import Precision
 from core.precisions.dtypes import half_dtype, widen
-from core.precisions.kept import KeptParts, Parts, read_parts
+from core.precisions.keep_float32 import KeptParts, Parts, read_parts
 from core.precisions.loss import check_tensor
 
 __all__ = ["MixedPrecision"]

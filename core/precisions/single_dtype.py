@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from core.errors import ConfigurationError
 from core.precisions.base import Precision
 from core.precisions.dtypes import DefaultDtype, half_dtype, require_dtype, to_floating, widen
-from core.precisions.kept import KeptParts, Parts, read_parts
+from core.precisions.keep_float32 import KeptParts, Parts, read_parts
 from core.precisions.master_weights import MasterWeights
 
 __all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.checking import instead_of_class
 from core.errors import UnknownNameError, WrongTypeError, nearest, quoted
+from core.hints.argument_checks import instead_of_class
 from core.profilers.advanced import AdvancedProfiler
 from core.profilers.base import Profiler
 from core.profilers.pass_through import PassThroughProfiler

@@ -25,18 +25,18 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from core.environments.local import GLOO_INTERFACE, loopback_interface
 from core.errors import LaunchError
-from core.run import tied
-from core.run.importing import imports_core
-from core.run.left_over import LeftOver
-from core.run.lost_link import LostLink
+from core.run import parent_death
+from core.run.import_scan import imports_core
 from core.run.options import Options
 from core.run.output import Output
+from core.run.rendezvous_watch import LostLink
 from core.run.reserved_port import BACKEND
 from core.run.second_signal import SecondSignal
-from core.strategies.interfaces import interface_towards, is_loopback, named_address
+from core.run.surviving_processes import LeftOver
+from core.strategies.group.process_group import connect_store
 from core.strategies.launchers.base import advice_on, describe_exit
-from core.strategies.launchers.lifeline import LIFELINE
-from core.strategies.process_group import connect_store
+from core.strategies.launchers.parent_watch import LIFELINE
+from core.strategies.store.network_interfaces import interface_towards, is_loopback, named_address
 
 __all__ = ["start"]
 
@@ -65,8 +65,8 @@ def start(options: Options, processes: int, program: str) -> int:
     command = options.command()
     if sys.platform == "linux":
         # A worker ends with the agent, however that ends. It asks the system for that before it runs the command.
-        blocks = [tied.BLOCKS_INTERRUPTS] if imports_core(options) else []
-        command = [sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *blocks, *command]
+        blocks = [parent_death.BLOCKS_INTERRUPTS] if imports_core(options) else []
+        command = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), *blocks, *command]
     level = logging.root.manager.disable
     if not options.verbose:
         logging.disable(logging.ERROR)  # the agent logs what the message below says, in other words

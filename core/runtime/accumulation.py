@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.data.active import ActivePass
+from core.data.active_passes import ActivePass
 from core.errors import ConfigurationError, WrongTypeError
 from core.logging import get_logger
-from core.runtime.loaders import GradientAccumulationPlugin, GradientState
+from core.runtime.gradient_state import GradientAccumulationPlugin, GradientState
 from core.strategies.base import Strategy
 
 __all__ = ["MicroBatch", "OptimizerGate", "Window"]

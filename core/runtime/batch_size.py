@@ -13,7 +13,7 @@ import torch
 
 from core.accelerators.base import is_out_of_memory
 from core.errors import ConfigurationError, WrongTypeError
-from core.runs import last_run
+from core.utilities.live_runtimes import last_run
 
 __all__ = ["find_executable_batch_size"]
 

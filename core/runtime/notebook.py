@@ -6,11 +6,11 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from core.checking import check_call
 from core.errors import ConfigurationError, LaunchError, WrongTypeError
+from core.hints.argument_checks import check_call
 from core.plan import Request, assemble, resolve
-from core.runs import last_run
 from core.strategies.launchers import FunctionLauncher
+from core.utilities.live_runtimes import last_run
 
 __all__ = ["notebook_launcher"]
 

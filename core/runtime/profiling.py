@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 from torch.profiler import profile, schedule, supported_activities
 
-from core.checking import check_path, suggest_arguments_of
 from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.runtime.contexts import used_by_with
-from core.runtime.life import RunLife
+from core.hints.argument_checks import check_path, suggest_arguments_of
+from core.runtime.lifecycle import RunLife
+from core.runtime.with_guard import used_by_with
 
 __all__ = ["ProfileKwargs", "Profiling"]
 

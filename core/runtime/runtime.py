@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from functools import partial
 
 from core.accelerators.base import Accelerator
-from core.checking import suggest_arguments, suggest_in_methods
 from core.checkpoints.base import CheckpointIO
 from core.data import DataSettings
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import suggest_arguments, suggest_in_methods
 from core.loggers.base import Logger
 from core.plan import Plan, Request, resolve_for
 from core.precisions.base import Precision
-from core.runtime.handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
-from core.runtime.loaders import GradientAccumulationPlugin
-from core.runtime.memory import MemoryRelease
-from core.runtime.metrics import MetricGathering
-from core.runtime.processes import ProcessControl
+from core.runtime.accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
+from core.runtime.checkpoint.project import ProjectConfiguration
+from core.runtime.checkpoint.run_state import StateSaving
+from core.runtime.exchange.gather_for_metrics import MetricGathering
+from core.runtime.free_memory import MemoryRelease
+from core.runtime.gradient_state import GradientAccumulationPlugin
+from core.runtime.process_control import ProcessControl
 from core.runtime.profiling import ProfileKwargs, Profiling
-from core.runtime.project import ProjectConfiguration
-from core.runtime.run_state import StateSaving
 from core.runtime.settings import (
     HABITS,
     REMEDIES,
@@ -32,7 +32,7 @@ from core.runtime.settings import (
     read_data,
     read_precision,
 )
-from core.runtime.step import StepParts
+from core.runtime.step.backward import StepParts
 from core.runtime.tracking import Tracking
 from core.strategies.base import Strategy
 

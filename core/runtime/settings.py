@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from core.checking import instead_of_class
 from core.data import DataSettings
 from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.hints.argument_checks import instead_of_class
 from core.precisions.base import Precision
-from core.runtime.loaders import GradientAccumulationPlugin
+from core.runtime.gradient_state import GradientAccumulationPlugin
 
 __all__ = [
     "HABITS",

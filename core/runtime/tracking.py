@@ -13,7 +13,7 @@ from core.loggers.find import BUILT_IN, find_loggers
 from core.loggers.values import plain
 from core.logging import get_logger
 from core.plan import Plan
-from core.runtime.life import RunLife
+from core.runtime.lifecycle import RunLife
 
 __all__ = ["Tracking"]
 

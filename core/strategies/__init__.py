@@ -2,25 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from core.lazy import lazy_names
 from core.strategies.base import Strategy
-from core.strategies.batch_norm import desynchronize
-from core.strategies.communication import COMMUNICATION_HOOKS
+from core.strategies.constructor_arguments import StrategyParts, keyword_parameters
 from core.strategies.ddp import DDPArguments, DDPStrategy
-from core.strategies.destroying import while_alive
-from core.strategies.inference import InferenceModule, call_without_gradients
+from core.strategies.exchange.ddp_hooks import COMMUNICATION_HOOKS
+from core.strategies.exchange.reductions import REDUCTIONS, Reduction
+from core.strategies.group.destroy import while_alive
 from core.strategies.launchers import unpicklable_path
-from core.strategies.logs import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
-from core.strategies.manual import AveragedGradients, ManualGradients, average_gradients
-from core.strategies.module_wrapper import ModuleWrapper
-from core.strategies.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
 from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
-from core.strategies.parts import StrategyParts, keyword_parameters
-from core.strategies.placement import move_module
 from core.strategies.process_plan import ProcessPlan
-from core.strategies.reductions import REDUCTIONS, Reduction
 from core.strategies.single_device import SingleDeviceStrategy
-from core.strategies.step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
+from core.strategies.step.inference import InferenceModule, call_without_gradients
+from core.strategies.step.log_capture import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from core.strategies.step.manual_gradients import AveragedGradients, ManualGradients, average_gradients
+from core.strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
+from core.strategies.wrapping.batch_norm import desynchronize
+from core.strategies.wrapping.module_wrapper import ModuleWrapper
+from core.strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
+from core.strategies.wrapping.placement import move_module
+from core.utilities.lazy import lazy_names
 
 if TYPE_CHECKING:
     from core.checkpoints.base import CheckpointIO

@@ -19,15 +19,15 @@ from core.accelerators.base import Accelerator
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError, CoreError
-from core.imports import import_all
 from core.precisions.base import Precision
 from core.registration import REGISTRIES
-from core.strategies.applied import check_applied
-from core.strategies.module_wrapper import unwrap_module
-from core.strategies.parts import StrategyParts, keyword_parameters, requested_parts, signature
-from core.strategies.placement import move_module, move_optimizer_state
+from core.strategies.constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
 from core.strategies.process_plan import ProcessPlan
-from core.strategies.stepping import StepMethods
+from core.strategies.step.strategy_step import StepMethods
+from core.strategies.wrapping.module_wrapper import unwrap_module
+from core.strategies.wrapping.placement import move_module, move_optimizer_state
+from core.strategies.wrapping.precision_check import check_applied
+from core.utilities.user_modules import import_all
 
 __all__ = ["Strategy"]
 
@@ -359,7 +359,7 @@ class Strategy(StepMethods, ABC):
         The front end calls this before :meth:`setup_module` if the user asks for it. With one process it does nothing.
 
         Returns:
-            The layers, which :func:`core.strategies.batch_norm.desynchronize` restores.
+            The layers, which :func:`core.strategies.wrapping.batch_norm.desynchronize` restores.
         """
         del module
         self.check_sync_batch_norm()
@@ -372,7 +372,7 @@ class Strategy(StepMethods, ABC):
             self.precision.prepare_optimizer(optimizer)
         return list(optimizers)
 
-    # -- step: see core.strategies.stepping ----------------------------------------------------------------------
+    # -- step: see core.strategies.step.strategy_step ----------------------------------------------------------------------
 
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """A context in which processes without further batches take part in the others' reductions of ``joinables``.

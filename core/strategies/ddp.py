@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from core.errors import ConfigurationError, quoted
-from core.strategies.buckets import wrap
-from core.strategies.communication import CommunicationHook, check_communication_hook, register_communication_hook
-from core.strategies.destroying import while_alive
-from core.strategies.manual import AveragedGradients, ManualGradients
+from core.strategies.exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
+from core.strategies.exchange.unsendable_dtypes import check_sendable
+from core.strategies.group.destroy import while_alive
 from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
-from core.strategies.sendable import check_sendable
+from core.strategies.step.manual_gradients import AveragedGradients, ManualGradients
+from core.strategies.wrapping.fixed_buckets import wrap
 
 __all__ = ["DDPArguments", "DDPStrategy"]
 

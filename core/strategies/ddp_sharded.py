@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from core.checkpoints.agreement import GatherObject
 from core.errors import ConfigurationError
-from core.nested import map_tensors
 from core.strategies.ddp import DDPStrategy
-from core.strategies.destroying import while_alive
+from core.strategies.group.destroy import while_alive
+from core.utilities.nested import map_tensors
 
 with warnings.catch_warnings():
     # It compiles functions in a way that torch itself has deprecated.

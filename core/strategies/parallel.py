@@ -24,24 +24,23 @@ from core.environments.base import ClusterEnvironment
 from core.environments.inherited import own_environ
 from core.environments.local import LAUNCHED, LocalEnvironment
 from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.nested import map_tensors
 from core.random import get_host_rng_state
-from core.strategies import process_group
 from core.strategies.base import Strategy
-from core.strategies.batch_norm import has_torch_kernels, synchronize
-from core.strategies.board import Board
-from core.strategies.comparison import by_rank, describe_tensor
-from core.strategies.gathering import CONNECT_SECONDS, tell_of_end
+from core.strategies.constructor_arguments import StrategyParts
+from core.strategies.exchange.objects import by_rank, describe_tensor, pickled, unpickled
+from core.strategies.exchange.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
+from core.strategies.exchange.unsendable_dtypes import as_reduced, as_sent
+from core.strategies.group import process_group
+from core.strategies.group.meeting_point import CONNECT_SECONDS, tell_of_end
+from core.strategies.group.pending_saves import end_saving
+from core.strategies.group.threads import thread_limit
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
 from core.strategies.launchers.base import SETTLE_SECONDS
 from core.strategies.launchers.function import run_in_worker
-from core.strategies.launchers.lifeline import end_with_launcher
-from core.strategies.parts import StrategyParts
-from core.strategies.picklable import pickled, unpickled
-from core.strategies.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
-from core.strategies.saving import end_saving
-from core.strategies.sendable import as_reduced, as_sent
-from core.strategies.threads import thread_limit
+from core.strategies.launchers.parent_watch import end_with_launcher
+from core.strategies.store.notes import Board
+from core.strategies.wrapping.batch_norm import has_torch_kernels, synchronize
+from core.utilities.nested import map_tensors
 
 __all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
 

@@ -11,7 +11,7 @@ import attrs
 from core.discovery.loading import import_target
 from core.discovery.registry import THIS_PROCESS, Registry
 from core.discovery.scan import Row
-from core.discovery.states import VARIABLE
+from core.discovery.selection import VARIABLE
 from core.errors import ConfigurationError, UnknownNameError, nearest, quoted
 from core.kinds import KINDS
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
-from core.discovery.states import VARIABLE
-from core.processes import describe_end, kill_group
-from core.strategies.process_group import host_store
+from core.discovery.selection import VARIABLE
+from core.strategies.group.process_group import host_store
+from core.utilities.child_process import describe_end, kill_group
 
 __all__ = ["Observed", "Outcome", "run"]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from core.discovery.loading import import_target
-from core.strategies.launchers.lifeline import watch_parent
+from core.strategies.launchers.parent_watch import watch_parent
 
 __all__ = ["Journal"]
 

@@ -5,20 +5,36 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import attrs
 import torch
 
 from core.callbacks.timer import read_duration
-from core.checking import check_count, check_path
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.checkpoints.base import CheckpointIO
+from core.discovery.registry import Registry
+from core.environments.base import ClusterEnvironment
+from core.environments.inherited import own_environ
+from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from core.hints.argument_checks import check_count, check_path, instead_of_class
+from core.hints.attributes import KnownAttributes
+from core.kinds import KINDS
+from core.precisions.base import Precision
 from core.precisions.clipping import ALGORITHMS
-from core.trainer.renamed import REMEDIES
+from core.trainer.hints.names_of_others import FOREIGN, REMEDIES
 
-__all__ = ["DEFAULT_EPOCHS", "REMEDIES", "Limit", "Settings"]
+__all__ = [
+    "DEFAULT_EPOCHS",
+    "FIXED_IN_FIT",
+    "Limit",
+    "REMEDIES",
+    "Settings",
+    "TrainerSettings",
+    "with_plugins",
+    "without_extras",
+]
 
 
 Limit = int | float
@@ -248,3 +264,154 @@ class Settings:
         """The limit for loaders of ``kind`` (``train``, ``val``, ``test`` or ``predict``); ``None`` for all batches."""
         limit: Limit | None = getattr(self, f"limit_{kind}_batches")
         return limit
+
+
+T = TypeVar("T")
+
+FIXED_IN_FIT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+"""Settings that the training step is made from, so they cannot change while it is in use."""
+
+
+class _Setting(Generic[T]):
+    """An attribute of the Trainer that is one of its settings. Assigning to it checks the value."""
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, trainer: Any, owner: type[Any]) -> T:
+        if trainer is None:
+            raise AttributeError(f"{owner.__name__}.{self.name} is an attribute of objects, not of the class")
+        value: T = getattr(trainer.settings, self.name)
+        return value
+
+    def __set__(self, trainer: Any, value: T) -> None:
+        trainer._change_setting(self.name, value)
+
+
+class TrainerSettings(KnownAttributes):
+    """The settings of :class:`core.Trainer`, which says what each means."""
+
+    _foreign_attributes = FOREIGN
+
+    is_trial = False
+    """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or
+    :class:`core.callbacks.BatchSizeFinder` tries out a setting."""
+
+    fast_dev_run = _Setting[int | bool]()
+    max_epochs = _Setting[int]()
+    min_epochs = _Setting[int | None]()
+    max_steps = _Setting[int]()
+    min_steps = _Setting[int | None]()
+    limit_train_batches = _Setting[Limit | None]()
+    limit_val_batches = _Setting[Limit | None]()
+    limit_test_batches = _Setting[Limit | None]()
+    limit_predict_batches = _Setting[Limit | None]()
+    overfit_batches = _Setting[Limit]()
+    val_check_interval = _Setting[Limit | str | timedelta | dict[str, int]]()
+    check_val_every_n_epoch = _Setting[int | None]()
+    num_sanity_val_steps = _Setting[int]()
+    accumulate_grad_batches = _Setting[int]()
+    gradient_clip_val = _Setting[float | None]()
+    gradient_clip_algorithm = _Setting[str]()
+    log_every_n_steps = _Setting[int]()
+    default_root_dir = _Setting[str]()
+
+
+OFF: Mapping[str, Any] = {
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "logger": False,
+    "num_sanity_val_steps": 0,
+}
+"""What ``barebones`` turns off, and how."""
+
+CONTRADICTIONS: Mapping[str, Any] = {
+    "log_every_n_steps": None,
+    "fast_dev_run": False,
+    "detect_anomaly": False,
+    "profiler": None,
+}
+"""Arguments that ask for what ``barebones`` leaves out, and their defaults."""
+
+
+def without_extras(barebones: bool, **given: Any) -> dict[str, Any]:
+    """The arguments in :data:`OFF`: turned off by ``barebones``, otherwise as the user gave them.
+
+    Args:
+        barebones: The argument.
+        **given: Those in :data:`OFF` and :data:`CONTRADICTIONS`.
+
+    Raises:
+        WrongTypeError: ``barebones`` is neither true nor false.
+        ConfigurationError: An argument asks for what is left out.
+    """
+    if not isinstance(barebones, bool):
+        raise WrongTypeError(f"barebones={barebones!r}: must be True or False.")
+    if not barebones:
+        return {name: given[name] for name in OFF}
+    for name, value in given.items():
+        allowed = (None, OFF[name]) if name in OFF else (CONTRADICTIONS[name],)
+        if not any(value is one or (type(value) is type(one) and value == one) for one in allowed):
+            raise ConfigurationError(
+                f"barebones=True and {name}={value!r}: a barebones run has no checkpoints, logger, progress bar, model "
+                "summary, sanity check, profiler or other tools to find errors. Remove one of the two."
+            )
+    return dict(OFF)
+
+
+PLUGINS: Mapping[str, type[Any]] = {
+    "precision": Precision,
+    "checkpoint_io": CheckpointIO,
+    "cluster_environment": ClusterEnvironment,
+}
+
+
+def with_plugins(plugins: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for backends, with each of ``plugins`` as the argument of its kind.
+
+    Args:
+        plugins: A Precision, CheckpointIO or ClusterEnvironment, or the name of one; or a list of these; or ``None``.
+        arguments: The arguments for backends, as the user gave them.
+
+    Raises:
+        WrongTypeError: A plugin is of another kind.
+        UnknownNameError: No backend of these kinds has the name.
+        ConfigurationError: Two plugins are of one kind, or an argument already says what to use.
+    """
+    found = dict(arguments)
+    for plugin in [] if plugins is None else plugins if isinstance(plugins, list | tuple) else [plugins]:
+        kind = _kind_of_name(plugin) if isinstance(plugin, str) else _kind_of(plugin)
+        given = found[kind]
+        if not (isinstance(given, str) and given == "auto"):
+            where = "plugins" if arguments[kind] is not given else f"{kind}={given!r}"
+            raise ConfigurationError(
+                f"plugins: {plugin!r} is a {kind}, and {where} has another one, {given!r}. Give one of them."
+            )
+        found[kind] = plugin
+    return found
+
+
+def _kind_of(plugin: Any) -> str:
+    kind = next((kind for kind, base in PLUGINS.items() if isinstance(plugin, base)), None)
+    if kind is None:
+        raise WrongTypeError(
+            f"plugins: {plugin!r} is not a plugin. Pass a Precision, a CheckpointIO or a ClusterEnvironment, or its "
+            f"name; accelerator, strategy and callbacks are arguments themselves.{instead_of_class(plugin)}"
+        )
+    return kind
+
+
+def _kind_of_name(name: str) -> str:
+    registry = Registry.read(own_environ())
+    names = {kind: registry.names(kind) for kind in PLUGINS}
+    kinds = [kind for kind in PLUGINS if name in names[kind]]
+    if len(kinds) == 1:
+        return kinds[0]
+    if kinds:
+        raise ConfigurationError(f"plugins: {name!r} is the name of a {' and of a '.join(kinds)}. Pass {kinds[0]}=.")
+    other = next((kind for kind in KINDS if kind not in PLUGINS and name in registry.names(kind)), None)
+    if other is not None:
+        raise UnknownNameError(f"plugins: {name!r} is of another kind. Pass {other}={name!r}.")
+    every = sorted({one for known in names.values() for one in known})
+    raise UnknownNameError(f"plugins: {name!r} is unknown.{nearest(name, every)} Valid: {quoted(every, near=name)}.")

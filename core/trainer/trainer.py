@@ -14,17 +14,17 @@ from torch import nn
 
 from core.accelerators.base import Accelerator
 from core.callbacks.base import Callback
-from core.checking import check_path, suggest_arguments, suggest_in_methods
 from core.checkpoints.base import CheckpointIO
 from core.environments.base import ClusterEnvironment
 from core.errors import ConfigurationError
+from core.hints.argument_checks import check_path, suggest_arguments, suggest_in_methods
 from core.plan import Request, resolve_for
 from core.precisions.base import Precision
 from core.profilers import Profiler, find_profiler
 from core.runtime import Runtime
 from core.strategies.base import Strategy
-from core.trainer.barebones import without_extras
-from core.trainer.batch_hooks import check_batch_hooks
+from core.trainer.checkpoint.finished_fit import FinishedFit
+from core.trainer.checkpoint.fit_state import find_checkpoint
 from core.trainer.checks import (
     all_callbacks,
     attach_callbacks,
@@ -34,31 +34,35 @@ from core.trainer.checks import (
     check_weights_only,
     checked_callbacks,
 )
-from core.trainer.compilation import check_compile
-from core.trainer.datamodule import DataModule
-from core.trainer.evaluate import EvaluationLoop
-from core.trainer.evaluated import evaluated
-from core.trainer.facts import TrainerFacts
-from core.trainer.finished import FinishedFit
-from core.trainer.fit import FitLoop
-from core.trainer.handover import Results
-from core.trainer.metric_log import MetricLog
-from core.trainer.module import Module
-from core.trainer.plain import as_module
-from core.trainer.plugins import with_plugins
+from core.trainer.loop.data_sources import DataSource
+from core.trainer.loop.evaluate import EvaluationLoop, evaluated, shown
+from core.trainer.loop.fit import FitLoop
+from core.trainer.loop.reloading import check_reloading
+from core.trainer.loop.run_stage import evaluate, fit, run_stage
+from core.trainer.loop.signals import read_signals
+from core.trainer.loop.spawned_results import Results
+from core.trainer.loop.trials import tune
+from core.trainer.metrics.metric_log import MetricLog
+from core.trainer.metrics.run_loggers import read_loggers
+from core.trainer.module.batch_hooks import check_batch_hooks
+from core.trainer.module.datamodule import DataModule
+from core.trainer.module.module import Module
+from core.trainer.module.plain_module import as_module
 from core.trainer.progress import Progress
-from core.trainer.reloading import check_reloading
-from core.trainer.results import shown
-from core.trainer.run import Run
-from core.trainer.run_loggers import read_loggers
-from core.trainer.settings import DEFAULT_EPOCHS, REMEDIES, Limit, Settings
-from core.trainer.settings_attributes import FIXED_IN_FIT, TrainerSettings
-from core.trainer.signals import read_signals
-from core.trainer.sources import DataSource
+from core.trainer.properties import TrainerFacts
+from core.trainer.run_context import Run
+from core.trainer.settings import (
+    DEFAULT_EPOCHS,
+    FIXED_IN_FIT,
+    REMEDIES,
+    Limit,
+    Settings,
+    TrainerSettings,
+    with_plugins,
+    without_extras,
+)
 from core.trainer.stage import STAGES
-from core.trainer.stages import evaluate, fit, run_stage
-from core.trainer.state import find_checkpoint
-from core.trainer.trials import tune
+from core.trainer.step.compilation import check_compile
 
 __all__ = ["Trainer"]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from core.callbacks.batch_size_finder import BatchSizeFinder
-from core.callbacks.learning_rate_finder import LearningRateFinder, LearningRateRange
-from core.checking import suggest_arguments
+from core.callbacks.tuning.batch_size_finder import BatchSizeFinder
+from core.callbacks.tuning.learning_rate_finder import LearningRateFinder, LearningRateRange
 from core.errors import ConfigurationError, WrongTypeError
+from core.hints.argument_checks import suggest_arguments
 from core.trainer.checks import check_module, check_optimization
-from core.trainer.plain import as_module
-from core.trainer.sources import DataSource
-from core.trainer.trials import Trial
+from core.trainer.loop.data_sources import DataSource
+from core.trainer.loop.trials import Trial
+from core.trainer.module.plain_module import as_module
 
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from core.logging import get_logger
-from core.trainer.module import Module
-from core.trainer.overridden import overridden
-from core.trainer.plain import PlainModule
+from core.trainer.module.hooks import overridden
+from core.trainer.module.module import Module
+from core.trainer.module.plain_module import PlainModule
 from core.trainer.progress import Progress
 from core.trainer.settings import Settings
 

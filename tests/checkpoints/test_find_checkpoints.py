@@ -17,11 +17,19 @@ from typing import Any
 import pytest
 import torch
 
-from core.checkpoints import TorchCheckpointIO, is_committed, latest, local, locate, read_manifest, undisturbed
+from core.checkpoints import (
+    TorchCheckpointIO,
+    concurrent_reads,
+    is_committed,
+    latest,
+    local_store,
+    locate,
+    read_manifest,
+)
 from core.checkpoints import manifest as manifest_module
 from core.checkpoints.commit import set_aside_names
 from core.checkpoints.directories import is_checkpoint, is_damaged
-from core.checkpoints.local import LocalStore
+from core.checkpoints.local_store import LocalStore
 from core.checkpoints.manifest import Manifest
 from core.errors import CheckpointError
 
@@ -136,7 +144,7 @@ def test_a_directory_whose_state_cannot_be_read_now(tmp_path: Path, monkeypatch:
 
 def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was saved last cannot be told: after some seconds, that is an error."""
-    monkeypatch.setattr(undisturbed, "SECONDS", 0.1)
+    monkeypatch.setattr(concurrent_reads, "SECONDS", 0.1)
     save(tmp_path / "good")
     (tmp_path / "0").touch()
     read, count = LocalStore.manifest, itertools.count()
@@ -153,7 +161,7 @@ def test_a_directory_in_which_names_change_all_the_time(tmp_path: Path, monkeypa
 
 def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not read again and again without end."""
-    monkeypatch.setattr(undisturbed, "SECONDS", 0.1)
+    monkeypatch.setattr(concurrent_reads, "SECONDS", 0.1)
     save(tmp_path / "c")
 
     def read_slowly(directory: Path) -> Manifest:
@@ -162,7 +170,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypa
         return manifest
 
     with pytest.raises(CheckpointError, match=rf"checkpoint {tmp_path}/c was replaced .* name of its own"):
-        undisturbed.read_undisturbed(tmp_path / "c", read_slowly)
+        concurrent_reads.read_undisturbed(tmp_path / "c", read_slowly)
 
 
 @pytest.mark.parametrize("when", ["the names are listed", "it is read", "it is read alone"])
@@ -193,10 +201,10 @@ def test_a_checkpoint_that_a_save_replaces_meanwhile(
         return found
 
     if when == "the names are listed":
-        monkeypatch.setattr(local, "set_aside_names", late)
+        monkeypatch.setattr(local_store, "set_aside_names", late)
     else:
-        monkeypatch.setattr(local, "locate", early)
-        monkeypatch.setattr(undisturbed, "locate", early)
+        monkeypatch.setattr(local_store, "locate", early)
+        monkeypatch.setattr(concurrent_reads, "locate", early)
     if when == "it is read alone":
         assert is_committed(tmp_path / "c")
     else:

@@ -111,8 +111,8 @@ def test_what_looks_like_a_mistake_and_is_none() -> None:
 
 def test_remedies_name_options_that_exist() -> None:
     """Each option that a remedy for another tool's option names is one of the verb ``run``."""
+    from core.commands.verb_parser import OF_OTHERS
     from core.run.options import _parser
-    from core.verb_parser import OF_OTHERS
 
     known = {name for action in _parser("run")._actions for name in action.option_strings}
     assert isinstance(_parser("run"), argparse.ArgumentParser)

@@ -19,7 +19,7 @@ import core
 from core import hookspecs, registration, specs
 from core.kinds import KINDS, Kind
 from core.plan import ARGUMENTS, Plan
-from core.strategies.parts import StrategyParts
+from core.strategies.constructor_arguments import StrategyParts
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 import core.discovery.scan
-import core.discovery.states
+import core.discovery.selection
 import core.explain
 import core.list
 from core.__main__ import main
+from core.commands.terminal import Style, is_terminal, table
+from core.commands.verbs import VERBS
 from core.completion import SHELLS, options_of
 from core.list import _SWITCHES
 from core.plan import Request, resolve
-from core.terminal import Style, is_terminal, table
-from core.verbs import VERBS
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -63,7 +63,7 @@ def test_state_of_a_denied_plugin_has_its_reason(monkeypatch: pytest.MonkeyPatch
     assert re.search(r"acme +torch-hal-acme 1.0 +● failed\n    its driver is broken\n", drawn)
 
 
-def surveyed(environ: object) -> core.discovery.states.Survey:
+def surveyed(environ: object) -> core.discovery.selection.Survey:
     row = core.discovery.scan.Row(
         kind="accelerator",
         name="acme",
@@ -72,7 +72,7 @@ def surveyed(environ: object) -> core.discovery.states.Survey:
         state="failed",
         reason="its driver is broken",
     )
-    return core.discovery.states.Survey([row], "0.1", [])
+    return core.discovery.selection.Survey([row], "0.1", [])
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {}])
@@ -88,7 +88,7 @@ def test_plain_where_lines_cannot_be_drawn(environ: dict[str, str], monkeypatch:
 def test_a_pipe_imports_no_view() -> None:
     """Where the listing is plain, the modules that draw are not imported."""
     code = "import sys; from core.list import main; main([]); print([m for m in sys.modules if m in %r])"
-    code %= ["core.list_view", "core.terminal"]
+    code %= ["core.commands.list_view", "core.commands.terminal"]
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

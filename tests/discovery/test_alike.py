@@ -9,7 +9,7 @@ from broken_kinds import ACCELERATOR, ONE, Kind, write_site
 from installing import environment, files_of, lay_down, run_list
 
 from core.discovery.registry import Registry
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.errors import BackendError
 from core.plan import Request, resolve
 

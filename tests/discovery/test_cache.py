@@ -12,7 +12,7 @@ import pytest
 from broken_kinds import KINDS, PLUGIN, Kind, write_site
 from installing import lay_down
 
-from core.discovery import learning, probe
+from core.discovery import plugin_answers, probe
 from core.discovery.cache import Cache, fingerprint
 from core.discovery.registry import Registry
 from core.errors import BackendError, ConfigurationError
@@ -165,7 +165,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.extend(job["do"] for job in jobs)
         return ask(jobs, *arguments, **options)
 
-    monkeypatch.setattr(learning, "ask", noted)
+    monkeypatch.setattr(plugin_answers, "ask", noted)
     return asked
 
 

@@ -9,7 +9,7 @@ from drawing import TEXTS, drawn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.kinds import KINDS
 
 GROUPS = sorted(kind.group for kind in KINDS.values())

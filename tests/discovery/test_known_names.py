@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from installing import files_of, lay_down
 
-from core.discovery.known import known_names, providers
 from core.discovery.registry import Registry
+from core.discovery.suggestions import known_names, providers
 from core.errors import UnknownNameError
 from core.kinds import KINDS
 

@@ -12,7 +12,7 @@ import pytest
 from installing import files_of, lay_down
 
 from core.discovery.probe import detect, probe
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.specs import AcceleratorSpec
 
 MANY = 1000

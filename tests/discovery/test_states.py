@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from installing import files_of, lay_down
 
-from core.discovery.states import Survey, survey
+from core.discovery.selection import Survey, survey
 from core.errors import ConfigurationError
 
 PLUGINS = {

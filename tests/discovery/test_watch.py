@@ -33,7 +33,7 @@ import json, resource, sys
 import torch
 import core
 import core.trainer.trainer
-from core.discovery.watch import ProcessState
+from core.discovery.import_side_effects import ProcessState
 
 resource.setrlimit(resource.RLIMIT_CORE, (1, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 found = {}

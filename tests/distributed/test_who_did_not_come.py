@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from torch._C._distributed_c10d import TCPStore
 
+from core.strategies.failures.stack_exchange import Stacks
 from core.strategies.launchers import ScriptLauncher
-from core.strategies.stacks import Stacks
 
 
 def test_who_has_waited_in_vain_is_not_to_blame() -> None:

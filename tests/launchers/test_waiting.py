@@ -13,7 +13,8 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from core.errors import LaunchError
-from core.strategies import gathering, patience, peers
+from core.strategies.group import meeting_point
+from core.strategies.store import liveness, wait_warning
 
 
 class Store:
@@ -41,12 +42,12 @@ class Store:
 
 def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Of 100 ranks that wait for one, each says for how many; ranks 0 and 1 say for whom."""
-    monkeypatch.setattr(patience, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(wait_warning, "TELL_SECONDS", 0.0)
     store: Any = Store()
     size = 100
 
     def meet(rank: int) -> None:
-        assert gathering.meet(store, "joining", size, rank, timedelta(seconds=60), None)
+        assert meeting_point.meet(store, "joining", size, rank, timedelta(seconds=60), None)
 
     threads = [threading.Thread(target=meet, args=(rank,), daemon=True) for rank in range(size)]
     with caplog.at_level(logging.WARNING):
@@ -68,16 +69,16 @@ def test_only_two_ranks_list_who_is_missing(monkeypatch: pytest.MonkeyPatch, cap
 def test_a_process_of_another_machine_that_gives_no_more_signs(is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waits for it raises an error which names it; not while there are signs."""
     for name, value in {"LOOK_SECONDS": 0.0, "BEAT_SECONDS": 0.01, "SILENT_LOOKS": 5}.items():
-        monkeypatch.setattr(peers, name, value)
+        monkeypatch.setattr(liveness, name, value)
     store = HashStore()
-    monkeypatch.setattr(peers, "_machine", lambda: "another")
-    peers.Peers(store, 1)
-    monkeypatch.setattr(peers, "_machine", lambda: "this")
-    watch = peers.Peers(store, 0).watch(1)
-    peers.beat(store, 1)
+    monkeypatch.setattr(liveness, "_machine", lambda: "another")
+    liveness.Peers(store, 1)
+    monkeypatch.setattr(liveness, "_machine", lambda: "this")
+    watch = liveness.Peers(store, 0).watch(1)
+    liveness.beat(store, 1)
     with nullcontext() if is_alive else pytest.raises(LaunchError, match="rank 1 has shown no sign"):
         for _ in range(20):
             if is_alive:
-                peers.beat(store, 1)
+                liveness.beat(store, 1)
             time.sleep(0.011)
             watch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from installing import files_of, lay_down
 
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.errors import BackendError, UnknownNameError, WrongTypeError
 from core.loggers import CSVLogger, JSONLogger, Logger, find_loggers
 

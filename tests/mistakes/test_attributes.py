@@ -14,8 +14,8 @@ from torch import nn
 import core
 from core import Runtime
 from core.errors import ConfigurationError, UnknownAttributeError
-from core.runtime.foreign_attributes import FOREIGN as OF_OTHER_LOOPS
-from core.trainer.foreign_attributes import FOREIGN as OF_OTHER_TRAINERS
+from core.runtime.attributes_elsewhere import FOREIGN as OF_OTHER_LOOPS
+from core.trainer.hints.names_of_others import FOREIGN as OF_OTHER_TRAINERS
 
 from .cases import Net, loader, runtime, trainer
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.errors import ConfigurationError
 from core.list import main
 from core.plan import Request, resolve
 from core.plan.foreign_variables import FOREIGN
-from core.variables import INTERNAL, VARIABLES
+from core.utilities.environment_variables import INTERNAL, VARIABLES
 
 from .cases import runtime, trainer
 

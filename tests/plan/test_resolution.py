@@ -26,7 +26,7 @@ from core import (
 from core.accelerators import CPUAccelerator
 from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
 from core.discovery.registry import Registry
-from core.discovery.states import survey
+from core.discovery.selection import survey
 from core.environments import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, UnknownNameError
 from core.kinds import KINDS

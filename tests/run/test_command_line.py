@@ -14,7 +14,7 @@ import pytest
 from core.environments.detect import LAUNCHED
 from core.environments.inherited import OWNER
 from core.errors import ConfigurationError, CoreError
-from core.run import tied
+from core.run import parent_death
 from core.run.__main__ import main
 from core.run.options import parse
 from core.run.planning import plan_run
@@ -141,7 +141,7 @@ def test_a_process_that_is_tied_ends_with_its_parent(tmp_path: Path) -> None:
     """SIGKILL of the parent, which no one can handle, ends the command too, and one that starts too late."""
     code = f"""
 import os, subprocess, sys
-command = [sys.executable, "-I", "-S", {tied.__file__!r}, str(os.getpid()), "sleep", "300"]
+command = [sys.executable, "-I", "-S", {parent_death.__file__!r}, str(os.getpid()), "sleep", "300"]
 child = subprocess.Popen(command, start_new_session=True)
 print(child.pid, flush=True)
 child.wait()
@@ -152,7 +152,9 @@ child.wait()
         wait_for(lambda: Path(f"/proc/{child}/cmdline").read_bytes() == b"sleep\x00300\x00")
         parent.kill()
     wait_for(lambda: not is_running(child))
-    late = subprocess.run([sys.executable, "-I", "-S", tied.__file__, "1", "sleep", "300"], timeout=30, check=False)
+    late = subprocess.run(
+        [sys.executable, "-I", "-S", parent_death.__file__, "1", "sleep", "300"], timeout=30, check=False
+    )
     assert late.returncode == 137
 
 

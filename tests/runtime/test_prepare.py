@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader
 import core
 from core import release_memory
 from core.errors import ConfigurationError
-from core.runtime.modules import PreparedModule
-from core.runtime.optimizers import PreparedOptimizer
+from core.runtime.prepare.modules import PreparedModule
+from core.runtime.prepare.optimizers import PreparedOptimizer
 from core.strategies import SingleDeviceStrategy, unwrap_optimizer
 
 from .problem import PRECISIONS, network, runtime

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from core import Runtime
 from core.errors import ConfigurationError
-from core.runtime.modules import PreparedModule
-from core.strategies.step import tensor_backward
+from core.runtime.prepare.modules import PreparedModule
+from core.strategies.step.training_step import tensor_backward
 
 from .problem import PRECISIONS, batch, network, runtime
 

@@ -23,7 +23,7 @@ from core import ProjectConfiguration, Runtime, set_seed
 from core.checkpoints import TorchCheckpointIO, is_committed
 from core.checkpoints.safetensors_io import write_safetensors
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.runtime import model_files
+from core.runtime.checkpoint import model_files
 
 from .problem import runtime
 

@@ -188,7 +188,7 @@ def main():
     runtime = Runtime(accelerator="cpu", devices=2, strategy="ddp", log_with=["csv", own], project_dir="files")
     own.log_metrics({"x": 7})
     logger.info("before the processes")
-    runtime.prepare(core.runtime.preparing.nn.Linear(1, 1))
+    runtime.prepare(core.runtime.prepare.preparing.nn.Linear(1, 1))
     if runtime.is_main_process:
         runtime.init_trackers("first", config={"a": 1})
     runtime.log({"x": runtime.process_index}, step=0)

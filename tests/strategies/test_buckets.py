@@ -12,7 +12,7 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket  # as torch.distributed.GradBucket, but with types
 from torch.nn.parallel import DistributedDataParallel
 
-from core.strategies.buckets import FixedBuckets, wrap
+from core.strategies.wrapping.fixed_buckets import FixedBuckets, wrap
 
 
 class Unordered(nn.Module):

@@ -22,7 +22,7 @@ from torch import nn
 from core import Callback, Trainer
 from core.errors import ConfigurationError, CoreError
 from core.strategies import SingleDeviceStrategy
-from core.trainer import compile_comparison
+from core.trainer.step import compile_comparison
 
 from .regression import Regression, assert_same, loader, network, quiet
 
@@ -72,7 +72,7 @@ def test_compiled_steps_are_the_module_s(caplog: pytest.LogCaptureFixture) -> No
     """Same parameters and logged values as without, names as they were, and what it took is logged."""
     plain, compiled = both(Logging())
     expected = train(plain)
-    with caplog.at_level(logging.INFO, "core.trainer.compilation"):
+    with caplog.at_level(logging.INFO, "core.trainer.step.compilation"):
         trainer = train(compiled, compile=EAGER)
     assert compiled.traced
     assert_same(plain, compiled)

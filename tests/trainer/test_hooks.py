@@ -14,8 +14,8 @@ import torch
 from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from core.errors import ConfigurationError, WrongTypeError
-from core.trainer.hooks import Hooks, ModuleHooks
-from core.trainer.unsupported import OF_MODULES
+from core.trainer.hints.names_of_others import OF_MODULES
+from core.trainer.module.hooks import Hooks, ModuleHooks
 
 from .regression import Regression, assert_same, loader, quiet
 

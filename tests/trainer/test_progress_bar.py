@@ -16,8 +16,9 @@ import pytest
 from torch.utils.data import DataLoader, IterableDataset
 
 from core import Trainer
-from core.callbacks import ProgressBar, TQDMProgressBar, progress_bar
-from core.callbacks.progress_display import draws_bars
+from core.callbacks import ProgressBar, TQDMProgressBar
+from core.callbacks.display import progress_bar
+from core.callbacks.display.progress_display import draws_bars
 from core.errors import ConfigurationError
 
 from .regression import ITEMS, Regression, dataset, loader, quiet
@@ -76,7 +77,7 @@ def test_a_line_for_each_epoch(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_terminal_that_says_it_has_no_columns() -> None:
     """It gets a bar of 80 columns, as in a container without a size; one with a size gets a bar of that size."""
     code = """
-from core.callbacks.progress_display import Bar
+from core.callbacks.display.progress_display import Bar
 Bar("epoch", 4, 0, True, 0).show(2, {"loss": "0.25"})
 """
     for columns, expected in ((0, 80), (60, 60)):
@@ -100,7 +101,7 @@ def test_step_values_are_shown_on_the_way(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_is_read_between_refreshes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Logged values stay where they are until the bar is drawn."""
-    from core.trainer.metrics import StageMetrics
+    from core.trainer.metrics.stage_metrics import StageMetrics
 
     read: list[bool] = []
     step_values = StageMetrics.step_values

@@ -19,8 +19,8 @@ from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint
 from core.checkpoints import TorchCheckpointIO
 from core.errors import CoreError
-from core.strategies.board import Board
-from core.trainer.signals import DEFAULT_SIGNALS, Signals, _OnceMore
+from core.strategies.store.notes import Board
+from core.trainer.loop.signals import DEFAULT_SIGNALS, Signals, _OnceMore
 
 EXAMPLES, BATCH, EPOCHS = 46, 3, 2
 

@@ -11,8 +11,8 @@ import pytest
 
 from core import Callback, Trainer
 from core.callbacks import EarlyStopping, ProgressBar
-from core.strategies.launchers.blame import EndedBySignal
-from core.trainer.states import RunningStage, TrainerFn, TrainerStatus
+from core.strategies.launchers.exit_codes import EndedBySignal
+from core.trainer.trainer_state import RunningStage, TrainerFn, TrainerStatus
 
 from .regression import Regression, loader, quiet
 

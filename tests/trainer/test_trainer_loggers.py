@@ -87,7 +87,7 @@ def test_tensorboard_is_the_default(tmp_path: Path) -> None:
 
 def test_csv_is_the_default_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No package is needed."""
-    monkeypatch.setattr("core.trainer.run_loggers.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("core.trainer.metrics.run_loggers.importlib.util.find_spec", lambda name: None)
     assert isinstance(quiet(logger=None, default_root_dir=tmp_path).logger, CSVLogger)
     assert not list(tmp_path.iterdir())
 

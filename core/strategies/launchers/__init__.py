@@ -9,7 +9,7 @@ from core.strategies.launchers.base import Launcher
 from core.strategies.launchers.cause import CAUSE, attach_cause
 from core.strategies.launchers.function import FunctionLauncher
 from core.strategies.launchers.interrupts import unblock_interrupts
-from core.strategies.launchers.lifeline import attach_lifeline, watch_parent
+from core.strategies.launchers.parent_watch import attach_lifeline, watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 from core.strategies.launchers.script import ScriptLauncher, script_command
 

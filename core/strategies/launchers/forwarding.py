@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from core.errors import LaunchError
-from core.strategies.launchers.blame import exit_status
 from core.strategies.launchers.cause import print_error
+from core.strategies.launchers.exit_codes import exit_status
 from core.strategies.launchers.interrupts import blocks_interrupts
 
 __all__ = ["SAME_SECONDS", "forwarding"]

@@ -33,17 +33,17 @@ from core.strategies.launchers.base import (
     describe_exit,
     end_processes,
 )
-from core.strategies.launchers.blame import (
+from core.strategies.launchers.cause import cause_of, first_line, format_error, ranked
+from core.strategies.launchers.exit_codes import (
     EndedBySignal,
     exit_code_of,
     failed_at,
     is_lost_peer,
     show_launch_errors,
 )
-from core.strategies.launchers.cause import cause_of, first_line, format_error, ranked
 from core.strategies.launchers.forwarding import forwarding
 from core.strategies.launchers.interrupts import interrupts_blocked, unblock_interrupts
-from core.strategies.launchers.lifeline import watch_parent
+from core.strategies.launchers.parent_watch import watch_parent
 from core.strategies.launchers.pickling import unpicklable_path
 
 __all__ = ["FunctionLauncher", "run_in_worker"]

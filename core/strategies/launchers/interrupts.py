@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 __all__ = ["IMPORTING", "blocks_interrupts", "interrupts_blocked", "unblock_interrupts"]
 
 IMPORTING = {signal.SIGINT, *([signal.SIGRTMAX] if hasattr(signal, "SIGRTMAX") else [])}
-"""What a process blocks while it imports the script; ``core/run/tied.py`` has the same."""
+"""What a process blocks while it imports the script; ``core/run/parent_death.py`` has the same."""
 
 
 @contextmanager

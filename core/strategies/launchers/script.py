@@ -24,16 +24,16 @@ from core.strategies.launchers.base import (
     describe_exit,
     end_processes,
 )
-from core.strategies.launchers.blame import (
+from core.strategies.launchers.cause import CAUSE, causes_in, is_interactive, print_error, tell_also
+from core.strategies.launchers.exit_codes import (
     agreed_exit_code,
     ended_by_failure,
     exit_status,
     note_exits,
     show_launch_errors,
 )
-from core.strategies.launchers.cause import CAUSE, causes_in, is_interactive, print_error, tell_also
 from core.strategies.launchers.interrupts import interrupts_blocked
-from core.strategies.launchers.lifeline import LIFELINE
+from core.strategies.launchers.parent_watch import LIFELINE
 
 __all__ = ["ScriptLauncher"]
 
@@ -46,7 +46,7 @@ class ScriptLauncher(Launcher):
     Local rank 0 is this process. The others start in the directory in which it started, whatever directory the script
     has changed to since: they run the script from its beginning. They share its standard output and error and have no
     standard input. They end when this process ends, for whatever reason (see
-    :mod:`core.strategies.launchers.lifeline`).
+    :mod:`core.strategies.launchers.parent_watch`).
 
     If one of them fails, a watching thread ends the others. This process learns of it in :meth:`check` or
     :meth:`finish`. If it calls neither within ``grace`` seconds, because it is blocked in a collective that cannot

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from core import Request, Runtime, Trainer, resolve
 from core.errors import CoreError
-from core.nested import map_tensors
 from core.testing import problem
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import skip_by_declaration, tier
@@ -24,6 +23,7 @@ from core.testing.suites.importing import ImportTests
 from core.testing.suites.metadata import MetadataTests
 from core.testing.suites.precision_keeps import PrecisionKeepsTests
 from core.testing.suites.precision_steps import PrecisionStepTests
+from core.utilities.nested import map_tensors
 
 __all__ = ["PrecisionSuite"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from core import Runtime, Trainer
-from core.callbacks.model_checkpoint import ModelCheckpoint
+from core.callbacks.checkpoint.model_checkpoint import ModelCheckpoint
 from core.testing import problem
 from core.testing.backend import BackendUnderTest
 from core.testing.marks import skip_by_declaration, tier

@@ -46,7 +46,7 @@ class TestAbsence:
             "__future__",
             "core",
             "core.kinds",
-            "core.lazy",
+            "core.utilities.lazy",
             "torch_hal_cuda",
             "torch_hal_cuda.detect",
         ]

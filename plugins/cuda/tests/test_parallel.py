@@ -17,7 +17,7 @@ from torch_hal_cuda.parallel.replicate import replicate
 from torch_hal_cuda.parallel.scatter import scatter
 
 from core.errors import ConfigurationError, WrongTypeError
-from core.strategies.placement import move_module
+from core.strategies.wrapping.placement import move_module
 
 from .conftest import needs_compiler
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from core import Runtime
-from core.checkpoints import ShardedCheckpointIO, is_committed, local
+from core.checkpoints import ShardedCheckpointIO, is_committed, local_store
 from core.errors import CheckpointError
 from core.precisions.clipping import clip_gradients
 from core.strategies import DDPStrategy
@@ -68,7 +68,7 @@ def unreadable(tensors: Tensor) -> None:
     strategy.save_checkpoint({"model": tensors, "lambda": print}, OUT / "saved")
 
 
-with patch.object(local, "check_shared", fail_in_one):
+with patch.object(local_store, "check_shared", fail_in_one):
     attempt("one cannot write", lambda: strategy.save_checkpoint({"model": rows + 9}, OUT / "saved"))
 attempt("unreadable", lambda: unreadable(rows))
 attempt("in a tuple", lambda: strategy.save_checkpoint({"model": (rows, rows)}, OUT / "saved"))

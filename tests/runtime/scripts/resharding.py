@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from core import Runtime, set_seed
 from core.data import drop_padding
 from core.errors import CheckpointError
-from core.runtime import run_state
+from core.runtime.checkpoint import run_state
 
 OUT = Path(os.environ["OUT"])
 run_state.PATIENCE = 0.5  # type: ignore[attr-defined]

@@ -14,10 +14,10 @@ from torch import nn
 
 from core import Runtime
 from core.errors import CheckpointError
-from core.strategies import meeting
+from core.strategies import partial_save
 
 OUT = Path(os.environ["OUT"])
-meeting.NEEDED_SECONDS = 3.0
+partial_save.NEEDED_SECONDS = 3.0
 
 
 def timed(function: Any) -> tuple[float, str]:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.nested import map_tensors
 from core.precisions import DoublePrecision, FullPrecision, HalfPrecision, MixedPrecision, Precision
 from core.precisions.clipping import clip_gradients
 from core.precisions.dtypes import to_floating
+from core.utilities.nested import map_tensors
 
 
 class ComputesInFull(FullPrecision):

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from core.checkpoints import TorchCheckpointIO
-from core.nested import map_tensors
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 from core.strategies.base import Strategy
-from core.strategies.module_wrapper import ModuleWrapper
+from core.strategies.wrapping.module_wrapper import ModuleWrapper
+from core.utilities.nested import map_tensors
 
 
 class _Forking(DDPStrategy):

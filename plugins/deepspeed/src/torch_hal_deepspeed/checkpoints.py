@@ -39,7 +39,7 @@ from core.checkpoints import (
     write_shard,
 )
 from core.errors import CheckpointError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.library import PICKLED, load_file, part, quiet
 

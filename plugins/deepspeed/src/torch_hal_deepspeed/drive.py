@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from core.errors import CheckpointError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 from torch_hal_deepspeed.library import load_file, part
 
 __all__ = ["mapped", "take_charge"]

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, is_inference_mode_enabled, nn
 
 from core.errors import ConfigurationError
-from core.nested import map_tensors
 from core.strategies import ModuleWrapper, call_without_gradients
+from core.utilities.nested import map_tensors
 
 __all__ = ["EngineModule"]
 

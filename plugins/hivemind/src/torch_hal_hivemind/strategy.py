@@ -9,8 +9,8 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import torch
 from torch.optim import Optimizer
 
-from core.checking import check_count
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
+from core.hints.argument_checks import check_count
 from core.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters
 
 __all__ = ["HivemindOptions", "HivemindStrategy"]

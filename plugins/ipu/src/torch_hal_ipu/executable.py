@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from core.errors import ConfigurationError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 from torch_hal_ipu.tracing import TracedStep
 
 __all__ = ["Devices", "Executable", "first_dimension", "joined"]

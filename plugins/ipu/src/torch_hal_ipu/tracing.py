@@ -9,8 +9,8 @@ import attrs
 from torch import Tensor, nn
 
 from core.errors import ConfigurationError
-from core.nested import map_tensors
 from core.strategies import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from core.utilities.nested import map_tensors
 
 __all__ = ["TracedStep"]
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from core.errors import ConfigurationError
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 from torch_hal_parallel.gradients import Line
 
 __all__ = ["SequenceSplit", "positions"]

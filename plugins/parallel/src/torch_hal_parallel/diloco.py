@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from core.checking import check_count
 from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.nested import map_tensors
+from core.hints.argument_checks import check_count
 from core.strategies import ProcessGroupParts, ProcessGroupStrategy, average_gradients
+from core.utilities.nested import map_tensors
 
 __all__ = ["DiLoCoStrategy"]
 

@@ -15,7 +15,7 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.func import functional_call
 
 from core.errors import ConfigurationError, quoted
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 from torch_hal_parallel.gradients import Line
 from torch_hal_parallel.stages import Stage
 

@@ -13,7 +13,7 @@ import ray.train
 
 from core import Runtime
 from core.callbacks import Checkpoint
-from core.checking import check_count
+from core.hints.argument_checks import check_count
 
 __all__ = ["RayReport", "report", "resumed"]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from core.precisions import MixedPrecision
-from core.precisions.kept import Parts
+from core.precisions.keep_float32 import Parts
 from torch_hal_torchao.engine import load
 from torch_hal_torchao.layers import Layers, LayersPrecision
 

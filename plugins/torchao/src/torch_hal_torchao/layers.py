@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from core.precisions import Precision
-from core.precisions.kept import find_parts
+from core.precisions.keep_float32 import find_parts
 
 __all__ = ["Layers", "LayersPrecision", "linear_layers"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.checking import check_count
 from core.errors import ConfigurationError, quoted
+from core.hints.argument_checks import check_count
 from core.precisions import FullPrecision
-from core.precisions.kept import Parts, find_parts, read_parts
+from core.precisions.keep_float32 import Parts, find_parts, read_parts
 from torch_hal_torchao.engine import load
 from torch_hal_torchao.layers import Layers, LayersPrecision, linear_layers
 

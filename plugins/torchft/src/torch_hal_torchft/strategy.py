@@ -16,8 +16,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from core.checking import check_count
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
+from core.hints.argument_checks import check_count
 from core.strategies import SingleDeviceStrategy, StrategyParts
 
 __all__ = ["TorchFTStrategy"]

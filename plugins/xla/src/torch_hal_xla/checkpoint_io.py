@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from core.checkpoints import TorchCheckpointIO
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 
 __all__ = ["XLACheckpointIO", "on_host"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.nested import map_tensors
+from core.utilities.nested import map_tensors
 
 __all__ = ["scatter"]
 

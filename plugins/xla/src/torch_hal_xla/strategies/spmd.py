@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from core.nested import map_tensors
 from core.strategies import ModuleWrapper, SingleDeviceStrategy
+from core.utilities.nested import map_tensors
 from torch_hal_xla.strategies.devices import require_all
 from torch_hal_xla.strategies.steps import MarksSteps
 

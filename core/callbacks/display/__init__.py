@@ -1,0 +1,1 @@
+"""Callbacks that show progress and the layers of a module."""

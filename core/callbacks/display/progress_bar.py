@@ -1,0 +1,254 @@
+"""The progress bar."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.callbacks.display.progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
+from core.errors import ConfigurationError
+from core.hints.argument_checks import check_count
+
+__all__ = ["Display", "ProgressBar", "ProgressLines", "TQDMProgressBar"]
+
+
+class ProgressBar(Callback):
+    """Shows a tqdm bar for each epoch, with the values logged with ``prog_bar=True``, in process 0.
+
+    The bar of training also has the batches a second, the time that is left, and the memory that process 0 has
+    allocated on its device (on a CPU, the resident memory of the process), which is read at most once a second.
+
+    Validation, test, prediction and the sanity check have bars too; those within ``fit`` disappear when they are done.
+    Where the standard error stream is no terminal, a line is written each minute and at the end of an epoch.
+
+    Logged values are read from their device only when the bar is refreshed; in between, a step only looks at the clock.
+
+    Args:
+        refresh_seconds: The time between two refreshes.
+        leave: Whether the bar of each epoch stays on the screen; otherwise one bar serves all epochs.
+
+    Raises:
+        ConfigurationError: tqdm is not installed.
+    """
+
+    _metrics_format = ".4g"
+
+    def __init__(self, refresh_seconds: float = 0.25, leave: bool = True) -> None:
+        self._check_available()
+        self.refresh_seconds, self.leave = refresh_seconds, leave
+        self._memory = Memory()
+        self._training: Display | None = None
+        self._evaluation: Display | None = None
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether tqdm is installed."""
+        return importlib.util.find_spec("tqdm") is not None
+
+    def _check_available(self) -> None:
+        if not self.is_available():
+            raise ConfigurationError(
+                f"{type(self).__name__}: tqdm is not installed. Run: pip install 'torch-hal[progress]', or set "
+                "enable_progress_bar=False."
+            )
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        """Close the bar of an earlier run."""
+        self._close()
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        """Open the bar of an epoch that is resumed, which has no start."""
+        if trainer.progress.is_in_epoch:
+            self._begin_epoch(trainer)
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Open a bar."""
+        self._begin_epoch(trainer)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; refresh the bar if it is time."""
+        if self._training is not None and self._training.count():
+            self._training.show(drawn(trainer.progress_bar_metrics, self._metrics_format) | self._memory.shown(trainer))
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Show the values of the epoch."""
+        if self._training is not None:
+            metrics = trainer.callback_metrics
+            values = drawn({name: metrics[name] for name in trainer.prog_bar_metrics}, self._metrics_format)
+            self._training.show(values | self._memory.shown(trainer))
+            if self.leave:
+                self._close()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Leave the last bar on the screen."""
+        self._close()
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """Close the bars before the error is printed."""
+        self._close()
+
+    # -- evaluation ----------------------------------------------------------------------------------------------
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        """Open a bar."""
+        if trainer.sanity_checking:
+            self._begin(trainer, "sanity check", trainer.num_sanity_val_batches)
+        else:
+            self._begin(trainer, "validation", trainer.num_val_batches)
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; refresh the bar if it is time."""
+        self._count(trainer)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        """Show the values."""
+        self._end(trainer)
+
+    def on_test_start(self, trainer: Any, module: Any) -> None:
+        """Open a bar."""
+        self._begin(trainer, "test", trainer.num_test_batches)
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; refresh the bar if it is time."""
+        self._count(trainer)
+
+    def on_test_end(self, trainer: Any, module: Any) -> None:
+        """Show the values."""
+        self._end(trainer)
+
+    def on_predict_start(self, trainer: Any, module: Any) -> None:
+        """Open a bar."""
+        self._begin(trainer, "prediction", trainer.num_predict_batches)
+
+    def on_predict_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch; refresh the bar if it is time."""
+        self._count(trainer)
+
+    def on_predict_end(self, trainer: Any, module: Any) -> None:
+        """Leave the bar on the screen."""
+        self._end(trainer)
+
+    # -- bars ----------------------------------------------------------------------------------------------------
+
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
+        """A new bar, or ``None`` for nothing."""
+        if not draws_bars():
+            return Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
+        return Display(Bar(title, total, initial, leave, None), seconds=self.refresh_seconds)
+
+    def _begin_epoch(self, trainer: Any) -> None:
+        if not trainer.is_global_zero:
+            return
+        last = "" if trainer.max_epochs == -1 else f"/{trainer.max_epochs}"
+        title, total = f"epoch {trainer.current_epoch + 1}{last}", _total([trainer.num_training_batches])
+        if self._training is None:
+            initial = trainer.progress.batch if trainer.progress.is_in_epoch else 0
+            self._training = self._display(title, total, initial)
+        else:
+            self._training.restart(title, total)
+
+    def _begin(self, trainer: Any, title: str, batches: Sequence[float]) -> None:
+        if trainer.is_global_zero:
+            self._evaluation = self._display(title, _total(batches), leave=not _is_within_fit(trainer))
+
+    def _count(self, trainer: Any) -> None:
+        if self._evaluation is not None and self._evaluation.count():
+            self._evaluation.show(
+                {} if _is_within_fit(trainer) else drawn(trainer.progress_bar_metrics, self._metrics_format)
+            )
+
+    def _end(self, trainer: Any) -> None:
+        if self._evaluation is not None:
+            if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
+                self._evaluation.show(drawn(trainer.progress_bar_metrics, self._metrics_format))
+            self._evaluation.close()
+            self._evaluation = None
+
+    def _close(self) -> None:
+        for display in (self._evaluation, self._training):
+            if display is not None:
+                display.close()
+        self._training = self._evaluation = None
+
+
+class ProgressLines(ProgressBar):
+    """A :class:`ProgressBar` that writes lines on a terminal too: what a Trainer has where tqdm is not installed."""
+
+    def _check_available(self) -> None:
+        pass
+
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
+        return Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
+
+
+class TQDMProgressBar(ProgressBar):
+    """A :class:`ProgressBar` that is refreshed after a number of batches, and has one bar for all epochs.
+
+    Args:
+        refresh_rate: The number of batches between two refreshes; 0 shows nothing. Each refresh waits for the device.
+        process_position: How many lines below the cursor the bar is drawn.
+        leave: Whether the bar of each epoch stays on the screen; otherwise one bar serves all epochs.
+
+    Raises:
+        ConfigurationError: tqdm is not installed, or a number is negative.
+    """
+
+    def __init__(self, refresh_rate: int = 1, process_position: int = 0, leave: bool = False) -> None:
+        super().__init__(leave=leave)
+        check_count("refresh_rate", refresh_rate, 0)
+        check_count("process_position", process_position, 0)
+        self.refresh_rate, self.process_position = refresh_rate, process_position
+
+    def _display(self, title: str, total: int | None, initial: int = 0, leave: bool = True) -> Display | None:
+        if not self.refresh_rate:
+            return None
+        if not draws_bars():
+            return super()._display(title, total, initial, leave)
+        position = self.process_position + (self._training is not None) if self.process_position else None
+        return Display(Bar(title, total, initial, leave, position), batches=self.refresh_rate)
+
+
+class Display:
+    """A bar or lines, and when to write the next time: after so many seconds, or so many batches."""
+
+    def __init__(self, written: Written, seconds: float = 0.0, batches: int | None = None) -> None:
+        self._written, self._seconds, self._batches = written, seconds, batches
+        self._pending, self._next = 0, time.monotonic() + seconds
+
+    def count(self) -> bool:
+        """Count a batch; whether it is time to show it."""
+        self._pending += 1
+        if self._batches is not None:
+            return self._pending >= self._batches
+        return time.monotonic() >= self._next
+
+    def show(self, values: dict[str, str]) -> None:
+        """Write what was counted, with ``values``."""
+        self._next = time.monotonic() + self._seconds
+        self._written.show(self._pending, values)
+        self._pending = 0
+
+    def restart(self, title: str, total: int | None) -> None:
+        """Begin with the next epoch."""
+        self._pending = 0
+        self._written.restart(title, total)
+
+    def close(self) -> None:
+        """Leave the line."""
+        self._written.close()
+
+
+def _total(batches: Sequence[float]) -> int | None:
+    """The batches of all loaders; ``None`` if it is not known."""
+    total = sum(batches)
+    return None if math.isinf(total) else int(total)
+
+
+def _is_within_fit(trainer: Any) -> bool:
+    return trainer.train_dataloader is not None or trainer.sanity_checking

@@ -1,0 +1,1 @@
+"""What the commands share: the verbs, their parser and terminal output."""

@@ -1,0 +1,1 @@
+"""Error messages about names: attributes, arguments and imports that a user misspelt or that are elsewhere."""

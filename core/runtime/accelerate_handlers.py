@@ -1,0 +1,184 @@
+"""Accelerate's ``kwargs_handlers``: settings of DistributedDataParallel, process group and profiling, as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from core.hints.argument_checks import instead_of_class, suggest_arguments_of
+from core.runtime.profiling import ProfileKwargs
+from core.strategies.base import Strategy
+from core.strategies.ddp import DDPStrategy
+from core.strategies.exchange.ddp_hooks import check_communication_hook
+from core.strategies.parallel import ProcessGroupStrategy
+
+__all__ = ["DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs", "apply_handlers"]
+
+
+class DDPCommunicationHookType(StrEnum):
+    """How gradients are averaged; see :data:`core.strategies.COMMUNICATION_HOOKS`."""
+
+    NO = "no"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    POWER_SGD = "power_sgd"
+
+
+HOOKS = {"fp16": "fp16_compress", "bf16": "bf16_compress", "power_sgd": "power_sgd"}
+"""By their names in Accelerate: those of :class:`core.strategies.DDPStrategy`."""
+
+
+@suggest_arguments_of
+@attrs.frozen
+class DistributedDataParallelKwargs:
+    """Arguments of :class:`torch.nn.parallel.DistributedDataParallel`, and how gradients are averaged."""
+
+    dim: int = 0
+    broadcast_buffers: bool = True
+    bucket_cap_mb: int = 25
+    find_unused_parameters: bool = False
+    check_reduction: bool = False
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    comm_hook: DDPCommunicationHookType | str = DDPCommunicationHookType.NO
+    comm_state_option: Mapping[str, Any] = attrs.field(factory=dict)
+    """Options of ``power_sgd``, such as ``matrix_approximation_rank``."""
+
+
+@suggest_arguments_of
+@attrs.frozen
+class InitProcessGroupKwargs:
+    """Arguments of :func:`torch.distributed.init_process_group`."""
+
+    backend: str | None = None
+    timeout: timedelta | None = None
+
+
+REMEDIES = {
+    "GradScalerKwargs": "Set precision=core.precisions.MixedPrecision('float16', scaler=torch.amp.GradScaler(...)).",
+    "AutocastKwargs": "Use `with torch.autocast(runtime.device.type, enabled=False):` where it applies.",
+}
+"""Other handlers of Accelerate: what to do instead."""
+
+
+def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_processes: int) -> ProfileKwargs | None:
+    """Set what ``handlers`` say on ``strategy``, whose processes have not started.
+
+    With one process there is nothing to set for a strategy that does not use DistributedDataParallel or a process
+    group: scripts pass them for any number of processes.
+
+    Args:
+        handlers: Objects of the classes above, or of Accelerate's classes with these names.
+        strategy: The strategy of the run.
+        num_processes: The number of processes.
+
+    Returns:
+        The settings of profiling among them.
+
+    Raises:
+        ConfigurationError: A handler is given twice or cannot be used here, or the strategy has another value.
+        WrongTypeError: ``handlers`` is not a list of handlers.
+    """
+    if handlers is None:
+        return None
+    if not isinstance(handlers, list | tuple):
+        raise WrongTypeError(f"kwargs_handlers={handlers!r}: must be a list of handlers.")
+    names = [type(handler).__name__ for handler in handlers]
+    profiling: ProfileKwargs | None = None
+    for handler, name in zip(handlers, names, strict=True):
+        if names.count(name) > 1:
+            raise ConfigurationError(f"kwargs_handlers: has {names.count(name)} objects of {name}. Pass one.")
+        if name == "DistributedDataParallelKwargs":
+            given = _given(handler, DistributedDataParallelKwargs)
+            if isinstance(strategy, DDPStrategy):
+                _set_hook(strategy, handler, given)
+                _update(strategy.ddp_kwargs, given, name)
+            elif given and num_processes > 1:
+                raise _unusable(name, given, strategy)
+        elif name == "InitProcessGroupKwargs":
+            given = _given(handler, InitProcessGroupKwargs)
+            if isinstance(strategy, ProcessGroupStrategy):
+                _set_process_group(strategy, given)
+            elif given and num_processes > 1:
+                raise _unusable(name, given, strategy)
+        elif name == "ProfileKwargs":
+            profiling = ProfileKwargs(**_given(handler, ProfileKwargs))
+        else:
+            known = quoted(["DistributedDataParallelKwargs", "InitProcessGroupKwargs", "ProfileKwargs"])
+            if isinstance(handler, type):
+                raise WrongTypeError(f"kwargs_handlers: got the class {handler.__name__}.{instead_of_class(handler)}")
+            raise WrongTypeError(
+                f"kwargs_handlers: an object of type {name} cannot be used. {REMEDIES.get(name, f'Valid: {known}.')}"
+            )
+    return profiling
+
+
+def _given(handler: Any, known: type[attrs.AttrsInstance]) -> dict[str, Any]:
+    """The values of ``handler`` that are not the defaults."""
+    defaults = known()
+    values = {name: getattr(handler, name, getattr(defaults, name)) for name in attrs.fields_dict(known)}
+    return {name: value for name, value in values.items() if value != getattr(defaults, name)}
+
+
+def _set_hook(strategy: DDPStrategy, handler: Any, given: dict[str, Any]) -> None:
+    """Take the communication hook and its options out of ``given``."""
+    options = dict(given.pop("comm_state_option", {}))
+    hook = given.pop("comm_hook", None)
+    wrapper = getattr(handler, "comm_wrapper", None)
+    if wrapper is not None and getattr(wrapper, "value", wrapper) != "no":
+        raise ConfigurationError(
+            f"kwargs_handlers: comm_wrapper={wrapper!r}: not supported. Leave it out, or set strategy="
+            "core.strategies.DDPStrategy(communication_hook=...) to a function of state and bucket."
+        )
+    if hook is None:
+        if options:
+            raise ConfigurationError(f"kwargs_handlers: comm_state_option={options!r} without comm_hook. Set both.")
+        return
+    name = str(getattr(hook, "value", hook))
+    if name not in HOOKS:
+        raise ConfigurationError(
+            f"kwargs_handlers: comm_hook={hook!r}: unknown.{nearest(name, HOOKS)} Valid: {quoted(['no', *HOOKS])}. For "
+            "a function, set strategy=core.strategies.DDPStrategy(communication_hook=...)."
+        )
+    if strategy.communication_hook not in (None, HOOKS[name]):
+        raise ConfigurationError(
+            f"kwargs_handlers: comm_hook={hook!r}, but the strategy has communication_hook="
+            f"{strategy.communication_hook!r}. Pass one of them."
+        )
+    check_communication_hook(HOOKS[name], options)
+    strategy.communication_hook, strategy.communication_options = HOOKS[name], options
+
+
+def _update(settings: dict[str, Any], given: Mapping[str, Any], name: str) -> None:
+    for key, value in given.items():
+        if settings.setdefault(key, value) != value:
+            raise ConfigurationError(
+                f"kwargs_handlers: {name}({key}={value!r}), but the strategy has {key}={settings[key]!r}. Pass one of "
+                "them."
+            )
+
+
+def _set_process_group(strategy: ProcessGroupStrategy, given: Mapping[str, Any]) -> None:
+    backend = strategy.plan.process_group_backend
+    if given.get("backend", backend) != backend:
+        raise ConfigurationError(
+            f"kwargs_handlers: InitProcessGroupKwargs(backend={given['backend']!r}), but the run uses {backend!r}. "
+            f"Leave it out, or set strategy=core.strategies.DDPStrategy(process_group_backend={given['backend']!r})."
+        )
+    timeout = given.get("timeout", strategy.timeout)
+    if not isinstance(timeout, timedelta):
+        raise WrongTypeError(f"InitProcessGroupKwargs(timeout={timeout!r}): must be a datetime.timedelta.")
+    strategy.timeout = timeout
+
+
+def _unusable(name: str, given: Mapping[str, Any], strategy: Strategy) -> ConfigurationError:
+    arguments = ", ".join(f"{key}={value!r}" for key, value in given.items())
+    return ConfigurationError(
+        f"kwargs_handlers: {name}({arguments}) cannot be used with strategy={strategy.name!r}. Leave it out, or set "
+        "strategy='ddp'."
+    )

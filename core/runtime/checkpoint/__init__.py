@@ -1,0 +1,1 @@
+"""Checkpoints of a Runtime: the whole state of a run, its parts, and files of weights."""

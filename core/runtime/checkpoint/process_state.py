@@ -1,0 +1,217 @@
+"""What differs between the processes of a run: random number generators, position in the data, open gradients."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from torch import nn
+
+from core.checkpoints.commit import write_errors
+from core.checkpoints.manifest import Manifest
+from core.checkpoints.safe_unpickling import load_tensors
+from core.checkpoints.torch_io import write_shard
+from core.data import PreparedLoader
+from core.errors import CheckpointError
+from core.random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
+from core.runtime.checkpoint.parts import load_errors
+from core.strategies.base import Strategy
+from core.strategies.partial_save import Meeting
+
+__all__ = ["ABSENT", "PATIENCE", "ProcessStates", "load_open_state", "open_state", "read_gradients", "write_gradients"]
+
+ABSENT = (
+    "%s: not called by rank(s) %s: the states of their random number generators are not in the checkpoint, and a "
+    "resumed run seeds them from those of rank 0. Models, optimizers, schedulers and the position in the data are "
+    "exact. To resume bit for bit, call it in every process"
+)
+
+AT_END = (
+    "load_state: %s was written after the last batch of epoch %s, so the next pass over the loader has no batch and "
+    "ends that epoch. If your loop begins with epoch %s, as where it computes it from the number of steps, call "
+    "loader.set_epoch(epoch) or skip_first_batches before the loop: then that pass is left out"
+)
+
+PATIENCE = 5.0
+"""Seconds that process 0 waits for the states of the other processes, which it can do without."""
+
+Prepared = tuple[nn.Module, nn.Module]
+"""The user's own module, and the same as the strategy set it up."""
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class ProcessStates:
+    """The states of a run's processes.
+
+    Args:
+        strategy: Of the run.
+        by_rank: The state of each process that saved; ``None`` for those whose state is not known.
+    """
+
+    strategy: Strategy
+    by_rank: list[dict[str, Any] | None]
+
+    @classmethod
+    def gather(
+        cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, /, **more: Any
+    ) -> ProcessStates:
+        """Those of the processes in ``meeting``; warns where a process is absent.
+
+        Args:
+            meeting: The processes that save.
+            strategy: Of the run.
+            loaders: What this process reads.
+            is_open: Whether this process has gradients that it has accumulated and not used.
+            **more: What else differs between the processes, or replaces a part of it, such as ``loaders``.
+        """
+        if meeting.absent and meeting.is_leader:
+            logger.warning(ABSENT, meeting.name, ", ".join(map(str, meeting.absent)))
+            if is_open:
+                logger.warning(
+                    "%s: their accumulated gradients are missing too. Save after an optimizer step", meeting.name
+                )
+        own = {
+            "rng": get_rng_state(strategy.accelerator, strategy.root_device),
+            "loaders": [loader.state_dict() for loader in loaders],
+            "is_accumulating": is_open,
+            **more,
+        }
+        return cls(strategy, meeting.gather(own))
+
+    @classmethod
+    def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:
+        """Those in a checkpoint.
+
+        Raises:
+            CheckpointError: It is of another number of processes, and ``reshard`` is false or gradients are open.
+        """
+        states = cls(strategy, saved)
+        if len(saved) == strategy.world_size:
+            return states
+        if not reshard:
+            raise CheckpointError(
+                f"checkpoint {os.fspath(path)!r}: saved by {len(saved)} process(es), and this run has "
+                f"{strategy.world_size}. Use {len(saved)}, or reshard=True: then each sample that is left of an epoch "
+                "is still seen once, but the run does not go on bit for bit."
+            )
+        if states.is_accumulating:
+            raise CheckpointError(
+                f"checkpoint {os.fspath(path)!r}: saved within an accumulation of gradients by {len(saved)} "
+                "process(es), so only as many can continue it. Use one that was saved after an optimizer step."
+            )
+        return states
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The state of process 0, which leads each save."""
+        first = self.by_rank[0]
+        assert first is not None
+        return first
+
+    @property
+    def is_accumulating(self) -> bool:
+        """Whether each process has gradients that it has accumulated and not used."""
+        return bool(self.first["is_accumulating"])
+
+    def restore_loaders(self, loaders: Sequence[PreparedLoader], path: Any, knows_epoch: bool = True) -> None:
+        """Continue the data where it was: its order is the same in all processes, so process 0's position will do.
+
+        Args:
+            loaders: What this process reads.
+            path: The checkpoint.
+            knows_epoch: Whether the script may have its own number of the epoch in the checkpoint. One that has not
+                is warned where a script that counts steps begins with another epoch than the data.
+        """
+        own = self.own if len(self.by_rank) == self.strategy.world_size else None
+        for loader, state in zip(loaders, (own or self.first)["loaders"], strict=False):
+            with load_errors("loaders", path):
+                loader.load_state_dict(state, reshard=True)
+            if not knows_epoch and loader.is_at_end and self.strategy.is_global_zero:
+                logger.warning(AT_END, path, loader.epoch, loader.epoch + 1)
+
+    def restore_generators(self) -> None:
+        """Restore this process's random number generators, at the last moment before they are drawn from again.
+
+        If its state is not known, they get a seed that is derived from process 0's.
+        """
+        strategy, own = self.strategy, self.own
+        if own is not None:
+            set_rng_state(own["rng"], strategy.accelerator, strategy.root_device)
+            return
+        text = bytes(self.first["rng"]["torch"].tolist()) + str(strategy.global_rank).encode()
+        seed_everything(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") % MAX_SEED)
+        logger.warning(
+            "rank %s: the states of its random number generators are not in the checkpoint; they were seeded from "
+            "those of rank 0",
+            strategy.global_rank,
+        )
+
+    @property
+    def own(self) -> dict[str, Any] | None:
+        """The state of this process, if it is known."""
+        rank = self.strategy.global_rank
+        return self.by_rank[rank] if rank < len(self.by_rank) else None
+
+
+def open_state(modules: Iterable[Prepared], strategy: Strategy) -> list[dict[str, Any]]:
+    """What this process has between two batches of an accumulation: gradients, and what they depend on.
+
+    Args:
+        modules: The user's own modules, and each as the strategy set it up.
+        strategy: Of the run.
+
+    Raises:
+        CheckpointError: The strategy keeps gradients by itself.
+    """
+    if type(strategy).module_state is not Strategy.module_state:
+        raise CheckpointError(
+            f"strategy {strategy.name!r} keeps accumulated gradients by itself, and they cannot be saved. Save after "
+            "an optimizer step."
+        )
+    return [
+        {
+            "gradients": {name: p.grad for name, p in own.named_parameters() if p.grad is not None},
+            # Within an accumulation each process has its own: they are not sent from process 0 then.
+            "buffers": dict(own.named_buffers()),
+            "strategy": strategy.accumulation_state(wrapped),
+        }
+        for own, wrapped in modules
+    ]
+
+
+def load_open_state(modules: Iterable[Prepared], states: list[dict[str, Any]] | None, strategy: Strategy) -> None:
+    """Restore what :func:`open_state` returned; a warning if it is not known."""
+    if states is None:
+        logger.warning("rank %s: its accumulated gradients are not in the checkpoint", strategy.global_rank)
+        return
+    for (own, wrapped), state in zip(modules, states, strict=True):
+        for name, parameter in own.named_parameters():
+            gradient = state["gradients"].get(name)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
+        for name, buffer in own.named_buffers():
+            buffer.copy_(state["buffers"][name])
+        strategy.load_accumulation_state(wrapped, state["strategy"])
+
+
+def write_gradients(modules: Iterable[Prepared], directory: Path, strategy: Strategy) -> None:
+    """Write :func:`open_state` into a checkpoint's directory."""
+    with write_errors(directory):
+        write_shard(open_state(modules, strategy), directory / _gradients(strategy.global_rank), directory)
+
+
+def read_gradients(modules: Iterable[Prepared], directory: Path, manifest: Manifest, strategy: Strategy) -> None:
+    """Restore what :func:`write_gradients` wrote, if this process wrote it."""
+    name = _gradients(strategy.global_rank)
+    states = load_tensors(manifest.file(directory, name), "cpu") if name in manifest.files else None
+    load_open_state(modules, states, strategy)
+
+
+def _gradients(rank: int) -> str:
+    return f"gradients-{rank:05d}.pt"

@@ -1,0 +1,102 @@
+"""Where the files of a project go: checkpoints and logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from typing import Any
+
+import attrs
+
+from core.checkpoints import is_committed, remove_committed, store_of
+from core.errors import CheckpointError, ConfigurationError
+from core.hints.argument_checks import check_path, suggest_arguments_of
+
+__all__ = ["ProjectConfiguration", "next_checkpoint", "remove_old_checkpoints"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"\.?checkpoint_(\d+)(\.core-old)?")
+
+
+def _check_limit(instance: object, attribute: attrs.Attribute[Any], value: int | None) -> None:
+    del instance
+    least = 1 if attribute.name == "total_limit" else 0
+    if value is None and attribute.name == "total_limit":
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(f"{attribute.name}={value!r}: must be an integer ≥ {least}.")
+
+
+@suggest_arguments_of
+@attrs.define
+class ProjectConfiguration:
+    """Where the files of a project go, and how many checkpoints are kept; with Accelerate's names.
+
+    Raises:
+        ConfigurationError: ``total_limit`` is not an integer ≥ 1, or ``iteration`` not one ≥ 0.
+    """
+
+    project_dir: str | os.PathLike[str] | None = None
+    """The folder of the project; checkpoints go into its folder ``checkpoints``."""
+    logging_dir: str | os.PathLike[str] | None = None
+    """Where trackers write files; ``project_dir`` unless given."""
+    automatic_checkpoint_naming: bool = False
+    """Whether ``save_state()`` without a path writes ``checkpoints/checkpoint_0``, ``checkpoint_1``, …"""
+    total_limit: int | None = attrs.field(default=None, validator=_check_limit)
+    """How many automatically named checkpoints are kept; an older one goes after the newer one is committed."""
+    iteration: int = attrs.field(default=0, validator=_check_limit)
+    """The least number of the next checkpoint. A number that is in use is never used again."""
+    save_on_each_node: bool = False
+    """Whether the first process of each machine writes, for machines that share no file system."""
+
+    def __attrs_post_init__(self) -> None:
+        self.set_directories(self.project_dir)
+
+    def set_directories(self, project_dir: str | os.PathLike[str] | None = None) -> None:
+        """Set ``project_dir``, and ``logging_dir`` unless it is set.
+
+        Raises:
+            WrongTypeError: ``project_dir`` is not a path.
+        """
+        check_path("project_dir", project_dir)
+        self.project_dir = project_dir
+        if self.logging_dir is None:
+            self.logging_dir = project_dir
+
+    @property
+    def checkpoints(self) -> str | None:
+        """The folder of the automatically named checkpoints; ``None`` without a ``project_dir``."""
+        return None if self.project_dir is None else os.path.join(self.project_dir, "checkpoints")
+
+
+def next_checkpoint(project: ProjectConfiguration) -> str:
+    """The path of the next automatically named checkpoint.
+
+    Raises:
+        ConfigurationError: There is no ``project_dir``, or checkpoints are not named automatically.
+    """
+    folder = project.checkpoints
+    if folder is None or not project.automatic_checkpoint_naming:
+        raise ConfigurationError(
+            "save_state: output_dir was not given, and checkpoints are not named automatically. Give a path, or create "
+            "the Runtime with project_config=ProjectConfiguration(project_dir=..., automatic_checkpoint_naming=True)."
+        )
+    number = max([project.iteration, *(number + 1 for number in _numbers(folder))])
+    return os.path.join(folder, f"checkpoint_{number}")
+
+
+def remove_old_checkpoints(folder: str, total_limit: int) -> None:
+    """Remove the automatically named checkpoints in ``folder`` except the newest ``total_limit``."""
+    committed = [os.path.join(folder, f"checkpoint_{number}") for number in _numbers(folder)]
+    for path in [path for path in committed if is_committed(path)][:-total_limit]:
+        try:
+            remove_committed(path)
+        except CheckpointError as error:  # the new one is committed: the run goes on
+            logger.warning("an old checkpoint could not be removed: %s", error)
+
+
+def _numbers(folder: str) -> list[int]:
+    names = store_of(folder).names()
+    return sorted({int(match[1]) for name in names if (match := _NAME.fullmatch(name))})

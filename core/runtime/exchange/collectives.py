@@ -1,0 +1,257 @@
+"""Values that the processes of a run exchange: collectives on nested structures of tensors, and on objects."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.arguments import check_leaves, check_process
+from core.runtime.exchange.comparison import Agreement, describe_leaves
+from core.strategies.base import Strategy
+from core.strategies.exchange.objects import by_rank, pickled, unpickled
+from core.strategies.exchange.reductions import check_reduction
+from core.utilities.nested import leaves, map_tensors
+
+__all__ = ["Collectives", "exchange_objects", "pad_to", "sizes_along"]
+
+L = TypeVar("L", bound=list[Any])
+
+NUMBERS: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType(
+    {"mean": lambda values: sum(values) / len(values), "sum": sum, "min": min, "max": max, "product": math.prod}
+)
+"""The reductions, of one number from each process."""
+
+
+class Collectives(Agreement):
+    """The part of :class:`core.Runtime` that exchanges values between processes.
+
+    Every process calls these methods, in the same order. Where the processes give structures, shapes or dtypes that
+    cannot be combined, all of them raise an error that says which rank gave what.
+    """
+
+    def gather(self, tensor: Any) -> Any:
+        """Concatenate each tensor in ``tensor`` over all processes along the first dimension, by rank.
+
+        Scalars become vectors. The results are detached from the graph, as are those of :meth:`reduce`.
+
+        Args:
+            tensor: A tensor, or a nested structure of tensors and ``None``.
+
+        Raises:
+            ConfigurationError: Structures, shapes or dtypes differ between processes.
+            WrongTypeError: It has anything else in it, at any depth.
+        """
+        strategy = self._live_strategy()
+        self._agree("gather", describe_leaves(tensor, "tensor"))
+        check_leaves("gather", "tensor", tensor)
+        with strategy.assume_alike():
+            return map_tensors(partial(_gather, strategy), tensor)
+
+    def gather_object(self, object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
+        """The lists of all processes, joined by rank; tensors in them are on this process's device.
+
+        Args:
+            object: A list or tuple of picklable objects. The processes' lists may have different lengths.
+
+        Raises:
+            WrongTypeError: A process gave something other than a list or tuple.
+            ConfigurationError: A process gave an object that cannot be pickled.
+        """
+        self._live_strategy()
+        self._agree_in_debug("gather_object")
+        return [item for part in self._gather_lists("gather_object", "object", object) for item in part]
+
+    def _gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
+        """The list of each process, by rank; every process raises if one gives an object of another type."""
+        error = None if isinstance(own, types) else _described(own, name)
+        given = exchange_objects(self._live_strategy(), call, own, error)
+        if any(error for _, error in given):
+            raise WrongTypeError(
+                f"{call}: {name} must be a {' or '.join(kind.__name__ for kind in types)}. Given: "
+                f"{by_rank([error or f'a {type(part).__name__}' for part, error in given])}. Pass a list of "
+                "objects, or tensors by themselves."
+            )
+        return [list(self._here(part)) for part, _ in given]
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Combine each tensor and each number in ``tensor`` elementwise over all processes.
+
+        The result of a number is a number. The mean of integers is fractional: a float32 tensor, or a float.
+
+        Args:
+            tensor: A tensor, a number, or a nested structure of them and ``None``.
+            reduction: One of ``mean``, ``sum``, ``min``, ``max``, ``product``.
+            scale: A factor for the result.
+
+        Raises:
+            ConfigurationError: ``reduction`` is unknown, or structures, shapes, dtypes or reductions differ between
+                processes.
+            WrongTypeError: ``tensor`` has anything else in it, at any depth.
+        """
+        strategy = self._live_strategy()
+        self._agree(f"reduce({reduction!r})", describe_leaves(tensor, "tensor"))
+        check_reduction(reduction)
+        check_leaves("reduce", "tensor", tensor, numbers=True)
+        own = [leaf for _, leaf in leaves(tensor) if isinstance(leaf, Real)]
+        given = strategy.all_gather_object(own) if own else []
+        numbers = iter(NUMBERS[reduction](list(values)) for values in zip(*given, strict=True))
+
+        def reduce(own: Tensor) -> Tensor:
+            reduced = strategy.reduce(own.detach(), reduction)
+            return reduced if scale == 1 else reduced * scale
+
+        def reduce_number(leaf: Any) -> Any:
+            if not isinstance(leaf, Real):
+                return leaf
+            reduced = next(numbers)
+            return reduced if scale == 1 else reduced * scale
+
+        with strategy.assume_alike():
+            return map_tensors(reduce, tensor, reduce_number)
+
+    def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
+        """``tensor``, or any picklable object, as process ``from_process`` has it.
+
+        Args:
+            tensor: What process ``from_process`` sends; the others may pass anything.
+            from_process: The process that sends.
+
+        Returns:
+            The object; its tensors are on this process's device.
+
+        Raises:
+            ConfigurationError: There is no such process, or the object cannot be pickled; raised in every process.
+        """
+        strategy = self._live_strategy()
+        check_process("from_process", from_process, strategy.world_size)
+        self._agree_in_debug(f"broadcast(from_process={from_process})")
+        if strategy.world_size == 1:
+            return self._here(tensor)
+        payload = _packed(tensor) if strategy.global_rank == from_process else b""
+        return self._here(_unpacked("broadcast", strategy.broadcast(payload, from_process), from_process))
+
+    def broadcast_object_list(self, object_list: L, from_process: int = 0) -> L:
+        """Overwrite ``object_list`` with the one of process ``from_process``, in place.
+
+        Returns:
+            ``object_list``, with as many objects as process ``from_process`` has.
+
+        Raises:
+            WrongTypeError: It is not a list.
+            ConfigurationError: As :meth:`broadcast`.
+        """
+        received = self.broadcast(object_list, from_process)
+        for whose, given in (("", object_list), (f" of process {from_process}", received)):
+            if not isinstance(given, list):
+                raise WrongTypeError(
+                    f"broadcast_object_list: object_list{whose} must be a list, not a {type(given).__name__}. Pass "
+                    "[object]."
+                )
+        object_list[:] = received
+        return object_list
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+        """Pad each tensor in ``tensor`` along ``dim`` to the largest size that it has in any process.
+
+        Args:
+            tensor: A tensor, or a nested structure of tensors and ``None``. Tensors without a dimension ``dim`` are
+                returned unchanged.
+            dim: The dimension, which may be negative.
+            pad_index: The value to pad with.
+            pad_first: Whether to pad at the start of the dimension, not at its end.
+
+        Raises:
+            ConfigurationError: Structures, dtypes, numbers of dimensions or ``dim`` differ between processes.
+            WrongTypeError: It has anything else in it, at any depth, or ``dim`` is not an integer.
+        """
+        if isinstance(dim, bool) or not isinstance(dim, int):
+            raise WrongTypeError(f"pad_across_processes: dim={dim!r}: must be an integer.")
+        strategy = self._live_strategy()
+        self._agree(f"pad_across_processes(dim={dim})", describe_leaves(tensor, "tensor", sys.maxsize))
+        check_leaves("pad_across_processes", "tensor", tensor)
+        sizes = iter(map(max, sizes_along(strategy, tensor, dim)))
+
+        def pad(own: Tensor) -> Tensor:
+            return pad_to(own, dim, next(sizes), pad_index, pad_first) if -own.dim() <= dim < own.dim() else own
+
+        return map_tensors(pad, tensor)
+
+    def _here(self, data: Any) -> Any:
+        """``data`` with its tensors on this process's device."""
+        device = self._live_strategy().root_device
+        return map_tensors(lambda tensor: tensor.to(device), data)
+
+
+def _described(obj: Any, name: str) -> str:
+    """The type of ``obj``, and of the first object in it that is no tensor."""
+    found = leaves(obj, name)
+    others = [(place, leaf) for place, leaf in found if not isinstance(leaf, Tensor | None) and leaf is not obj]
+    inner = f" with one of type {type(others[0][1]).__name__} at {others[0][0]}" if others else ""
+    return f"an object of type {type(obj).__name__}{inner}"
+
+
+def _gather(strategy: Strategy, tensor: Tensor) -> Tensor:
+    gathered = strategy.all_gather(tensor.detach())
+    return gathered.flatten(0, 1) if tensor.dim() else gathered
+
+
+def sizes_along(strategy: Strategy, data: Any, dim: int) -> list[list[int]]:
+    """For each tensor in ``data`` that has a dimension ``dim``: its size along it in each process, by rank."""
+    own = [leaf.shape[dim] for _, leaf in leaves(data) if isinstance(leaf, Tensor) and -leaf.dim() <= dim < leaf.dim()]
+    if not own:
+        return []
+    with strategy.assume_alike():
+        sizes: list[list[int]] = strategy.all_gather(torch.tensor(own)).T.tolist()
+    return sizes
+
+
+def pad_to(tensor: Tensor, dim: int, size: int, value: float = 0, first: bool = False) -> Tensor:
+    """``tensor``, padded with ``value`` along ``dim`` to ``size``; at the end, unless ``first``."""
+    missing = size - tensor.shape[dim]
+    if not missing:
+        return tensor
+    shape = list(tensor.shape)
+    shape[dim] = missing
+    padding = tensor.new_full(shape, value)
+    return torch.cat([padding, tensor] if first else [tensor, padding], dim)
+
+
+def exchange_objects(strategy: Strategy, call: str, obj: Any, note: str | None = None) -> list[tuple[Any, str | None]]:
+    """The objects of all processes, by rank, each with its process's note.
+
+    Args:
+        strategy: What exchanges them.
+        call: The method, for the message.
+        obj: This process's object.
+        note: Something to tell the others; then ``obj`` is not sent.
+
+    Raises:
+        ConfigurationError: An object cannot be pickled; raised in every process.
+    """
+    if strategy.world_size == 1:
+        return [(obj, note)]
+    payloads = strategy.all_gather_object((_packed(None if note else obj), note))
+    return [(_unpacked(call, payload, rank), note) for rank, (payload, note) in enumerate(payloads)]
+
+
+def _packed(obj: Any) -> bytes | str:
+    """``obj`` pickled, with its tensors on the host; or why it cannot be."""
+    try:
+        return pickled(map_tensors(Tensor.cpu, obj))
+    except Exception as error:  # noqa: BLE001  an object's own pickling may raise anything; all processes are told
+        return f"{type(error).__name__}: {error}"
+
+
+def _unpacked(call: str, payload: bytes | str, rank: int) -> Any:
+    if isinstance(payload, str):
+        raise ConfigurationError(f"{call}: rank {rank} gave an object that cannot be pickled: {payload}")
+    return unpickled(payload)

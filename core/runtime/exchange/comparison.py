@@ -1,0 +1,219 @@
+"""What the processes of a run compare before a collective, and the error that says which of them differ."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import ConfigurationError, LaunchError
+from core.plan import Plan
+from core.runtime.lifecycle import RunLife
+from core.strategies.base import Strategy
+from core.strategies.call_sites import user_frame
+from core.strategies.exchange.objects import by_rank, describe_tensor
+from core.strategies.parallel import ProcessGroupStrategy
+from core.strategies.store.notes import Board
+from core.utilities.nested import leaves
+
+__all__ = [
+    "Agreement",
+    "PADDING",
+    "Row",
+    "announce",
+    "call_site",
+    "describe_leaves",
+    "is_tensor_row",
+    "refuse_difference",
+]
+
+
+Row = tuple[str, str]
+"""A place in a structure, such as ``tensor['loss']``, and what is there, such as ``(2, 3) float32``."""
+
+PADDING = "real samples"
+"""The row that says what of the newest batch is not padding."""
+
+_HEADINGS = ("call", "line", PADDING)
+
+
+class Agreement(RunLife):
+    """The part of :class:`core.Runtime` that compares what the processes are about to do."""
+
+    def _connect(self, plan: Plan) -> None:
+        super()._connect(plan)
+        self._debug = False
+
+    @property
+    def debug(self) -> bool:
+        """Whether call, place in the code, shapes and dtypes are compared over processes before each collective."""
+        return self._debug
+
+    def _agree(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
+        """Check that all processes make the same ``call`` with the same ``rows``.
+
+        Args:
+            call: The collective, with the arguments that have to be equal.
+            rows: What it is called with.
+            site: The line of the user's code, where it is not the one that is running.
+
+        Raises:
+            ConfigurationError: They do not; raised in every process.
+        """
+        refuse_difference(self._compare(call, rows, site=site))
+
+    def _compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
+        """What each process gives, by rank, if they differ; otherwise ``None``."""
+        strategy = self._live_strategy()
+        if strategy.world_size == 1:
+            return None
+        if self._debug:
+            site = site or call_site()
+            given = announce(strategy, f"{call} at {site}", json.dumps([("call", call), ("line", site), *rows]))
+        else:
+            given = strategy.differing(json.dumps([("call", call), *rows]))
+        return None if given is None else [[(place, fact) for place, fact in json.loads(text)] for text in given]
+
+    def _agree_in_debug(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
+        """:meth:`_agree`, with the debug switch only: for collectives that work whatever the processes give."""
+        if self._debug:
+            self._agree(call, rows, site=site)
+
+
+def describe_leaves(data: Any, name: str, free_dims: int = 0) -> list[Row]:
+    """What ``data`` consists of.
+
+    Args:
+        data: A nested structure.
+        name: The argument that it was given as.
+        free_dims: The number of leading dimensions whose sizes may differ between processes.
+    """
+    return [(place, _describe(leaf, free_dims)) for place, leaf in leaves(data, name)]
+
+
+def _describe(leaf: Any, free_dims: int) -> str:
+    if isinstance(leaf, Tensor):
+        fact = describe_tensor(leaf)
+        if not free_dims:
+            return fact
+        sizes = [*"*" * min(free_dims, leaf.dim()), *map(str, leaf.shape[free_dims:])]
+        return f"({', '.join(sizes)}{',' if leaf.dim() == 1 else ''}) {fact.partition(') ')[2]}"
+    if isinstance(leaf, Real):
+        return "number"
+    is_empty = isinstance(leaf, list | tuple | Mapping) and not leaf
+    return "None" if leaf is None else f"{'empty ' if is_empty else ''}{type(leaf).__name__}"
+
+
+def is_tensor_row(row: Row) -> bool:
+    """Whether what is there is a tensor, or nothing that a collective would exchange."""
+    place, fact = row
+    return place in _HEADINGS or fact == "None" or fact.startswith(("(", "empty "))
+
+
+def refuse_difference(given: Sequence[Sequence[Row]] | None) -> None:
+    """Raise the error for what the ranks gave, by rank, unless it is ``None``.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if given is not None:
+        raise ConfigurationError(_difference(given))
+
+
+def _difference(given: Sequence[Sequence[Row]]) -> str:
+    """The message for what the ranks gave, by rank: the first difference."""
+    for rows in zip_longest(*given):
+        if len(set(rows)) == 1:
+            continue
+        present = [row for row in rows if row is not None]
+        place, call = present[0][0], given[0][0][1]
+        is_one_place = len(present) == len(rows) and len({row[0] for row in rows}) == 1
+        facts = by_rank([_fact(row, is_one_place) for row in rows])
+        if place == "call":
+            return f"processes are in different collectives: {facts}. Call the same one in every process, in one order."
+        if place == "line":
+            return (
+                f"{call}: called from different lines in different processes (debug=True): {facts}. Every process has "
+                "to make the same calls in the same order."
+            )
+        if place == PADDING:
+            return (
+                f"{call}: the loaders of the processes are at different batches; real items by part of the data: "
+                f"{facts}. Call it in every process for the same batch."
+            )
+        at = f" at {place}" if is_one_place else ""
+        return (
+            f"{call}: structures, shapes or dtypes differ between processes{at}: {facts}. Pass the same in every "
+            "process; pad_across_processes makes shapes equal, and gather_object takes lists of anything."
+        )
+    raise AssertionError("nothing differs")
+
+
+def _fact(row: Row | None, is_one_place: bool) -> str:
+    if row is None:
+        return "nothing more"
+    return row[1] if is_one_place else f"{row[0]} {row[1]}"
+
+
+def call_site() -> str:
+    """File and line of the user's code that is running: the innermost that is not torch-hal's."""
+    frame = user_frame()
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+PATIENCE_SECONDS = 20.0
+"""After how many seconds a warning names the processes that are waited for."""
+
+logger = logging.getLogger(__name__)
+
+
+def announce(strategy: Strategy, what: str, facts: str) -> list[str] | None:
+    """Compare ``facts`` over all processes; see :meth:`Strategy.differing`.
+
+    Not by a collective, where the run has a store: a process that is in another collective, such as that of a backward
+    pass, or in none, is named and not mixed up with this one.
+
+    Args:
+        strategy: Of the run.
+        what: The collective, for messages.
+        facts: What to compare.
+
+    Raises:
+        LaunchError: A process has not announced a collective within the strategy's ``timeout``, or has failed.
+    """
+    board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
+    if board is None:
+        return strategy.differing(facts)
+    number = board.meetings["announced"] = board.meetings.get("announced", -1) + 1
+    board.set(f"announced/{number}/{strategy.global_rank}", facts.encode())
+    _wait(board, strategy.world_size, f"announced/{number}", f"rank {strategy.global_rank} is in {what}")
+    given = [board.get(f"announced/{number}/{rank}").decode() for rank in range(strategy.world_size)]
+    if number:  # which all have read, since they are here
+        board.delete(f"announced/{number - 1}/{strategy.global_rank}")
+    return given if len(set(given)) > 1 else None
+
+
+def _wait(board: Board, world_size: int, place: str, situation: str) -> None:
+    absent = list(range(world_size))
+    begin = time.monotonic()
+    limit = board.timeout.total_seconds()
+    for seconds in (min(PATIENCE_SECONDS, limit), limit):
+        absent = [
+            rank
+            for rank in absent
+            if not board.wait(f"{place}/{rank}", max(begin + seconds - time.monotonic(), 0), rank)
+        ]
+        if not absent:
+            return
+        if seconds < limit:
+            logger.warning("%s, and waits for rank(s) %s", situation, ", ".join(map(str, absent)))
+    raise LaunchError(
+        f"{situation} (debug=True); rank(s) {', '.join(map(str, absent))} did not call a collective of the Runtime "
+        f"within {board.timeout}. Every process has to make the same calls in the same order."
+    )

@@ -1,0 +1,62 @@
+"""What scripts import and use without naming a Runtime: collectives of the last one, and names to compare with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.errors import ConfigurationError
+from core.utilities.live_runtimes import last_run
+
+__all__ = ["DistributedType", "broadcast_object_list", "gather", "gather_object"]
+
+
+class _Names(type):
+    def __getattr__(cls, name: str) -> str:
+        if not name.isupper():
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r}. Its names are in capitals.")
+        return name
+
+
+class DistributedType(metaclass=_Names):
+    """Values of :attr:`core.Runtime.distributed_type`, which are text: ``DistributedType.NO`` is ``"NO"``.
+
+    Strategies of other packages may have any name, so each name in capitals is its own value.
+    """
+
+
+def gather(tensor: Any) -> Any:
+    """:meth:`core.Runtime.gather` of the last Runtime.
+
+    Raises:
+        ConfigurationError: There is no Runtime.
+    """
+    return _last_run("gather").gather(tensor)
+
+
+def gather_object(object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
+    """:meth:`core.Runtime.gather_object` of the last Runtime.
+
+    Raises:
+        ConfigurationError: There is no Runtime.
+    """
+    gathered: list[Any] = _last_run("gather_object").gather_object(object)
+    return gathered
+
+
+def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
+    """:meth:`core.Runtime.broadcast_object_list` of the last Runtime.
+
+    Raises:
+        ConfigurationError: There is no Runtime.
+    """
+    received: list[Any] = _last_run("broadcast_object_list").broadcast_object_list(object_list, from_process)
+    return received
+
+
+def _last_run(function: str) -> Any:
+    run = last_run()
+    if run is None:
+        raise ConfigurationError(
+            f"{function}: there is no Runtime in this process. Create one before, or call runtime.{function}(...)."
+        )
+    return run

@@ -1,0 +1,1 @@
+"""Preparing modules, optimizers, schedulers and loaders."""

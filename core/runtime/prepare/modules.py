@@ -1,0 +1,146 @@
+"""The user's module, called as the strategy and the precision need it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+
+from core.precisions.base import Precision
+from core.strategies.wrapping.wrapper_class import joined_class
+
+__all__ = ["PreparedModule", "is_peft_model", "needs_forward_context"]
+
+
+_OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision", "_core_called")
+
+
+def needs_forward_context(precision: Precision) -> bool:
+    """Whether ``precision`` does anything around a forward pass."""
+    return any(precision.overrides(hook) for hook in ("forward_context", "convert_input", "convert_output"))
+
+
+class Called:
+    """Whether a prepared module was called for a loss: in a loop that calls something else, nothing is reduced."""
+
+    __slots__ = ("by_loop",)
+
+    def __init__(self) -> None:
+        self.by_loop = False
+
+
+class PreparedModule(nn.Module):
+    """The user's module, which calls ``wrapped`` for its forward pass, in the precision's context.
+
+    It is an instance of the user's class, and has the same attributes, parameters, buffers, submodules, hooks and
+    mode: both objects share one ``__dict__``. So ``isinstance``, ``state_dict()`` and ``named_parameters()`` are those
+    of the user's module in every configuration. Methods of the user's class that call ``self(...)`` run the prepared
+    forward pass.
+
+    Args:
+        wrapped: The module as the strategy set it up.
+        inner: The user's own module.
+        precision: The precision whose context is used.
+    """
+
+    _core_wrapped: nn.Module
+    _core_inner: nn.Module
+    _core_precision: Precision
+    _core_called: Called
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The user's attributes have any type."""
+
+    def __init_subclass__(cls) -> None:
+        """Not passed on: the user's class, which may register its subclasses, comes next."""
+
+    def __new__(cls, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> Self:
+        """An instance of the class and of the user's class."""
+        # The user's class may override __new__, __init__ and __setattr__: none of them runs for a prepared module.
+        self: Self = object.__new__(joined_class(PreparedModule, type(inner), _OWN, "_core_inner"))
+        object.__setattr__(self, "__dict__", inner.__dict__)
+        object.__setattr__(self, "_core_wrapped", wrapped)
+        object.__setattr__(self, "_core_inner", inner)
+        object.__setattr__(self, "_core_precision", precision)
+        object.__setattr__(self, "_core_called", Called())
+        object.__setattr__(self, "forward", _forward_of(wrapped, inner, precision, self._core_called))
+        return self
+
+    def __init__(self, wrapped: nn.Module, inner: nn.Module, precision: Precision) -> None:
+        """Nothing: the user's module was initialized."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward pass. The wrapped module calls the hooks, which are the user's module's."""
+        return self.forward(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the user's module and of what wraps it."""
+        self._core_wrapped.train(mode)
+        return self
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the forward pass of the user's module, in place."""
+        self._core_inner.compile(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        duplicate: Self = PreparedModule(*copy.deepcopy(_parts(self), memo))  # type: ignore[assignment]
+        memo[id(self)] = duplicate
+        return duplicate
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        del protocol
+        return PreparedModule, _parts(self)
+
+
+class _Forward(partial[Any]):
+    """A prepared module's ``forward``, with the signature of the user's."""
+
+    inner: nn.Module
+    """The user's module."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.inner.forward)
+
+
+def _forward_of(wrapped: nn.Module, inner: nn.Module, precision: Precision, called: Called) -> Callable[..., Any]:
+    is_bare = not needs_forward_context(precision)
+    forward = _Forward(_forward, wrapped, called) if is_bare else _Forward(_in_context, wrapped, called, precision)
+    forward.inner = inner
+    return forward
+
+
+def _forward(wrapped: nn.Module, called: Called, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
+    return wrapped(*args, **kwargs)
+
+
+def _in_context(wrapped: nn.Module, called: Called, precision: Precision, /, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled():
+        called.by_loop = True
+    with precision.forward_context():
+        output = wrapped(*precision.convert_input(args), **precision.convert_input(kwargs))
+    return precision.convert_output(output)
+
+
+def _parts(model: PreparedModule) -> tuple[nn.Module, nn.Module, Precision]:
+    return model._core_wrapped, model._core_inner, model._core_precision
+
+
+def is_peft_model(model: Any) -> bool:
+    """Whether ``model``, prepared or not, is a ``peft.PeftModel``; without that library no model is one."""
+    peft: Any = sys.modules.get("peft")  # a model of a library that was not imported cannot exist
+    while not hasattr(peft, "PeftModel") or not isinstance(model, peft.PeftModel):
+        if peft is None or not hasattr(model, "module"):
+            return False
+        model = model.module  # what torch's own wrappers wrap
+    return True

@@ -1,0 +1,1 @@
+"""Steps of a loop: backward, clipping, gradient accumulation and synchronization."""

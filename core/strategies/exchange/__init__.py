@@ -1,0 +1,1 @@
+"""Collectives of a strategy: reductions, dtypes that cannot be sent, objects and communication hooks."""

@@ -1,0 +1,1 @@
+"""The process group: joining it, leaving it, and what must end before."""

@@ -1,0 +1,1 @@
+"""The training step of a strategy, composed once before the loop."""

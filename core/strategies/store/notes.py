@@ -1,0 +1,125 @@
+"""The store of a run, where its processes leave notes for each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
+
+from core.errors import LaunchError
+from core.strategies.store.liveness import Peers
+from core.strategies.store.run_store import another_connection
+
+__all__ = ["Board", "lost_store", "wait_for_key"]
+
+
+class Board:
+    """Where the processes of a run leave notes for each other, without a collective.
+
+    Args:
+        store: The store of the run.
+        timeout: How long to wait for another process.
+        check: Called while waiting; raises an exception if another process has failed.
+        peers: The processes of the run; ``None`` if it is not known whether they run.
+    """
+
+    def __init__(
+        self, store: Store, timeout: timedelta, check: Callable[[], None] | None, peers: Peers | None = None
+    ) -> None:
+        self.timeout = timeout
+        self._store, self._check, self._peers = store, check, peers
+        self.meetings: dict[str, int] = {}
+        """How often this process has met the others at each place in the user's code; see :class:`Meeting`."""
+        self.alone: set[str] = set()
+        """Where no other process came the last time."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Leave a note, which every process can read."""
+        with _store_errors():
+            self._store.set(f"board/{key}", value)  # type: ignore[arg-type]  # torch takes bytes as well
+
+    def get(self, key: str) -> bytes:
+        """A note; waits for it."""
+        with _store_errors():
+            return self._store.get(f"board/{key}")
+
+    def has(self, key: str) -> bool:
+        """Whether there is a note."""
+        with _store_errors():
+            return self._store.check([f"board/{key}"])
+
+    def set_once(self, key: str, value: bytes) -> None:
+        """Leave a note, unless there is one."""
+        with _store_errors():
+            self._store.compare_set(f"board/{key}", "", value.decode())
+
+    def with_own_connection(self) -> Board:
+        """The same board for another thread: a connection serves one request at a time."""
+        with _store_errors():
+            store = another_connection(self._store)
+        return Board(store, self.timeout, None, self._peers)
+
+    def delete(self, key: str) -> None:
+        """Remove a note."""
+        with _store_errors():
+            self._store.delete_key(f"board/{key}")
+
+    def watch(self, rank: int) -> Callable[[], None]:
+        """What is called again and again while process ``rank`` matters: raises a LaunchError if it has ended."""
+        watch = None if self._peers is None else self._peers.watch(rank, self._store)
+
+        def look() -> None:
+            if watch is not None:
+                with _store_errors():
+                    watch()
+
+        return look
+
+    def wait(self, key: str, seconds: float, rank: int) -> bool:
+        """Wait for a note of process ``rank``; whether it is there within ``seconds``.
+
+        Raises:
+            LaunchError: That process has ended, another one has failed, or the store was lost.
+        """
+        watch = None if self._peers is None else self._peers.watch(rank, self._store)
+
+        def look() -> None:
+            if self._check is not None:
+                self._check()
+            if watch is not None:
+                watch()
+
+        with _store_errors():
+            return wait_for_key(self._store, f"board/{key}", seconds, look)
+
+
+def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None) -> bool:
+    """Wait until ``key`` is in ``store``; whether it is within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    pause = 0.0005
+    # The store's own wait cannot be interrupted, and does not notice that a process has died.
+    while not store.check([key]):
+        if check is not None:
+            check()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    return True
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    try:
+        yield
+    except dist.DistError as error:
+        raise lost_store(error) from error
+
+
+def lost_store(error: Exception) -> LaunchError:
+    """The error of a process whose store is gone."""
+    return LaunchError(f"the store in which the processes meet was lost, probably with the process serving it: {error}")

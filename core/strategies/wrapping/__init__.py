@@ -1,0 +1,1 @@
+"""Wrappers that a strategy puts around modules and optimizers, and their placement on devices."""

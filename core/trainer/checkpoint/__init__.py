@@ -1,0 +1,1 @@
+"""The state of a fit in a checkpoint."""

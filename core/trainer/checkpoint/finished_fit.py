@@ -1,0 +1,93 @@
+"""A fit that has ended, as far as it can still be saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from core.callbacks.base import Callback
+from core.errors import CheckpointError
+from core.runtime.checkpoint.parts import run_facts
+from core.strategies.base import Strategy
+from core.trainer.checkpoint.fit_state import FitState, callback_states
+from core.trainer.module.hooks import Hooks
+from core.trainer.module.hparams import hyperparameters_of
+from core.trainer.module.module import Module
+from core.utilities.nested import map_tensors
+
+__all__ = ["FinishedFit"]
+
+
+@attrs.define(kw_only=True)
+class FinishedFit:
+    """What ``save_checkpoint`` writes after the end of a fit, when its processes have left each other."""
+
+    module: Module | None
+    """``None`` only on the way from a process that was started for the run."""
+    is_divided: bool
+    """Whether the state is divided among the processes, so that none can write it alone."""
+    parts: dict[str, Any]
+    """The parts of a checkpoint that are gathered at the end of the fit."""
+    state: FitState | None
+    """What has the other parts; ``None`` if they are among :attr:`parts`."""
+
+    @classmethod
+    def of(cls, state: FitState) -> FinishedFit:
+        """In each process, at the end of the fit."""
+        run, strategy = state.run, state.run.runtime.strategy
+        parts = {
+            "core": run_facts(run.runtime.plan),
+            "progress": run.progress.state_dict(),
+            "processes": state.process_states(),
+        }
+        return cls(
+            module=run.module,
+            is_divided=strategy.world_size > 1 and strategy.saving_is_collective,
+            parts=parts,
+            # Not what the run has prepared, which ends with it.
+            state=attrs.evolve(state, loaders=(), model=run.module, controls=None),
+        )
+
+    def detached(self) -> FinishedFit:
+        """To be sent to another process: without the module, all tensors on the CPU."""
+        assert self.state is not None
+        rest = {} if self.is_divided else self.state.training_state()
+        parts = map_tensors(lambda tensor: tensor.detach().cpu(), {**self.parts, **rest})
+        return FinishedFit(module=None, is_divided=self.is_divided, parts=parts, state=None)
+
+    def save(
+        self,
+        trainer: Any,
+        strategy: Strategy,
+        callbacks: Sequence[Callback],
+        path: str | os.PathLike[str],
+        weights_only: bool,
+        storage_options: Any,
+    ) -> None:
+        """Write the checkpoint, in process 0; every process may call it.
+
+        Raises:
+            CheckpointError: It could not be written, or the state was divided among processes that have ended.
+        """
+        module = self.module
+        assert module is not None
+        if self.is_divided and not (weights_only and self.state is None):
+            raise CheckpointError(
+                f"save_checkpoint: strategy {strategy.name!r} divides the state among its processes, which have left "
+                "each other at the end of fit. Save in on_fit_end, or with a ModelCheckpoint(save_last=True)."
+            )
+        if not strategy.is_global_zero:
+            return
+        checkpoint = {"core": self.parts["core"], "progress": self.parts["progress"]}
+        if not weights_only:
+            checkpoint = {**self.parts, **({} if self.state is None else self.state.training_state())}
+            checkpoint["callbacks"] = callback_states(callbacks)
+        checkpoint |= hyperparameters_of(module, trainer.datamodule)
+        checkpoint["state_dict"] = module.state_dict()
+        for hook in Hooks(trainer, module, callbacks).bind("on_save_checkpoint"):
+            hook(checkpoint)
+        Strategy.save_checkpoint(strategy, checkpoint, path, storage_options)
+        strategy.end_saving()  # no step and no end of a run comes that could raise its error

@@ -1,0 +1,388 @@
+"""What a checkpoint of a fit holds, and how it is loaded.
+
+On as many processes as wrote it, the resumed run is bit for bit the uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import attrs
+from torch import nn
+from torch.optim import Optimizer
+
+from core.callbacks.base import Callback
+from core.callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
+from core.checkpoints import read_manifest
+from core.errors import CheckpointError, nearest, quoted
+from core.random import get_rng_state
+from core.runtime.checkpoint.parts import load_errors, run_facts
+from core.runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
+from core.strategies.base import Strategy
+from core.strategies.own_buffers import load_own_buffers, own_buffers
+from core.strategies.partial_save import Meeting
+from core.trainer.metrics.stage_metrics import StageMetrics
+from core.trainer.module.datamodule import DataModule
+from core.trainer.module.hparams import hyperparameters_of
+from core.trainer.module.module import Module
+from core.trainer.run_context import Run, parts_in_evaluation
+from core.trainer.step.configured_optimizers import Optimization
+from core.trainer.step.optimizer_controls import Controls
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["FitState", "callback_states", "find_checkpoint", "find_for_all", "load_module"]
+
+PARTS = ("progress", "state_dict", "lr_schedulers", "precision", "callbacks", "metrics", "processes")
+"""The parts of a Trainer's checkpoint that a resumed fit needs."""
+
+
+@attrs.frozen(kw_only=True)
+class FitState:
+    """Everything of a fit that goes into a checkpoint."""
+
+    run: Run
+    optimization: Optimization
+    loaders: Sequence[Any]
+    """The loaders of training and, if there is one, of validation, as they were prepared."""
+
+    model: nn.Module
+    """The module that the loop calls, as the strategy set it up."""
+    metrics: StageMetrics
+    """What was logged in the running epoch of training."""
+    controls: Controls | None
+    """Knows which gradients wait for a step in manual optimization; ``None`` after the end of the fit."""
+
+    def save(self, path: str | os.PathLike[str], weights_only: bool = False, storage_options: Any = None) -> None:
+        """Write a checkpoint; every process calls it, or process 0 where each has the whole state.
+
+        Args:
+            path: Where to.
+            weights_only: Write only the module's state and the position.
+            storage_options: Passed to the CheckpointIO.
+
+        Raises:
+            CheckpointError: It could not be written, or a process that is needed did not call this.
+        """
+        run, strategy, progress = self.run, self.run.runtime.strategy, self.run.progress
+        meeting = Meeting(strategy, "save_checkpoint", patience=PATIENCE)
+        if meeting.is_late:
+            logger.warning(ABSENT, "save_checkpoint", f"{strategy.global_rank} (too late)")
+            return
+        checkpoint: dict[str, Any] = {"core": run_facts(run.runtime.plan), "progress": progress.state_dict()}
+        if not weights_only:
+            own = self._own()
+            is_open = progress.is_accumulating or (self.controls is not None and self.controls.has_open_gradients)
+            if is_open:
+                own["open"] = open_state([(run.module, self.model)], strategy)
+            processes = ProcessStates.gather(meeting, strategy, self.loaders, is_open, **own)
+            self._give_back(processes)
+            checkpoint |= self.training_state() | {"processes": processes.by_rank}
+        checkpoint |= hyperparameters_of(run.module, run.datamodule)
+        checkpoint["state_dict"] = strategy.module_state(run.module)
+        for hook in run.hooks.bind("on_save_checkpoint"):
+            hook(checkpoint)
+        meeting.save(lambda: checkpoint, path, storage_options)
+        if strategy.is_global_zero:
+            logger.info("checkpoint of epoch %d, step %d: %s", progress.epoch, progress.step, os.fspath(path))
+
+    def process_states(self) -> list[dict[str, Any]]:
+        """At the end of the fit, what is each process's own, by rank; every process calls it."""
+        strategy = self.run.runtime.strategy
+        return strategy.all_gather_object(
+            {
+                "rng": get_rng_state(strategy.accelerator, strategy.root_device),
+                "loaders": [loader.state_dict() for loader in self.loaders],
+                "is_accumulating": False,
+                **self._own(),
+            }
+        )
+
+    def _own(self) -> dict[str, Any]:
+        run, begun = self.run, self.run.pass_begun
+        before: dict[str, Any] = {}
+        if begun is not None:
+            before = {"rng": begun["rng"], "loaders": [self.loaders[0].state_dict(), *begun["loaders"]]}
+        return {
+            **before,
+            "metrics": self.metrics.state_dict() if run.progress.is_in_epoch else [],
+            "evaluating": parts_in_evaluation(run.module) if run.evaluating is None else run.evaluating,
+            "buffers": own_buffers(run.runtime.strategy, run.module),
+        }
+
+    def _give_back(self, processes: ProcessStates) -> None:
+        """Within a step, whose batch has not been trained on, the position in the data is before this batch."""
+        progress = self.run.progress
+        for state in processes.by_rank:
+            position = state["loaders"][0] if state is not None and progress.phase == "batches" else {}
+            ahead = position.get("batches", 0) - progress.batch
+            if ahead > 0 and position.get("loader") is None:
+                position["batches"] -= ahead
+                position["offset"] -= ahead * position["units"]
+
+    def training_state(self) -> dict[str, Any]:
+        """What training needs, and evaluation does not, that is the same in all processes."""
+        run, strategy, begun = self.run, self.run.runtime.strategy, self.run.pass_begun
+        state: dict[str, Any] = {
+            **{name: strategy.optimizer_state(optimizer) for name, optimizer in self._named_optimizers()},
+            "lr_schedulers": [schedule.scheduler.state_dict() for schedule in self.optimization.schedules],
+            "precision": strategy.precision.state_dict(),
+            "callbacks": callback_states(run.hooks.callbacks),
+            "metrics": run.metric_log.state_dict(),
+            "loggers": run.metric_log.loggers_state() if strategy.is_global_zero else [],
+        }
+        if begun is not None:
+            state["metrics"] |= {"evaluated": begun["evaluated"]}
+            state["loggers"] = begun["loggers"]
+        if run.datamodule is None:
+            return state
+        kind = type(run.datamodule).__qualname__
+        return {**state, "datamodule": run.datamodule.state_dict(), "datamodule_class": kind}
+
+    def load(self, path: str) -> ProcessStates:
+        """Load a checkpoint; every process calls it.
+
+        Returns:
+            What :meth:`restore_process` takes, immediately before the next batch.
+
+        Raises:
+            CheckpointError: The checkpoint is absent, uncommitted, damaged, not a Trainer's, from another module,
+                optimizer or scheduler; or from another number of processes, if it was saved within an accumulation or
+                the strategy can load only its own number.
+        """
+        run, strategy = self.run, self.run.runtime.strategy
+        checkpoint = _read(strategy, path, *PARTS)
+        if strategy.is_global_zero:
+            logger.info("resuming from %s", path)
+        _check_number(checkpoint, len(self.optimization.optimizers), path)
+        states = ProcessStates.read(checkpoint["processes"], strategy, path, reshard=True)
+        if len(states.by_rank) != strategy.world_size and strategy.is_global_zero:
+            logger.warning(
+                "ckpt_path=%r: written by %d process(es), but this run has %d. Each sample that is left of the epoch "
+                "is still seen once, but in other batches and with other random numbers: the results are not bit for "
+                "bit those of an uninterrupted run. For that, resume on %d process(es)",
+                path,
+                len(states.by_rank),
+                strategy.world_size,
+                len(states.by_rank),
+            )
+        for hook in run.hooks.bind_module("on_load_checkpoint"):
+            hook(checkpoint)
+        _load_module(strategy, run.module, checkpoint, path)
+        for key, callback in _keyed(run.hooks.callbacks):
+            if key in checkpoint["callbacks"]:
+                callback.before_optimizers_load(run.module, self.optimization.optimizers, checkpoint["callbacks"][key])
+        for name, optimizer in self._named_optimizers():
+            with load_errors(name, path):
+                strategy.load_optimizer_state(optimizer, checkpoint[name])
+        with load_errors("lr_schedulers", path):
+            for schedule, schedule_state in zip(self.optimization.schedules, checkpoint["lr_schedulers"], strict=True):
+                schedule.scheduler.load_state_dict(schedule_state)
+        with load_errors("precision", path):
+            strategy.precision.load_state_dict(checkpoint["precision"])
+        self._load_callbacks(checkpoint["callbacks"], path)
+        _load_datamodule(run.datamodule, checkpoint, path)
+        run.progress.load_state_dict(checkpoint["progress"])
+        if run.progress.step:
+            for schedule in self.optimization.schedules:
+                # Without it a scheduler's first step here warns that the optimizer has not stepped yet: it has, in the
+                # run that wrote the checkpoint. torch keeps this under a private name, and no public call sets it.
+                scheduled: Any = getattr(schedule.scheduler, "optimizer", None)
+                if scheduled is not None:
+                    scheduled._opt_called = True
+        run.metric_log.load_state_dict(checkpoint["metrics"])
+        with load_errors("loggers", path):
+            run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))
+        for hook in run.hooks.bind_callbacks("on_load_checkpoint"):
+            hook(checkpoint)
+        # A run may leave out the validation that the first one had, or add one.
+        states.restore_loaders(self.loaders, path)
+        return states
+
+    def _load_callbacks(self, states: dict[str, Any], path: str) -> None:
+        left = dict(states)
+        for key, callback in _keyed(self.run.hooks.callbacks):
+            if key in left:
+                with load_errors(f"callbacks {key}", path):
+                    callback.load_state_dict(left.pop(key))
+        unused = [key for key, state in left.items() if state]
+        if unused and self.run.runtime.strategy.is_global_zero:
+            logger.warning(
+                "ckpt_path=%r: it has the state of callbacks that this run lacks: %s. Their state is ignored",
+                path,
+                quoted(unused),
+            )
+
+    def _named_optimizers(self) -> list[tuple[str, Optimizer]]:
+        """The optimizers with the keys of their states: ``optimizer``, ``optimizer_1``, ``optimizer_2``, …."""
+        optimizers = self.optimization.optimizers
+        return [(f"optimizer_{index}" if index else "optimizer", one) for index, one in enumerate(optimizers)]
+
+    def restore_process(self, states: ProcessStates) -> None:
+        """Restore what is this process's own, at the last moment before random numbers are drawn again."""
+        own = states.own
+        self.metrics.load_state_dict([] if own is None else own["metrics"], self.run.module)
+        if len(states.by_rank) != self.run.runtime.strategy.world_size or None in states.by_rank:
+            self.metrics.drop_pending()  # not all processes have theirs
+        if own is not None:
+            load_own_buffers(self.run.module, own["buffers"])
+        evaluating = states.first["evaluating"] if own is None else own["evaluating"]
+        for name, part in self.run.module.named_modules():
+            part.training = name not in evaluating
+        if self.run.metric_log.is_step_due:  # the checkpoint was written by a hook of the newest step
+            self.run.metric_log.send_step(self.metrics)
+        if states.is_accumulating:
+            modules = [(self.run.module, self.model)]
+            load_open_state(modules, None if own is None else own["open"], self.run.runtime.strategy)
+            self.run.progress.is_accumulating = self.run.module.automatic_optimization
+        states.restore_generators()
+
+
+def load_module(run: Run, path: str) -> None:
+    """Load the module's parameters from a Trainer's checkpoint, and the state of a DataModule of the same class.
+
+    Every process calls it.
+
+    Raises:
+        CheckpointError: The checkpoint is absent, uncommitted, damaged, or from another module.
+    """
+    strategy = run.runtime.strategy
+    checkpoint = _read(strategy, path, "state_dict")
+    for hook in run.hooks.bind_module("on_load_checkpoint"):
+        hook(checkpoint)
+    _load_module(strategy, run.module, checkpoint, path)
+    # What is evaluated may come from another DataModule than what was trained on.
+    if checkpoint.get("datamodule_class") == type(run.datamodule).__qualname__:
+        _load_datamodule(run.datamodule, checkpoint, path)
+
+
+def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
+    """The path that ``ckpt_path`` means in this process.
+
+    ``"last"`` is the checkpoint that was committed last in the directories of the trainer's ModelCheckpoints, or in
+    those of all runs with its ``default_root_dir`` and loggers; ``"best"`` the best one of its last fit.
+
+    Raises:
+        CheckpointError: ``"last"`` or ``"best"`` was given and there is none.
+    """
+    if ckpt_path == "best":
+        callback = trainer.checkpoint_callback
+        best = getattr(callback, "best_model_path", "")
+        if not best:
+            raise CheckpointError(
+                "ckpt_path='best': no ModelCheckpoint of this trainer has written a checkpoint. Call fit before, or "
+                "give a path."
+            )
+        return str(best)
+    if ckpt_path != "last":
+        path = os.path.expanduser(os.fspath(ckpt_path))
+        if (meant := nearest(path, ("last", "best"))) and not os.path.exists(path):
+            raise CheckpointError(f"ckpt_path={path!r}: it does not exist.{meant}")
+        return path
+    folders = _checkpoint_folders(trainer)
+    found = newest_checkpoint(folders)
+    if found is None:
+        raise CheckpointError(
+            f"ckpt_path='last': there is no committed checkpoint in {quoted(folders)}. Give a path, or None to start "
+            "from the beginning. For a script that does both: ModelCheckpoint(folder), and "
+            "ckpt_path=None if core.checkpoints.latest(folder) is None else 'last'."
+        )
+    return found
+
+
+def find_for_all(
+    strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Any, *, is_fit: bool
+) -> str | None:
+    """The path that ``ckpt_path`` means in process 0; every process calls it.
+
+    A fit that its cluster environment starts again after a failure goes on from its own last checkpoint, if it has one.
+
+    Raises:
+        CheckpointError: As in :func:`find_checkpoint`, in every process.
+    """
+    since = strategy.cluster_environment.restarted_since if is_fit else None
+    if ckpt_path not in ("last", "best") and since is None:
+        return None if ckpt_path is None else find_checkpoint(ckpt_path, trainer)
+    found: str | None = None
+    error = ""
+    if strategy.is_global_zero:
+        try:
+            found = None if since is None else _committed_since(since, trainer)
+            if found is None and ckpt_path is not None:
+                found = find_checkpoint(ckpt_path, trainer)
+        except CheckpointError as raised:
+            error = str(raised)
+    found, error = strategy.broadcast((found, error))
+    if error:
+        raise CheckpointError(error)
+    return found
+
+
+def _committed_since(moment: float, trainer: Any) -> str | None:
+    """The newest checkpoint of a run that was started at ``moment`` and starts again after a failure."""
+    found = newest_checkpoint(_checkpoint_folders(trainer))
+    if found is None or datetime.fromisoformat(read_manifest(found).saved_at).timestamp() < moment:
+        return None
+    logger.info("this run was started again after a failure; it goes on from its last checkpoint, %s", found)
+    return found
+
+
+def callback_states(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """The states of all callbacks, by their names in checkpoints."""
+    return {key: callback.state_dict() for key, callback in _keyed(callbacks)}
+
+
+def _checkpoint_folders(trainer: Any) -> list[str]:
+    given = [callback._given_dirpath for callback in trainer.checkpoint_callbacks]
+    own = [folder for folder in given if folder is not None]
+    return own if own and None not in given else own + run_folders(trainer.default_root_dir, trainer.loggers)
+
+
+def _keyed(callbacks: Sequence[Callback]) -> Iterator[tuple[str, Callback]]:
+    """The callbacks with their names in checkpoints."""
+    seen: dict[str, int] = {}
+    for callback in callbacks:
+        name = callback.state_key
+        seen[name] = seen.get(name, 0) + 1
+        yield name if seen[name] == 1 else f"{name}#{seen[name]}", callback
+
+
+def _read(strategy: Strategy, path: str, *parts: str) -> dict[str, Any]:
+    checkpoint = strategy.load_checkpoint(path)
+    missing = [part for part in parts if part not in checkpoint]
+    if missing and "state_dict" in checkpoint and "core" in checkpoint:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: it was saved with weights_only=True, so fit cannot be resumed from it. Load its "
+            "'state_dict' into the module and start a new fit."
+        )
+    if missing:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: the checkpoint has no {quoted(missing)}. Use one that a Trainer has written."
+        )
+    return checkpoint
+
+
+def _check_number(checkpoint: Mapping[str, Any], given: int, path: str) -> None:
+    """Refuse a checkpoint of more or fewer optimizers than the module has."""
+    saved = sum(name == "optimizer" or re.fullmatch(r"optimizer_\d+", name) is not None for name in checkpoint)
+    if saved != given:
+        raise CheckpointError(
+            f"ckpt_path={path!r}: the checkpoint has {saved} optimizer(s), but configure_optimizers returned {given}. "
+            "Resume with the module that wrote it."
+        )
+
+
+def _load_module(strategy: Strategy, module: Module, checkpoint: dict[str, Any], path: str) -> None:
+    with load_errors("state_dict", path):
+        strategy.load_module_state(module, checkpoint["state_dict"])
+
+
+def _load_datamodule(datamodule: DataModule | None, checkpoint: Mapping[str, Any], path: str) -> None:
+    if datamodule is not None and "datamodule" in checkpoint:
+        with load_errors("datamodule", path):
+            datamodule.load_state_dict(checkpoint["datamodule"])

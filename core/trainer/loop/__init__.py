@@ -1,0 +1,1 @@
+"""The loops of a run: fit, validate, test and predict."""

@@ -1,0 +1,196 @@
+"""Where the loaders of a run come from: arguments, a DataModule, or the Module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from core.data import CombinedLoader, DataSettings, PreparedCombined, PreparedLoader, in_order, is_collection
+from core.data import prepare_loader as prepare
+from core.errors import ConfigurationError, WrongTypeError, quoted
+from core.hints.argument_checks import instead_of_class
+from core.strategies.base import Strategy
+from core.trainer.checks import check_hooks, check_loader, described
+from core.trainer.hints.misspelt import check_names
+from core.trainer.hints.names_of_others import OF_DATAMODULES, change_import
+from core.trainer.module.datamodule import DataHooks, DataModule
+from core.trainer.module.hooks import overridden
+from core.trainer.run_context import Run
+from core.trainer.stage import STAGES
+
+__all__ = ["AnyLoader", "DataSource", "prepared_loaders", "training_loader", "why_empty"]
+
+
+@attrs.frozen(kw_only=True)
+class DataSource:
+    """Where the loaders of one run come from."""
+
+    stage: str
+    given: Mapping[str, Any]
+    """Loaders by kind, as the user passed them."""
+    datamodule: DataModule | None
+    module: DataHooks
+
+    @classmethod
+    def read(cls, stage: str, module: DataHooks, datamodule: Any, **given: Any) -> DataSource:
+        """Check the arguments of ``fit``, ``validate``, ``test`` or ``predict``.
+
+        Args:
+            stage: The name of the method.
+            module: The Module, which is asked for loaders that neither the arguments nor the DataModule have.
+            datamodule: The argument of this name.
+            **given: The arguments for loaders: by the argument's name, the kind and the loader.
+
+        Raises:
+            ConfigurationError: Loaders and a DataModule were given, or nothing has the loader that the stage needs.
+            WrongTypeError: A loader is not iterable, or the DataModule is not a :class:`core.DataModule`.
+        """
+        given = {name: pair for name, pair in given.items() if pair[1] is not None}
+        for name, (_, loader) in given.items():
+            if isinstance(loader, DataModule):
+                if datamodule is not None:
+                    raise ConfigurationError(f"{name} and datamodule are both a DataModule. Pass one of them.")
+                datamodule = loader
+        if datamodule is not None:
+            if not isinstance(datamodule, DataModule):
+                hint = instead_of_class(datamodule).lstrip() or change_import(datamodule)
+                hint = hint or "Pass loaders as train_dataloaders and val_dataloaders."
+                raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
+            check_hooks("datamodule", datamodule, DataModule, OF_DATAMODULES)
+            check_names("datamodule", datamodule, DataModule)
+            loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
+            if loaders:
+                raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")
+            given = {}
+        for name, (_, loader) in given.items():
+            if foreign := change_import(loader):
+                raise WrongTypeError(
+                    f"{name}: must be a core.DataModule or loaders, not {described(loader)}. {foreign}"
+                )
+            check_loader(name, loader)
+        source = cls(
+            stage=stage,
+            given=dict(given.values()),
+            datamodule=datamodule,
+            module=module,
+        )
+        source._check_needed()
+        return source
+
+    def _check_needed(self) -> None:
+        stage = STAGES[self.stage]
+        if stage.kind not in self.given and self._owner(stage.kind) is None:
+            method = f"{stage.kind}_dataloader"
+            given = (
+                "" if self.datamodule is None else f", and {type(self.datamodule).__name__} does not define {method}"
+            )
+            raise ConfigurationError(
+                f"{self.stage}: there is no loader{given}. Pass {stage.argument}, or define {method} in a "
+                "core.DataModule or in the module."
+            )
+
+    def _owner(self, kind: str) -> DataHooks | None:
+        name = f"{kind}_dataloader"
+        return next((owner for owner in self._owners() if overridden(owner, DataHooks, name) is not None), None)
+
+    def _owners(self) -> tuple[DataHooks, ...]:
+        return (self.module,) if self.datamodule is None else (self.datamodule, self.module)
+
+    def prepare(self, strategy: Strategy) -> None:
+        """Call ``prepare_data`` where it is due; no process goes on before it is done. Every process calls this."""
+        owners = [owner for owner in self._owners() if overridden(owner, DataHooks, "prepare_data") is not None]
+        for owner in owners:
+            if (strategy.local_rank if owner.prepare_data_per_node else strategy.global_rank) == 0:
+                owner.prepare_data()
+        if owners:
+            strategy.barrier("prepare_data")
+
+    def setup(self, of: str) -> None:
+        """Call ``setup`` of the DataModule or of the Module; ``of`` is ``"datamodule"`` or ``"module"``."""
+        owner: DataHooks | None = getattr(self, of)
+        if owner is not None:
+            owner.setup(self.stage)
+
+    def teardown(self, of: str) -> None:
+        """Call ``teardown`` of the DataModule or of the Module; ``of`` as in :meth:`setup`."""
+        owner: DataHooks | None = getattr(self, of)
+        if owner is not None:
+            owner.teardown(self.stage)
+
+    def creates(self, kind: str) -> bool:
+        """Whether a method creates the loader of ``kind``, so that it can be called again."""
+        return kind not in self.given and self._owner(kind) is not None
+
+    def loader(self, kind: str) -> Any:
+        """The user's loader of ``kind``; ``None`` if there is none.
+
+        Raises:
+            WrongTypeError: What ``<kind>_dataloader`` returned is not a loader.
+        """
+        if kind in self.given:
+            return self.given[kind]
+        owner = self._owner(kind)
+        if owner is None:
+            return None
+        loader = getattr(owner, f"{kind}_dataloader")()
+        if loader is None and kind == "val":
+            return None
+        check_loader(f"{type(owner).__name__}.{kind}_dataloader", loader)
+        return loader
+
+
+AnyLoader = PreparedLoader | PreparedCombined
+
+
+def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
+    in_fit = run.stage == "train"
+    return prepare(
+        in_order(loader) if in_fit and run.settings.overfit_batches else loader,
+        run.runtime.strategy,
+        evaluation=evaluation,
+        sharded=not run.settings.use_distributed_sampler,
+        settings=DataSettings(even_batches=not evaluation),
+        device_placement=not run.batch_hooks.moves,
+        active=run.runtime._active,
+    )
+
+
+def training_loader(run: Run, loader: Any) -> AnyLoader:
+    """The loader of ``fit``; several are one, whose batches have one of each. ``None`` stands for no batches."""
+    if loader is None:
+        nothing: Any = ()
+        return prepare(nothing, run.runtime.strategy, sharded=True)
+    if is_collection(loader):
+        loader = CombinedLoader(loader, "max_size_cycle")
+    if isinstance(loader, CombinedLoader):
+        return PreparedCombined(loader, lambda part: _prepared(run, part, False))
+    return _prepared(run, loader, False)
+
+
+def prepared_loaders(run: Run, loader: Any, *, evaluation: bool) -> tuple[Any, list[AnyLoader]]:
+    """The loaders of an evaluation in the user's structure, and as those that are read one after another."""
+    if is_collection(loader):
+        loader = CombinedLoader(loader, "sequential")
+    if not isinstance(loader, CombinedLoader):
+        one = _prepared(run, loader, evaluation)
+        return one, [one]
+    combined = PreparedCombined(loader, lambda part: _prepared(run, part, evaluation))
+    return combined.iterables, list(combined.flattened) if loader.mode == "sequential" else [combined]
+
+
+def why_empty(loader: Any) -> str:
+    """Why a loader has yielded nothing, and what to do."""
+    try:
+        items = len(loader.dataset)
+    except (AttributeError, TypeError):
+        return "It must yield batches each time it is iterated; a generator does so only once."
+    if items == 0:
+        return "Its data set has no items: check the path or the filter that they come from."
+    if getattr(loader, "drop_last", False):
+        return (
+            f"Its data set has {items} items, fewer than a batch of every process needs, and drop_last=True leaves "
+            f"them out. Lower batch_size={loader.batch_size}, or set drop_last=False."
+        )
+    return f"Its data set has {items} items, but its sampler yields none of them."

@@ -1,0 +1,497 @@
+"""The training loop: epochs over batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Literal
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from core.callbacks.shared_clock import SharedClock
+from core.checkpoints.base import CheckpointIO
+from core.errors import ConfigurationError, quoted
+from core.logging import get_logger
+from core.random import get_rng_state, set_rng_state
+from core.runtime.arguments import check_holds
+from core.runtime.prepare.modules import PreparedModule, needs_forward_context
+from core.strategies.step.training_step import TrainingStep, TrainingStepOptions
+from core.trainer.checkpoint.fit_state import FitState
+from core.trainer.loop.data_sources import why_empty
+from core.trainer.loop.evaluate import EvaluationLoop
+from core.trainer.loop.reloading import KINDS, Reloading
+from core.trainer.loop.sanity import sanity_check
+from core.trainer.loop.signals import Signals
+from core.trainer.loop.training_batches import TrainingBatches
+from core.trainer.loop.validation_times import ValidationTimes
+from core.trainer.metrics.stage_metrics import StageMetrics
+from core.trainer.module.hooks import overridden
+from core.trainer.module.module import Module
+from core.trainer.run_context import Run, parts_in_evaluation
+from core.trainer.stage import STAGES
+from core.trainer.step.configured_optimizers import Optimization, Schedule, read_optimizers
+from core.trainer.step.custom_step import compose_step
+from core.trainer.step.manual_step import manual_step, step_without_optimizer
+from core.trainer.step.optimizer_controls import Controls
+from core.trainer.step.schedules import Schedules
+from core.trainer.step.step_module import StepModule, kept_tensors_explained, loss_in
+from core.trainer.unused import warn_of_infinite_loss, warn_of_missing_steps
+from core.utilities.nested import map_tensors
+
+__all__ = ["FitLoop"]
+
+logger = get_logger(__name__)
+
+
+class FitLoop:
+    """One ``fit``: everything the loop needs is decided here, before the first batch.
+
+    Args:
+        run: The run that this loop is part of.
+        train_loader: The user's own loader of training batches; ``None`` if there is nothing to train on.
+        val_loader: The user's own loader of validation batches, or ``None``.
+        reloading: Creates both again where that is due.
+    """
+
+    def __init__(self, run: Run, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
+        runtime, module = run.runtime, run.module
+        strategy = runtime.strategy
+        self._run, self.strategy = run, strategy
+        self.step_module = StepModule.of(module)
+        self.model = runtime.prepare(self.step_module)
+        self.batches = TrainingBatches(run, train_loader)
+        self._reloading = reloading
+        self.validation = None
+        if val_loader is not None:
+            self.validation = EvaluationLoop(run, self.step_module, self.model, STAGES["validate"], val_loader)
+        self.metrics = StageMetrics(strategy, run.progress)
+        self.is_manual = not module.automatic_optimization
+        self.optimization = Optimization()
+        self._has_loss: bool | None = None
+        self._newest_loss: Tensor | None = None
+        self._has_warned = False
+        """Whether a loss that is no number was reported."""
+        """Whether a step of the epoch returned a loss; ``None`` before its first step."""
+        self.signals: Signals | None = None
+        """Acts on signals after batches, while the fit runs."""
+        self._clock: SharedClock | None = None
+        """Counts the time since the last validation, where ``val_check_interval`` is one."""
+        self._times: ValidationTimes | None = None
+        """When validation is due in the running epoch."""
+        self._mappings: list[Any] = []
+        """What the last step returned, if it was a mapping."""
+
+    def configure(self, ckpt_path: str | None) -> None:
+        """Create the optimizers, and load the checkpoint. The Module can already ask how long the fit will be.
+
+        Args:
+            ckpt_path: The checkpoint to resume from, or ``None``.
+        """
+        run, strategy = self._run, self.strategy
+        configured = read_optimizers(run.module.configure_optimizers(), automatic=not self.is_manual)
+        if not self.is_manual:
+            check_holds(run.module, configured.optimizers, "configure_optimizers")
+        optimizers = tuple(strategy.setup_optimizers(configured.optimizers)) if configured.optimizers else ()
+        if self.validation is not None:
+            self.validation.configure()
+        self.optimization = attrs.evolve(configured, optimizers=optimizers)
+        self.schedules = Schedules(() if self.is_manual else configured.schedules, run.module, run.metric_log, strategy)
+        module = run.runtime.strategy_module(self.model)
+        self.controls = Controls(run, optimizers, module)
+        self._bind_step()
+        self.state = FitState(
+            run=run,
+            optimization=self.optimization,
+            loaders=self._loaders(),
+            model=module,
+            metrics=self.metrics,
+            controls=self.controls,
+        )
+        self._process_state = None
+        if ckpt_path is not None:
+            self._process_state = states = self.state.load(ckpt_path)
+            if self._reload_after_resume():
+                states.restore_loaders(self.state.loaders, ckpt_path)
+
+    @property
+    def _steps_itself(self) -> bool:
+        """Whether the Trainer computes gradients and steps."""
+        return not self.is_manual and bool(self.optimization.optimizers) and self.strategy.supports_custom_loop
+
+    def _loaders(self) -> list[Any]:
+        return [self.batches.loader] + ([] if self.validation is None else self.validation.loaders)
+
+    def _reload(self, kind: str) -> bool:
+        """Create the loader of ``kind`` again if that is due; returns whether it was."""
+        reads = self.batches if kind == "train" else self.validation
+        if reads is None or not self._reloading.is_due(kind):
+            return False
+        reads.reload(self._reloading.load(kind))
+        self.state = attrs.evolve(self.state, loaders=self._loaders())
+        return True
+
+    def _reload_after_resume(self) -> bool:
+        """Create the loaders that an earlier epoch of the resumed run has created again."""
+        progress = self._run.progress
+        if not progress.is_in_epoch and self._reloading.begins_with(progress.epoch):
+            return False  # the epoch itself does so
+        reloaded = [self._reload(kind) for kind in KINDS]
+        return any(reloaded)
+
+    def _make_step(self, module: nn.Module) -> TrainingStep:
+        if self.is_manual:
+            return manual_step(self.model, self._run.module, self.controls, self._mappings)
+        settings = self._run.settings
+        if not self.optimization.optimizers:
+            return step_without_optimizer(self._forward(), partial(self.strategy.no_sync, module))
+        options = TrainingStepOptions(
+            optimizer=self.optimization.optimizers[0],
+            module=module,
+            accumulate=settings.accumulate_grad_batches,
+            clip_value=settings.gradient_clip_val,
+            clip_algorithm=settings.gradient_clip_algorithm,
+        )
+        return compose_step(self._run, self.controls, self._forward(), options)
+
+    def accumulate(self, count: int) -> None:
+        """Accumulate ``count`` batches for each optimizer step, from the next epoch's batches on."""
+        run = self._run
+        if count != run.settings.accumulate_grad_batches:
+            run.settings = attrs.evolve(run.settings, accumulate_grad_batches=count)
+            self._bind_step()
+
+    def _bind_step(self) -> None:
+        run = self._run
+        self._optimizer_steps = [optimizer.step for optimizer in self.optimization.optimizers]
+        self._step = run.timed("run_training_batch", self._make_step(run.runtime.strategy_module(self.model)))
+
+    def _follow_optimizers(self) -> None:
+        """Use the ``step`` that a hook has given an optimizer, as a scheduler does that is created there."""
+        if self._optimizer_steps != [optimizer.step for optimizer in self.optimization.optimizers]:
+            self.controls.bind_steps()
+            self._bind_step()
+
+    def _forward(self) -> Callable[[Any, int], Tensor | None]:
+        model, module = self.model, self._run.module
+        end = overridden(module, Module, "training_step_end")
+        # Not self: in a circle with it, the loader and its workers would live on after the run.
+        mappings, shards = self._mappings, self.strategy.data_shards
+        # A step that is compiled as a whole runs this only to be traced: the values are not those of the step.
+        keeps_mapping = self.strategy.supports_custom_loop
+
+        def forward(batch: Any, batch_idx: int) -> Tensor | None:
+            output = model(batch, batch_idx)
+            if end is not None:
+                output = end(output)
+            if output is None and shards > 1:  # the others would wait for its gradients, or go on with other ones
+                raise ConfigurationError(
+                    f"training_step: returned None for batch {batch_idx}, but only a run with one process can skip a "
+                    f"batch, and this one averages gradients over {shards}. Return a loss, such as 0 times the "
+                    "module's output."
+                )
+            if output is None or isinstance(output, Tensor):
+                return output
+            if keeps_mapping:
+                mappings[:] = [output]
+            return loss_in(output)
+
+        return forward
+
+    def step_each_epoch(self, scheduler: Any) -> None:
+        """Step ``scheduler`` after each epoch from now on, and the module's own no longer."""
+        run = self._run
+        self.schedules = Schedules((Schedule(scheduler),), run.module, run.metric_log, self.strategy)
+
+    def run_forward(self) -> None:
+        """Run the training step's forward pass on each batch of an epoch, in training mode, without gradients.
+
+        What is logged goes nowhere; random numbers and the loader's position are afterwards as before.
+        """
+        run, strategy, loader = self._run, self.strategy, self.batches.loader
+        model = strategy.inference_module(run.runtime.strategy_module(self.model))
+        if needs_forward_context(strategy.precision):
+            model = PreparedModule(model, self.step_module, strategy.precision)
+        generators, position = get_rng_state(strategy.accelerator, strategy.root_device), loader.state_dict()
+        self.step_module.use("training_step")
+        with run.metric_log.discarding(), torch.no_grad():
+            run.metric_log.stage = metrics = StageMetrics(strategy, run.progress)
+            self.batches.begin_epoch()
+            num = self.batches.num_batches
+            batches = islice(loader, None if math.isinf(num) else int(num))
+            for batch_idx, batch in enumerate(run.batch_hooks.applied(batches)):
+                metrics.batch = () if batch is None else batch
+                model(batch, batch_idx)
+        loader.load_state_dict(position)
+        set_rng_state(generators, strategy.accelerator, strategy.root_device)
+
+    def rehearse(self, batch: Any, batch_idx: int) -> None:
+        """Run forward and backward of a batch in this process alone, and drop the gradients."""
+        module = self._run.runtime.strategy_module(self.model)
+        try:
+            with self.strategy.no_sync(module):
+                loss = self._forward()(batch, batch_idx)
+                if loss is not None:
+                    self.strategy.make_backward()(loss)
+        finally:
+            for parameter in self._run.module.parameters():
+                parameter.grad = None
+
+    def run(self) -> None:
+        """Train for all epochs that are left."""
+        run, progress = self._run, self._run.progress
+        run.hooks.call("on_fit_start")
+        self._zero_grad()
+        if self._process_state is None and self.validation is not None:
+            sanity_check(run, self.validation)
+        if self.validation is not None:
+            run.batch_counts["validate"] = self.validation.num_batches()
+        if self.batches.num_batches == 0 and run.settings.limit_train_batches in (0, 0.0):
+            run.hooks.call("on_fit_end")
+            return
+        run.metric_log.stage = self.metrics
+        run.hooks.call("on_train_start")
+        frozen = parts_in_evaluation(run.module)
+        if frozen and self._process_state is None:
+            logger.warning(
+                "%d submodule(s) are in evaluation mode, and stay in it: %s. If that is not meant, call module.train() "
+                "before fit",
+                len(frozen),
+                quoted(frozen[:5]),
+            )
+        if self._process_state is not None:
+            self.state.restore_process(self._process_state)
+        resumes = progress.is_in_epoch
+        # The end of an epoch belongs to its last step, even where that was the last of all.
+        with kept_tensors_explained():
+            while progress.phase == "end" or not (self._may_stop() or self._is_done()):
+                self._run_epoch(resumes)
+                progress.finish_epoch()
+                resumes = False
+        progress.has_ended = True
+        run.metric_log.stage = None
+        run.hooks.call("on_train_end")
+        run.hooks.call("on_fit_end")
+
+    def _is_done(self) -> bool:
+        settings, progress = self._run.settings, self._run.progress
+        return progress.epoch >= settings.epoch_limit or progress.step >= settings.step_limit
+
+    @property
+    def is_long_enough(self) -> bool:
+        """Whether the run is as long as it has to be."""
+        settings, progress = self._run.settings, self._run.progress
+        epochs = settings.min_epochs if settings.min_epochs is not None else int(settings.min_steps is not None)
+        return progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
+
+    def _may_stop(self) -> bool:
+        """Whether to stop was asked for, and the run is as long as it has to be."""
+        return self._run.progress.should_stop and self.is_long_enough
+
+    def _run_epoch(self, resumes: bool) -> None:
+        run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
+        metric_log.stage = self.metrics
+        self.step_module.use("training_step")
+        if not resumes:
+            self._reload("train")
+        self.batches.begin_epoch()
+        self._has_loss = None
+        if not resumes:
+            run.hooks.call("on_train_epoch_start")
+            progress.start_batches()
+        self._follow_optimizers()
+        run.batch_counts["train"] = [self.batches.num_batches]
+        times = self._times = ValidationTimes(
+            run, self.batches.num_batches, self.validation is not None, self._validation_clock()
+        )
+        if progress.phase == "batches" and self._run_batches(times):
+            self._finish_batches()
+        if self.validates_next():
+            self._validate(times)
+        progress.start_end()
+        run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
+        self._agree_to_stop()
+
+    def validates_next(self) -> bool:
+        """Whether a validation follows the newest batch; every process calls it, as they may compare their clocks."""
+        times, progress = self._times, self._run.progress
+        if times is None or progress.validated == progress.batch:
+            return False
+        return times.is_due(is_last=progress.phase == "end") or (times.is_possible and self._may_stop())
+
+    def _validation_clock(self) -> SharedClock | None:
+        seconds = self._run.settings.val_check_seconds
+        if seconds is None:
+            self._clock = None
+        elif self._clock is None or self._clock.seconds != seconds:
+            self._clock = SharedClock(seconds)
+            self._clock.restart(self._run.progress.total_batches)
+        return self._clock
+
+    def _finish_batches(self) -> None:
+        """Step the schedulers of epochs, unless the epoch's last batch has already done so."""
+        progress = self._run.progress
+        if progress.phase == "batches":
+            progress.finish_batches()
+            self.schedules.step("epoch", progress.completed_epochs)
+
+    def _validate(self, times: ValidationTimes) -> None:
+        run, progress = self._run, self._run.progress
+        assert self.validation is not None
+        if progress.validated == progress.batch:
+            return
+        self._reload("val")
+        run.metric_log.keep(self.metrics)
+        run.stage, run.pass_begun = "validate", self.validation.position()
+        self.validation.run(finished=partial(self._finish_validation, times))
+        run.stage, run.metric_log.stage = "train", self.metrics
+        self.step_module.use("training_step")
+        times.restart()
+        self._agree_to_stop()
+
+    def _finish_validation(self, times: ValidationTimes) -> None:
+        progress, self._run.pass_begun = self._run.progress, None
+        progress.note_validation()
+        if times.is_due(is_last=progress.phase == "end") and not progress.is_accumulating:
+            self.schedules.step_monitoring("step", progress.step)
+
+    def _step_monitoring(self) -> None:
+        progress = self._run.progress
+        if progress.phase == "over":
+            self.schedules.step_monitoring("epoch", progress.completed_epochs)
+
+    def _zero_grad(self) -> None:
+        for optimizer in self.optimization.optimizers:
+            optimizer.zero_grad()
+
+    def _agree_to_stop(self) -> None:
+        """If one process stops, all stop: the others would wait for it in the next step."""
+        strategy, progress = self.strategy, self._run.progress
+        if strategy.world_size > 1:
+            wish = torch.tensor(float(progress.should_stop), device=strategy.root_device)
+            with strategy.assume_alike():
+                progress.should_stop = bool(strategy.reduce(wish, "max"))
+
+    def _run_batches(self, times: ValidationTimes) -> bool:
+        """Train on the batches that are left of the epoch, with validations in between; returns whether on all."""
+        progress, num = self._run.progress, self.batches.num_batches
+        batches = self.batches.iterate()
+        while True:
+            first, wanted = progress.batch, times.batches_left
+            ended = self._train(self._run.timed_iterator("[train]next", islice(batches, wanted)), times)
+            self._check_finite(self._newest_loss)
+            self._newest_loss = None
+            self._check_losses(is_whole=ended == "stopped" or wanted is None or progress.batch >= num)
+            if ended == "stopped":
+                return progress.phase == "end"
+            if ended == "skipped":
+                return True
+            if wanted is None or progress.batch - first < wanted or progress.batch >= num:
+                break
+            if not times.is_due(is_last=False):
+                continue
+            self._validate(times)
+            if self._may_stop():
+                return False
+        if progress.batch == 0:
+            raise ConfigurationError(
+                f"train_dataloaders: the training loader is empty in epoch {progress.epoch}. "
+                f"{why_empty(self.batches.loader)}"
+            )
+        return True
+
+    def _train(
+        self, batches: Iterator[tuple[int, Any, bool]], times: ValidationTimes
+    ) -> Literal["done", "stopped", "skipped"]:
+        """Train on ``batches``; returns whether on all of them, or why not."""
+        run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
+        settings, metric_log = run.settings, run.metric_log
+        batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
+        checkpoint_io = run.runtime.strategy.checkpoint_io
+        if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
+            batch_start = (lambda *_: checkpoint_io.check(), *batch_start)
+        self.controls.bind_hooks()
+        after_batch = None if self.signals is None else self.signals.after_batch
+        schedules, has_step_schedules = self.schedules, self.schedules.has("step")
+        counted = 0 if self.is_manual else 1  # in manual optimization, the optimizers count their steps
+        count = self.strategy.global_steps if self.strategy.counts_steps else None
+        num, is_stream = self.batches.num_batches, math.isinf(self.batches.num_batches)
+        exchanges = self.strategy.world_size > 1
+        loss: Tensor | None = None
+        last_step, log_every = settings.step_limit, settings.log_every_n_steps if metric_log.loggers or exchanges else 0
+        try:
+            for batch_idx, batch, is_step_end in batches:
+                is_skipping, metrics.batch = False, () if batch is None else batch
+                for hook in batch_start:
+                    is_skipping |= hook(batch, batch_idx) == -1
+                if is_skipping:
+                    progress.is_accumulating = False
+                    if not self.is_manual:
+                        self._zero_grad()  # of a window of accumulated batches that ends here
+                    return "skipped"
+                before = progress.step
+                loss = step(batch, batch_idx, is_step_end)
+                if loss is not None:
+                    self._has_loss = True
+                elif self._has_loss is None:
+                    self._has_loss = False
+                progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
+                is_last = self.batches.is_last if is_stream else batch_idx + 1 == num
+                if is_step_end:
+                    progress.step = progress.step + counted if count is None else count()
+                    if has_step_schedules:
+                        # Where validation comes next, its metrics are what the last step's schedulers monitor.
+                        waiting = progress.step if times.is_due(is_last) else None
+                        for number in range(before + 1, progress.step + 1):
+                            schedules.step("step", number)
+                            if number != waiting:
+                                schedules.step_monitoring("step", number)
+                    if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
+                        metric_log.is_step_due = True
+                        if metric_log.loggers and self.strategy.is_global_zero and metrics.logger_names():
+                            self._check_finite(loss)  # the values of this step are about to be read too
+                if is_last:
+                    self._finish_batches()
+                if batch_end:
+                    outputs = self._outputs(loss)
+                    for hook in batch_end:
+                        hook(outputs, batch, batch_idx)
+                elif self._mappings:
+                    self._mappings.clear()
+                if metric_log.is_step_due:
+                    metric_log.send_step(metrics)
+                elif exchanges and not before and progress.step:
+                    metrics.exchange()  # what is logged by some processes only is found at the first step
+                if after_batch is not None:
+                    after_batch()
+                if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
+                    return "stopped"
+        finally:
+            metrics.batch = None
+            self._newest_loss = loss
+            if progress.batch:
+                metrics.places.add(metrics.dataloader_idx)
+        return "done"
+
+    def _check_finite(self, loss: Tensor | None) -> None:
+        """Warn once of a loss that is no number. It waits for the device, so it follows what does so anyway."""
+        if not self._has_warned:
+            logged = self.metrics.step_values() if self.is_manual else {}
+            self._has_warned = warn_of_infinite_loss(loss, logged, self._run.progress)
+
+    def _check_losses(self, is_whole: bool) -> None:
+        """Refuse an epoch, of which the batches so far are the whole, that trained on none of its batches."""
+        if is_whole and self._has_loss is False and self._steps_itself:
+            raise ConfigurationError(
+                f"training_step: returned None for every batch of epoch {self._run.progress.epoch}, so nothing was "
+                "trained. End it with `return loss`; None skips a batch."
+            )
+        if is_whole and self.is_manual and self._has_loss is not None and self.optimization.optimizers:
+            warn_of_missing_steps(self._run.module, self._run.progress)
+
+    def _outputs(self, loss: Tensor | None) -> Any:
+        """What the last step returned, detached."""
+        return map_tensors(Tensor.detach, self._mappings.pop() if self._mappings else loss)

@@ -1,0 +1,250 @@
+"""The stages of a Trainer as each process runs them: the stage itself, and the end of the run, also after an error."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from core.callbacks.base import Callback
+from core.callbacks.checkpoint.run_folders import run_folder
+from core.callbacks.display.model_summary import ModelSummary, start_line
+from core.errors import ConfigurationError
+from core.precisions.loss import LossError
+from core.profilers import PassThroughProfiler
+from core.runtime import Runtime
+from core.strategies.launchers.exit_codes import EndedBySignal
+from core.strategies.parallel import ProcessGroupStrategy
+from core.trainer.checkpoint.finished_fit import FinishedFit
+from core.trainer.checkpoint.fit_state import find_for_all, load_module
+from core.trainer.checks import check_module
+from core.trainer.loop.data_sources import DataSource
+from core.trainer.loop.evaluate import LOADER, EvaluationLoop
+from core.trainer.loop.fit import FitLoop
+from core.trainer.loop.reloading import Reloading
+from core.trainer.loop.signals import HeldBack, Signals
+from core.trainer.loop.spawned_results import Results
+from core.trainer.loop.torch_settings import torch_settings
+from core.trainer.metrics.run_loggers import begin_loggers, end_loggers, log_start
+from core.trainer.module.batch_hooks import BatchHooks
+from core.trainer.module.hooks import Hooks
+from core.trainer.module.module import Module
+from core.trainer.run_context import Run
+from core.trainer.stage import STAGES
+from core.trainer.step.compilation import compiled_steps
+from core.trainer.step.step_module import StepModule
+from core.trainer.unused import warn_of_late_validation, warn_of_unused_validation
+
+__all__ = ["evaluate", "fit", "run_stage", "say_what_runs"]
+
+
+def run_stage(
+    runtime: Runtime,
+    trainer: Any,
+    stage: Callable[..., Any],
+    module: Module,
+    ckpt_path: str | os.PathLike[str] | None,
+    source: DataSource,
+) -> Any:
+    """Run in each process: the stage, and the end of the run, also after an error."""
+    with torch_settings(trainer.settings), HeldBack(trainer._signals if source.stage == "fit" else {}):
+        try:
+            return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
+        except BaseException:
+            runtime.teardown(failed=True)  # if what ends the run has failed itself
+            raise
+
+
+def _run_stage(
+    runtime: Runtime,
+    trainer: Any,
+    stage: Callable[..., Any],
+    module: Module,
+    ckpt_path: str | os.PathLike[str] | None,
+    source: DataSource,
+) -> Any:
+    trainer.runtime = runtime
+    outer, module._trainer = module._trainer, trainer
+    trainer._module = weakref.ref(module)
+    run = trainer._run = Run(
+        settings=trainer.settings,
+        progress=trainer.progress,
+        metric_log=trainer.metric_log,
+        hooks=Hooks(trainer, module, trainer.callbacks),
+        runtime=runtime,
+        module=module,
+        stage="train" if source.stage == "fit" else source.stage,
+        datamodule=source.datamodule,
+        profiler=None if isinstance(trainer.profiler, PassThroughProfiler) else trainer.profiler,
+        batch_counts=trainer._batch_counts,
+        batch_hooks=BatchHooks(runtime.strategy, source.datamodule, module),
+    )
+    run.hooks.profiler = run.profiler
+    datamodule = trainer.datamodule = source.datamodule
+    if datamodule is not None:
+        datamodule.trainer = trainer
+    logging_callbacks = [callback for callback in trainer.callbacks if type(callback).log is Callback.log]
+    for callback in logging_callbacks:
+        callback.__dict__["log"] = module.log
+    trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
+    try:
+        found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer, is_fit=source.stage == "fit")
+        trainer.metric_log.begin(module, trainer.progress, source.stage == "fit")
+        begin_loggers(trainer.loggers, runtime.strategy, found, makes_files=source.stage != "predict")
+        if source.stage == "fit":
+            trainer._run_folder = run_folder(trainer)
+        if run.profiler is not None:
+            run.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
+        source.prepare(runtime.strategy)
+        source.setup("datamodule")
+        for hook in run.hooks.bind_callbacks("setup"):
+            hook(source.stage)
+        source.setup("module")
+        module.configure_model()
+        runtime.strategy.setup(trainer)
+        with compiled_steps(module, trainer.settings, runtime.strategy):
+            outcome = stage(trainer, run, found, source)
+        finished = None if trainer._fit_loop is None else FinishedFit.of(trainer._fit_loop.state)
+        trainer._finished = finished or trainer._finished
+        source.teardown("datamodule")
+        for hook in run.hooks.bind_callbacks("teardown"):
+            hook(source.stage)
+        source.teardown("module")
+        if runtime.plan.runs_function:  # this process ends with the run
+            outcome = Results.of(run, outcome, finished)
+    except BaseException as error:
+        trainer._interrupted = True
+        status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
+        try:
+            for hook in run.hooks.bind_callbacks("on_exception"):
+                hook(error)
+            if datamodule is not None:
+                datamodule.on_exception(error)
+        finally:
+            end_loggers(trainer.loggers, status, runtime.plan.runs_function)
+            runtime.teardown(failed=not isinstance(error, EndedBySignal))
+        _explain(error, module)
+        raise
+    finally:
+        module._trainer = outer
+        if run.profiler is not None:
+            run.profiler.describe()
+            run.profiler.teardown()
+        for callback in logging_callbacks:
+            callback.__dict__.pop("log", None)
+        if datamodule is not None:
+            datamodule.trainer = None
+        trainer.metric_log.stage = trainer._run = trainer._fit_loop = trainer._evaluation = None
+    try:
+        end_loggers(trainer.loggers, "success", runtime.plan.runs_function)
+    finally:
+        runtime.teardown()
+    return outcome
+
+
+def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> None:
+    """Train, in each process; see :meth:`core.Trainer.fit`."""
+    trainer._finished = None
+    run.progress.reset()
+    run.metric_log.reset()
+    train_loader = None if run.settings.limit_train_batches == 0 else source.loader("train")
+    has_validation = run.settings.limit_val_batches != 0 and run.module.validation_step is not None
+    val_loader = source.loader("val") if has_validation else None
+    if val_loader is not None:
+        check_module(run.module, "validation_step")
+        if not trainer.is_trial:
+            warn_of_late_validation(run.settings)
+    elif has_validation and not trainer.is_trial:
+        warn_of_unused_validation(run.module)
+    trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))
+    loop.configure(ckpt_path)
+    say_what_runs(run)
+    log_start(trainer.loggers, run.module, run.datamodule)
+    strategy = run.runtime.strategy
+    board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
+    signals = Signals(
+        trainer._signals,
+        board,
+        strategy.global_rank,
+        strategy.world_size,
+        partial(_save_for_signal, trainer),
+        strategy.cluster_environment.requeue_command(),
+    )
+    try:
+        with signals:
+            loop.signals = signals
+            loop.run()
+    finally:
+        trainer._received_sigterm = signals.has_received("SIGTERM")
+
+
+def _explain(error: BaseException, module: Module) -> None:
+    """Raise ``error`` as what the user's module did, if it names what the user did not call."""
+    if isinstance(error, LossError) and module.automatic_optimization:
+        raise ConfigurationError(error.of_step) from error.__cause__
+    if isinstance(error, ValueError) and "default process group twice" in str(error):
+        raise ConfigurationError(
+            "init_process_group: the strategy has made the default process group when the run began. Remove the "
+            "call, or make it before the Trainer is created: the strategy uses a group that is there."
+        ) from error
+
+
+def _save_for_signal(trainer: Any) -> str:
+    """Commit ``signal.ckpt`` next to the run's other checkpoints, if there are any; every process calls it."""
+    folders = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
+    folder = next((os.fspath(folder) for folder in folders if folder), None)
+    if folder is None or trainer.fast_dev_run:
+        return ""
+    path = os.path.join(folder, "signal.ckpt")
+    trainer.save_checkpoint(path)
+    trainer.strategy.checkpoint_io.wait()  # what comes next may be the end of this process
+    return path
+
+
+def evaluate(
+    trainer: Any, run: Run, ckpt_path: str | None, source: DataSource, keeps_outputs: bool = False
+) -> tuple[list[dict[str, float]], list[list[Any]]]:
+    """Run a stage of evaluation, in each process; returns the logged values and the outputs, by loader."""
+    step_module = StepModule.of(run.module)
+    model = run.runtime.prepare(step_module)
+    if ckpt_path is not None:
+        load_module(run, ckpt_path)
+    run.metric_log.reset()
+    stage = STAGES[source.stage]
+    if run.settings.limit_batches(stage.kind) == 0:
+        return [], []
+    loop = trainer._evaluation = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
+    loop.configure()
+    outputs = loop.run(keeps_outputs=keeps_outputs)
+    values = {name: float(value) for name, value in run.metric_log.of_epochs.items()}
+    # A process may have no batch of some loader.
+    logged = run.runtime.strategy.all_gather_object(loop.metrics.loaders) if len(outputs) > 1 else []
+    return [_of_loader(values, number, logged) for number in range(len(outputs))], outputs
+
+
+def _of_loader(values: dict[str, float], number: int, logged: Iterable[Mapping[str, set[int]]]) -> dict[str, float]:
+    """Those of ``values`` that do not belong to other loaders only."""
+
+    def is_own(name: str) -> bool:
+        if match := LOADER.search(name):
+            return int(match[1]) == number
+        of: set[int] = set()
+        for loaders in logged:
+            of |= loaders.get(name) or loaders.get(name.removesuffix("_epoch"), set())
+        return not of or number in of
+
+    return {name: value for name, value in values.items() if is_own(name)}
+
+
+logger = logging.getLogger(__name__)
+
+
+def say_what_runs(run: Run) -> None:
+    """Say it in process 0 at INFO, unless a ModelSummary says it above its table."""
+    if not run.runtime.strategy.is_global_zero:
+        return
+    if not any(isinstance(callback, ModelSummary) and callback.max_depth for callback in run.hooks.callbacks):
+        logger.info("%s", start_line(run.runtime.plan))

@@ -1,0 +1,111 @@
+"""The batches that a fit trains on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+from core.data import PreparedCombined
+from core.trainer.loop.data_sources import training_loader
+from core.trainer.loop.limits import agreed_length, length_of, limited
+from core.trainer.run_context import Run
+
+__all__ = ["TrainingBatches"]
+
+_END: Any = object()
+"""In place of a batch, where there is none."""
+
+
+class TrainingBatches:
+    """The batches of each epoch, of which all processes take the same number.
+
+    Args:
+        run: The run.
+        loader: The user's own loader; ``None`` for no batches.
+    """
+
+    def __init__(self, run: Run, loader: Any) -> None:
+        self._run = run
+        self.loader = training_loader(run, loader)
+        self._limit_parts()
+        self._differs = False
+        """Whether processes read streams of their own, of which one may end before the others."""
+        self._others_end = False
+        """Whether another process has no batch after this one."""
+        self.num_batches = self._agree(length_of(self.loader))
+        """The number of batches of the running epoch in each process; infinite if it is not known."""
+
+    def _agree(self, own: float) -> float:
+        # The processes would wait for each other in a step that not all of them take.
+        strategy, settings = self._run.runtime.strategy, self._run.settings
+        length = agreed_length(strategy, own, smallest=True)
+        if strategy.data_shards > 1 and not settings.use_distributed_sampler:
+            self._differs = math.isinf(agreed_length(strategy, own, smallest=False))
+        if isinstance(self.loader, PreparedCombined):  # limited in each of its loaders
+            self._is_complete = False
+            return length
+        limit = settings.limit_train_batches
+        self._is_complete = length == own and limit is None
+        return limited(length, limit, settings.source_of("limit_train_batches"))
+
+    def _limit_parts(self) -> None:
+        loader, settings = self.loader, self._run.settings
+        if isinstance(loader, PreparedCombined):
+            limit, source = settings.limit_train_batches, settings.source_of("limit_train_batches")
+            loader.limits = [limited(length_of(part), limit, source) for part in loader.flattened]
+
+    def reload(self, loader: Any) -> None:
+        """Take the batches of another loader of the user's, from the next epoch on; every process calls it."""
+        self.loader = training_loader(self._run, loader)
+
+    def begin_epoch(self) -> None:
+        """Go to the running epoch; every process calls it."""
+        progress, loader = self._run.progress, self.loader
+        self._others_end = False
+        self._limit_parts()
+        loader.set_epoch(progress.epoch)
+        first = progress.batch if progress.is_in_epoch else 0
+        try:
+            own: float = first + loader.batches_left
+        except TypeError:  # a stream
+            own = math.inf
+        self.num_batches = self._agree(own)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the newest batch is the last of its epoch."""
+        if math.isinf(self.num_batches):
+            return self.loader.end_of_dataloader or self._others_end
+        return self.loader.batches_taken >= self.num_batches or self._others_end
+
+    def iterate(self) -> Iterator[tuple[int, Any, bool]]:
+        """The number of each batch that is left of the epoch, the batch, and whether the optimizer steps after it."""
+        loader, first, num = self.loader, self._run.progress.batch, self.num_batches
+        size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
+        stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
+        taken = islice(self._until_one_ends() if self._differs else loader, stop)
+        batches = enumerate(self._run.batch_hooks.applied(taken), first)
+        if size == 1 or (is_known and not self._differs):
+            return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
+        return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
+
+    def _until_one_ends(self) -> Iterator[Any]:
+        """The batches until a process has no further one. Before each, the processes exchange a number."""
+        batches = iter(self.loader)
+        batch = next(batches, _END)
+        if self._in_any(batch is _END):
+            return
+        while True:
+            self._others_end = self._in_any(self.loader.end_of_dataloader)
+            yield batch
+            if self._others_end:
+                return
+            batch = next(batches)
+
+    def _in_any(self, value: bool) -> bool:
+        strategy = self._run.runtime.strategy
+        return bool(strategy.reduce(torch.tensor(int(value), device=strategy.root_device), "max"))

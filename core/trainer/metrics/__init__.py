@@ -1,0 +1,1 @@
+"""Logged metrics: their values, reduction, exchange and loggers."""

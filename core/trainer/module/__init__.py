@@ -1,0 +1,1 @@
+"""The Module and the DataModule, their hooks and hyperparameters."""

@@ -1,0 +1,116 @@
+"""``load_from_checkpoint``: a Module or DataModule from a checkpoint that a Trainer has written."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from core.checkpoints import absolute
+from core.checkpoints.full_load import load_whole
+from core.errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
+from core.hints.argument_checks import check_path, is_url, suggest_arguments
+from core.trainer.module.hparams import AttributeDict
+from core.utilities.nested import map_tensors
+
+__all__ = ["ClassOnly", "create_from_checkpoint", "read_checkpoint"]
+
+T = TypeVar("T")
+
+
+class ClassOnly(Generic[T]):
+    """A class method that refuses to be called on an object, which it would leave as it is."""
+
+    def __init__(self, function: Callable[..., T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, owner: Any, kind: type[Any]) -> Callable[..., T]:
+        if owner is None:
+            called = f"{kind.__name__}.{self._function.__name__}"
+            return suggest_arguments(self._function, owner=called).__get__(kind)  # type: ignore[no-any-return]
+        name = self._function.__name__
+
+        def refuse(*args: Any, **kwargs: Any) -> T:
+            raise ConfigurationError(
+                f"{name}: called on an object, which it would not change. Call it on the class, and use the object "
+                f"that it returns: module = {kind.__name__}.{name}(path)."
+            )
+
+        return refuse
+
+
+def read_checkpoint(path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
+    """The content of a checkpoint with whole tensors: a directory of core's formats, or a file for ``torch.load``.
+
+    Raises:
+        CheckpointError: It is absent, damaged, or holds objects other than tensors and plain data.
+        WrongTypeError: ``path`` is not a path.
+    """
+    check_path("checkpoint_path", path)
+    place = absolute(path)
+    if is_url(place) or not os.path.isfile(place):
+        movable = map_location is None or isinstance(map_location, str | torch.device)
+        loaded = load_whole(place, map_location if movable else None)
+        return loaded if movable else _mapped(loaded, map_location)
+    try:
+        loaded = torch.load(place, map_location=map_location or "cpu", weights_only=True)
+    except Exception as error:  # whatever torch raises for the content of a file
+        raise CheckpointError(f"checkpoint_path={os.fspath(path)!r}: could not be read: {error}") from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"checkpoint_path={os.fspath(path)!r}: holds a {type(loaded).__name__}, not a dict.")
+    return loaded
+
+
+def _mapped(loaded: dict[str, Any], map_location: Any) -> dict[str, Any]:
+    if callable(map_location):
+        moved: dict[str, Any] = map_tensors(lambda tensor: map_location(tensor, str(tensor.device)), loaded)
+        return moved
+    target = map_location.get("cpu", "cpu") if isinstance(map_location, Mapping) else map_location
+    return dict(map_tensors(lambda tensor: tensor.to(target), loaded))
+
+
+def create_from_checkpoint(kind: Callable[..., T], saved: Mapping[str, Any], name: str | None, given: Any) -> T:
+    """``kind(...)`` with the hyperparameters in a checkpoint, and those in ``given`` in their place.
+
+    Args:
+        kind: The class.
+        saved: The hyperparameters.
+        name: The argument that takes all of them as one object; ``None`` if each is an argument.
+        given: The user's own arguments.
+
+    Raises:
+        ConfigurationError: The constructor needs an argument that is in neither.
+        WrongTypeError: It does not have one of the user's arguments.
+    """
+    parameters = inspect.signature(kind).parameters
+    if name is not None and name in parameters and name not in given:
+        own = {key: value for key, value in given.items() if key in parameters}
+        content = {**saved, **{key: value for key, value in given.items() if key not in parameters}}
+        arguments = {name: AttributeDict(content), **own}
+    else:
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        unknown = [key for key in given if not takes_any and key not in parameters]
+        if unknown:
+            raise WrongTypeError(
+                f"load_from_checkpoint: unknown argument {unknown[0]!r}.{nearest(unknown[0], parameters)} Arguments of "
+                f"{getattr(kind, '__name__', kind)}: {quoted(parameters)}."
+            )
+        arguments = {key: value for key, value in saved.items() if takes_any or key in parameters} | given
+    needed = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and parameter.name not in arguments
+    ]
+    if needed:
+        raise ConfigurationError(
+            f"load_from_checkpoint: {getattr(kind, '__name__', kind)} needs the arguments {needed}, which are not in "
+            f"the checkpoint. Pass them: load_from_checkpoint(path, {needed[0]}=...); or call "
+            "self.save_hyperparameters() in __init__ before training."
+        )
+    return kind(**arguments)

@@ -1,0 +1,210 @@
+"""The hooks of a Module, and how a run calls hooks. A hook that is not overridden is never called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from core.callbacks.base import Callback
+from core.callbacks.checkpoint.base import Checkpoint
+from core.profilers.base import Profiler
+
+__all__ = ["Hooks", "ModuleHooks", "overridden"]
+
+
+class ModuleHooks:
+    """The hooks of a Module; by default they do nothing."""
+
+    def on_fit_start(self) -> None:
+        """Called first in ``fit``, when everything is prepared."""
+
+    def on_fit_end(self) -> None:
+        """Called last in ``fit``."""
+
+    def on_train_start(self) -> None:
+        """Called before the first epoch of ``fit``, after a checkpoint was loaded."""
+
+    def on_train_end(self) -> None:
+        """Called after the last epoch of ``fit``."""
+
+    def on_train_epoch_start(self) -> None:
+        """Called before the first batch of an epoch."""
+
+    def on_train_epoch_end(self) -> None:
+        """Called after an epoch's last batch and its validation, before its checkpoint.
+
+        Values logged here belong to the epoch.
+        """
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        """Called before a training step. Return -1, in every process, to skip the rest of the epoch's batches."""
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after a training step.
+
+        Args:
+            outputs: What the step returned, detached: the loss, the mapping with the loss, or ``None``. With a strategy
+                that compiles the whole step, it is the loss.
+            batch: The batch.
+            batch_idx: Its number in the epoch, from 0.
+        """
+
+    def on_before_zero_grad(self, optimizer: Optimizer) -> None:
+        """Called in a training step before gradients are cleared, unless the optimization is manual."""
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        """Called before each backward pass with its loss, which is not scaled yet."""
+
+    def on_after_backward(self) -> None:
+        """Called after each backward pass; gradients are reduced, unless they are accumulated, and may be scaled."""
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Called before each step of an optimizer; gradients are unscaled and not clipped yet."""
+
+    def on_validation_start(self) -> None:
+        """Called first, in evaluation mode."""
+
+    def on_validation_epoch_start(self) -> None:
+        """Called before the first batch."""
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Called before ``validation_step``."""
+
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after ``validation_step`` with what it returned."""
+
+    def on_validation_epoch_end(self) -> None:
+        """Called after the last batch; values logged here belong to the epoch."""
+
+    def on_validation_end(self) -> None:
+        """Called last, still in evaluation mode; nothing can be logged any more."""
+
+    def on_test_start(self) -> None:
+        """Called first, in evaluation mode."""
+
+    def on_test_epoch_start(self) -> None:
+        """Called before the first batch."""
+
+    def on_test_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Called before ``test_step``."""
+
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after ``test_step`` with what it returned."""
+
+    def on_test_epoch_end(self) -> None:
+        """Called after the last batch; values logged here belong to the epoch."""
+
+    def on_test_end(self) -> None:
+        """Called last, still in evaluation mode; nothing can be logged any more."""
+
+    def on_predict_start(self) -> None:
+        """Called first, in evaluation mode."""
+
+    def on_predict_epoch_start(self) -> None:
+        """Called before the first batch."""
+
+    def on_predict_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Called before ``predict_step``."""
+
+    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Called after ``predict_step`` with what it returned."""
+
+    def on_predict_epoch_end(self) -> None:
+        """Called after the last batch; values logged here belong to the epoch."""
+
+    def on_predict_end(self) -> None:
+        """Called last, still in evaluation mode; nothing can be logged any more."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called in every process before ``checkpoint`` is written; may add to it."""
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Called in every process before the parameters in ``checkpoint`` are loaded; may change it.
+
+        In ``fit``, ``validate``, ``test`` and ``predict`` with ``ckpt_path``, and in ``load_from_checkpoint``.
+        """
+
+
+BoundHooks = tuple[Callable[..., Any], ...]
+
+
+class Hooks:
+    """The hooks of one run, with their first arguments bound.
+
+    Args:
+        trainer: Passed to the callbacks; it is not used otherwise.
+        module: The Module whose hooks are called.
+        callbacks: Called in this order. The list may change during the run.
+    """
+
+    def __init__(self, trainer: Any, module: ModuleHooks, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = callbacks
+        self._trainer, self._module = trainer, module
+        self.profiler: Profiler | None = None
+        """Measures each hook; ``None`` if nothing is measured."""
+
+    def bind(self, name: str) -> BoundHooks:
+        """The overridden hooks called ``name``, in their order; call each with the remaining arguments.
+
+        As in Lightning, the module's come after the callbacks'. Checkpoints are written last: they hold what the
+        module's hook has done, which a resumed run does not call again.
+        """
+        callbacks = self.bind_callbacks(name, other_than=Checkpoint)
+        return callbacks + self.bind_module(name) + self.bind_callbacks(name, only=Checkpoint)
+
+    def bind_module(self, name: str) -> BoundHooks:
+        """The module's hook called ``name``, if the module overrides it."""
+        hook = overridden(self._module, ModuleHooks, name)
+        return () if hook is None else (self._timed(name, self._module, hook),)
+
+    def bind_callbacks(
+        self, name: str, only: type[Any] = Callback, other_than: type[Any] | tuple[()] = ()
+    ) -> BoundHooks:
+        """The hooks called ``name`` of the callbacks of type ``only``, and not ``other_than``, that override it."""
+        return tuple(
+            self._timed(name, callback, partial(hook, self._trainer, self._module))
+            for callback in self.callbacks
+            if isinstance(callback, only)
+            and not isinstance(callback, other_than)
+            and name not in callback.idle_hooks
+            and (hook := overridden(callback, Callback, name)) is not None
+        )
+
+    def _timed(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
+        return hook if self.profiler is None else self.profiler.wrap(f"[{type(owner).__name__}]{name}", hook)
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call the overridden hooks called ``name``, in the order of :meth:`bind`."""
+        for hook in self.bind(name):
+            hook(*args)
+
+    def bind_of_loader(self, name: str, dataloader_idx: int) -> BoundHooks:
+        """As :meth:`bind`; those that have a parameter ``dataloader_idx`` are given it."""
+        return tuple(
+            partial(hook, dataloader_idx=dataloader_idx)
+            if "dataloader_idx" in inspect.signature(hook).parameters
+            else hook
+            for hook in self.bind(name)
+        )
+
+    def call_callbacks(self, name: str, *args: Any) -> None:
+        """Call the overridden hooks called ``name`` of the callbacks."""
+        for hook in self.bind_callbacks(name):
+            hook(*args)
+
+
+def overridden(owner: Any, base: type[Any], name: str) -> Callable[..., Any] | None:
+    """The method called ``name`` of ``owner`` if it is not that of ``base``; otherwise ``None``.
+
+    The user may define it in the class or assign it to the object. ``None`` in its place removes it, for example
+    ``model.validation_step = None``.
+    """
+    method: Callable[..., Any] | None = getattr(owner, name, None)
+    if method is None or getattr(method, "__func__", method) is getattr(base, name):
+        return None
+    return method

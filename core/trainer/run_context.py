@@ -1,0 +1,92 @@
+"""One run of a stage, as its loops see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+
+from core.callbacks.checkpoint.base import Checkpoint
+from core.profilers.base import Profiler
+from core.runtime import Runtime
+from core.trainer.metrics.metric_log import MetricLog
+from core.trainer.metrics.stage_metrics import StageMetrics
+from core.trainer.module.batch_hooks import BatchHooks
+from core.trainer.module.datamodule import DataModule
+from core.trainer.module.hooks import Hooks
+from core.trainer.module.module import Module
+from core.trainer.progress import Progress
+from core.trainer.settings import Settings
+
+__all__ = ["Run", "parts_in_evaluation"]
+
+T = TypeVar("T")
+
+
+def parts_in_evaluation(module: Module) -> list[str]:
+    """The names of the submodules of ``module`` that are in evaluation mode; empty for itself."""
+    return [name for name, part in module.named_modules() if not part.training]
+
+
+@attrs.define(kw_only=True)
+class Run:
+    """What the loops of one ``fit``, ``validate``, ``test`` or ``predict`` share."""
+
+    settings: Settings
+    """Replaced as a whole if the user changes one of them during the run."""
+    progress: Progress
+    metric_log: MetricLog
+    hooks: Hooks
+    runtime: Runtime
+    module: Module
+    stage: str
+    """What runs now: ``train``, ``sanity_check``, ``validate``, ``test`` or ``predict``."""
+    batch_hooks: BatchHooks
+    """What the user overrides of the batches' way to the device."""
+    datamodule: DataModule | None = None
+    evaluating: Sequence[str] | None = None
+    """While an evaluation runs, the names of the submodules that were in evaluation mode before it."""
+    pass_begun: dict[str, Any] | None = None
+    """While an evaluation of a fit runs: what :meth:`EvaluationLoop.position` returned before it.
+
+    A checkpoint that is saved meanwhile has that, as it lacks the values that were logged so far: the resumed run
+    begins the evaluation again.
+    """
+    batch_counts: dict[str, list[float]] = attrs.field(factory=dict)
+    """By stage, the number of batches of each loader; the Trainer's own, which outlives the run."""
+    profiler: Profiler | None = None
+    """Measures the loops' actions; ``None`` if nothing is measured, so that it costs nothing."""
+
+    def timed(self, action: str, function: Callable[..., T]) -> Callable[..., T]:
+        """``function``, measured by the profiler if there is one."""
+        return function if self.profiler is None else self.profiler.wrap(action, function)
+
+    def timed_iterator(self, action: str, items: Iterator[T]) -> Iterator[T]:
+        """``items``; the wait for each is measured by the profiler if there is one."""
+        return items if self.profiler is None else self.profiler.wrap_iterable(action, items)
+
+    def end_epoch_of(
+        self, metrics: StageMetrics, hook: str, before_callbacks: Callable[[], None] | None = None
+    ) -> None:
+        """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
+
+        Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
+        after the last of them, before checkpoints are written, which then hold that it was sent.
+        """
+        metrics.is_ending = True
+        try:
+            for call in self.hooks.bind_module(hook):
+                call()
+            self.metric_log.publish(metrics)
+            if before_callbacks is not None:
+                before_callbacks()
+            callbacks = self.hooks.bind_callbacks(hook, other_than=Checkpoint)
+            for call in callbacks:
+                call()
+            if callbacks:
+                self.metric_log.publish(metrics)
+            for call in self.hooks.bind_callbacks(hook, only=Checkpoint):
+                call()
+        finally:
+            metrics.is_ending = False

@@ -1,0 +1,1 @@
+"""The steps of a Module as the Trainer runs them: optimizers, schedulers, compilation."""
