@@ -1,8 +1,8 @@
 """Messages and functions of a script of several processes that are for process 0 only.
 
 A logger is made at the top of a module, often before there is a Runtime. So it finds out which process this is when a
-message is logged: from the last Runtime that was not torn down (:mod:`core.utilities.live_runtimes`), otherwise from the variables that a
-launcher has set.
+message is logged: from the last Runtime that was not torn down (:mod:`core.utilities.live_runtimes`), otherwise from
+the variables that a launcher has set.
 """
 
 from __future__ import annotations

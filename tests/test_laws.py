@@ -36,7 +36,7 @@ READS_THE_ENVIRONMENT = {
     "cli/parser.py": "the edge of a command",
     "discovery/activation.py": "undoes what a plugin's import changes in it",
     "doctor/__main__.py": "the edge of a command",
-    "discovery/import_side_effects.py": "compares it before and after a plugin is imported, and undoes what the import changed",
+    "discovery/import_side_effects.py": "compares it before and after an import of a plugin, and undoes the changes",
     "discovery/worker.py": "the edge of the process that --probe starts",
     "environments/base.py": "the package that reads it",
     "environments/local.py": "the package that reads it",
@@ -194,7 +194,7 @@ def test_every_variable_is_in_the_table() -> None:
 
 UNPICKLES = {
     "core/checkpoints/shard_reader.py": "its unpickler makes objects of a list of classes only",
-    "core/checkpoints/safe_unpickling.py": "defines that unpickler; torch.load(weights_only=True) of what a manifest lists",
+    "core/checkpoints/safe_unpickling.py": "that unpickler; torch.load(weights_only=True) of what a manifest lists",
     "core/checkpoints/weights_only.py": "torch.load(weights_only=True) of bytes that it has just written",
     "core/strategies/launchers/function.py": "from a pipe to a process of the same run",
     "core/strategies/partial_save.py": "from a process of the same run",

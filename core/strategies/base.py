@@ -372,7 +372,7 @@ class Strategy(StepMethods, ABC):
             self.precision.prepare_optimizer(optimizer)
         return list(optimizers)
 
-    # -- step: see core.strategies.step.strategy_step ----------------------------------------------------------------------
+    # -- step: see core.strategies.step.strategy_step -----------------------------------------------------------------
 
     def join_uneven(self, joinables: Sequence[Any]) -> AbstractContextManager[Any]:
         """A context in which processes without further batches take part in the others' reductions of ``joinables``.

@@ -45,7 +45,7 @@ def _remedy(name: str, package: str) -> str:
     import tomllib
     from pathlib import Path
 
-    table = Path(__file__).with_name("migrate") / "lightning.toml"
+    table = Path(__file__).parent.parent / "migrate" / "lightning.toml"
     sections = tomllib.loads(table.read_text("utf-8"))
     row: dict[str, str] = next((part["rows"][name] for part in sections.values() if name in part["rows"]), {})
     if "instead" in row:

@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 class ModelSummary(Callback):
     """Shows at the start of ``fit``, in process 0, the module's layers with their numbers of parameters.
 
-    The table goes to the logger ``core.callbacks.display.model_summary`` if that shows messages of level INFO, otherwise to the
-    standard error stream. A parameter that is divided among processes counts as a whole.
+    The table goes to the logger ``core.callbacks.display.model_summary`` if that shows messages of level INFO, else
+    to the standard error stream. A parameter that is divided among processes counts as a whole.
 
     If the module has an ``example_input_array`` (a tensor, a tuple of arguments or a dict of them), the table has the
     floating-point operations of a forward pass with it. The forward pass has no effect on the training.
