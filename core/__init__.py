@@ -9,45 +9,45 @@ from __future__ import annotations
 import os
 import sys
 
-from core.kinds import KINDS
-from core.utilities.lazy import lazy_names
+from .kinds import KINDS
+from .utilities.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
     from typing import Any
 
-    from core.accelerators import Accelerator
-    from core.callbacks import Callback
-    from core.checkpoints import CheckpointIO
-    from core.data import skip_first_batches
-    from core.environments import ClusterEnvironment
-    from core.errors import CoreError
-    from core.logging import get_logger, rank_zero_only
-    from core.plan import Plan, Request, resolve
-    from core.precisions import Precision
-    from core.random import seed_everything, set_seed
-    from core.registration import (
+    from .accelerators import Accelerator
+    from .callbacks import Callback
+    from .checkpoints import CheckpointIO
+    from .data import skip_first_batches
+    from .environments import ClusterEnvironment
+    from .errors import CoreError
+    from .logging import get_logger, rank_zero_only
+    from .plan import Plan, Request, resolve
+    from .precisions import Precision
+    from .random import seed_everything, set_seed
+    from .registration import (
         AcceleratorRegistry,
         CheckpointIORegistry,
         ClusterEnvironmentRegistry,
         PrecisionRegistry,
         StrategyRegistry,
     )
-    from core.runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
-    from core.runtime.accelerate_handlers import (
+    from .runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
+    from .runtime.accelerate_handlers import (
         DDPCommunicationHookType,
         DistributedDataParallelKwargs,
         InitProcessGroupKwargs,
     )
-    from core.runtime.batch_size import find_executable_batch_size
-    from core.runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
-    from core.runtime.notebook import notebook_launcher
-    from core.runtime.prepare.modules import is_peft_model
-    from core.runtime.profiling import ProfileKwargs
-    from core.runtime.step.local_sgd import LocalSGD
-    from core.strategies import Strategy
-    from core.trainer import DataModule, Module, Trainer
-    from core.trainer.tuner import Tuner, find_batch_size, find_learning_rate
+    from .runtime.batch_size import find_executable_batch_size
+    from .runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
+    from .runtime.notebook import notebook_launcher
+    from .runtime.prepare.modules import is_peft_model
+    from .runtime.profiling import ProfileKwargs
+    from .runtime.step.local_sgd import LocalSGD
+    from .strategies import Strategy
+    from .trainer import DataModule, Module, Trainer
+    from .trainer.tuner import Tuner, find_batch_size, find_learning_rate
 
 __version__ = "0.1.0"
 
@@ -139,11 +139,11 @@ _find, __dir__ = lazy_names(__name__, _HOMES)
 
 def __getattr__(name: str) -> Any:
     if "torch" not in sys.modules and _HOMES.get(name, "core.errors") not in _TORCH_FREE:
-        from core.discovery.unreadable import check_before_torch
+        from .discovery.unreadable import check_before_torch
 
         check_before_torch(os.environ)
     if name not in _HOMES and name[:1].isupper():
-        from core.hints.imports_elsewhere import check_elsewhere
+        from .hints.imports_elsewhere import check_elsewhere
 
         check_elsewhere(name, asking=sys._getframe(1).f_code.co_name)
     return _find(name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-from core.commands.terminal import width_of
-from core.commands.verbs import VERBS
-from core.errors import LONGEST_NAME, harmless, nearest, quoted
+from .commands.terminal import width_of
+from .commands.verbs import VERBS
+from .errors import LONGEST_NAME, harmless, nearest, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _versions() -> list[tuple[str, str]]:
     import importlib.metadata
     import platform
 
-    from core import __version__
-    from core.discovery.scan import CORE, scan
+    from . import __version__
+    from .discovery.scan import CORE, scan
 
     found = {row.distribution: row.version for row in scan() if row.distribution != CORE}
     for distribution in importlib.metadata.distributions():  # some provide no backend, such as other front ends' own

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from core.hookspecs import hookimpl
-from core.specs import (
+from .hookspecs import hookimpl
+from .specs import (
     AcceleratorSpec,
     CheckpointIOSpec,
     ClusterEnvironmentSpec,

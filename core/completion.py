@@ -13,9 +13,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from core.commands.verb_parser import VerbParser, one_of
-from core.commands.verbs import VERBS
-from core.kinds import KINDS
+from .commands.verb_parser import VerbParser, one_of
+from .commands.verbs import VERBS
+from .kinds import KINDS
 
 __all__ = ["SHELLS", "main", "options_of"]
 

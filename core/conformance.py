@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.commands.verb_parser import VerbParser
+from .commands.verb_parser import VerbParser
 
 __all__ = ["main", "regressions"]
 

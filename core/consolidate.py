@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from core.commands.verb_parser import VerbParser
-from core.errors import CheckpointError, CoreError
-from core.hints.argument_checks import is_url
+from .commands.verb_parser import VerbParser
+from .errors import CheckpointError, CoreError
+from .hints.argument_checks import is_url
 
 __all__ = ["consolidate", "main"]
 
@@ -31,9 +31,9 @@ def consolidate(directory: str | os.PathLike[str], file: str | os.PathLike[str] 
         CheckpointError: The checkpoint is missing, uncommitted or damaged, or ``file`` already exists or cannot be
             written.
     """
-    from core.checkpoints import committed_file, store_of
-    from core.checkpoints.full_load import load_whole
-    from core.checkpoints.torch_io import write_shard
+    from .checkpoints import committed_file, store_of
+    from .checkpoints.full_load import load_whole
+    from .checkpoints.torch_io import write_shard
 
     given = os.fspath(directory)
     target = os.fspath(file or (f"{given.rstrip('/')}.pt" if is_url(given) else f"{os.path.normpath(given)}.pt"))

@@ -8,15 +8,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from core.commands.terminal import Style, is_terminal, width_of
-from core.commands.verb_parser import VerbParser
-from core.discovery.missing_requirements import check_needs
-from core.discovery.unreadable import check_before_torch
-from core.errors import CoreError
-from core.kinds import KINDS
+from .commands.terminal import Style, is_terminal, width_of
+from .commands.verb_parser import VerbParser
+from .discovery.missing_requirements import check_needs
+from .discovery.unreadable import check_before_torch
+from .errors import CoreError
+from .kinds import KINDS
 
 if TYPE_CHECKING:
-    from core.plan import Plan
+    from .plan import Plan
 
 __all__ = ["main", "tree"]
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     as_json = options.pop("json")
     try:
         check_before_torch(os.environ)
-        from core.plan import Request, resolve
+        from .plan import Request, resolve
 
         plan = resolve(Request.read(**options))
         for name, choice in plan.choices().items():
@@ -73,7 +73,7 @@ def tree(plan: Plan, style: Style, width: int) -> str:
         style: Colours.
         width: The columns of the terminal.
     """
-    from core.plan.model import entries_of
+    from .plan.model import entries_of
 
     lines = [style(plan.headline, "bold")]
     entries = entries_of(plan)

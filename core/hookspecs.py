@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from core.specs import (
+    from .specs import (
         AcceleratorSpec,
         CheckpointIOSpec,
         ClusterEnvironmentSpec,

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import sys
 
-from core.discovery.selection import survey
-from core.errors import LONGEST_NAME, CoreError, harmless, nearest, quoted
-from core.kinds import KINDS
+from .discovery.selection import survey
+from .errors import LONGEST_NAME, CoreError, harmless, nearest, quoted
+from .kinds import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from core.discovery.scan import Row
-    from core.discovery.selection import Survey
+    from .discovery.scan import Row
+    from .discovery.selection import Survey
 
     Draw = Callable[[str, list[Row], bool], str]
 
@@ -106,7 +106,7 @@ def main(
     else:
         draw = None
         if sys.stdout.isatty():  # only then is the time spent to import it
-            from core.commands.list_view import drawing
+            from .commands.list_view import drawing
 
             draw = drawing(sys.stdout, environ, _headed, _below)
         sys.stdout.write(_text(found, rows, "--verbose" in options.switches, draw))
@@ -153,7 +153,7 @@ def _seconds(text: str) -> float:
 
 
 def _probe(found: Survey, environ: Mapping[str, str], options: _Options) -> None:
-    from core.discovery.probe import probe
+    from .discovery.probe import probe
 
     hardware = "--probe" in options.switches
     found.warnings += probe(found.rows, environ, hardware=hardware, timeout=options.timeout, kinds=options.kinds)

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, ParamSpec, TypeVar
 
-from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.utilities.live_runtimes import last_run
+from .environments.ranks import launched_ranks
+from .errors import ConfigurationError, WrongTypeError, nearest, quoted
+from .utilities.live_runtimes import last_run
 
 __all__ = ["MultiProcessAdapter", "follow_variable", "get_logger", "rank_zero_only", "show"]
 

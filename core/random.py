@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from core.accelerators.base import Accelerator
-from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError
-from core.utilities.live_runtimes import last_run
+from .accelerators.base import Accelerator
+from .environments.ranks import launched_ranks
+from .errors import ConfigurationError
+from .utilities.live_runtimes import last_run
 
 __all__ = ["get_host_rng_state", "get_rng_state", "seed_everything", "set_host_rng_state", "set_rng_state", "set_seed"]
 

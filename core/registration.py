@@ -16,8 +16,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
-from core.kinds import KINDS
+from .errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from .kinds import KINDS
 
 __all__ = [
     "REGISTRIES",
@@ -72,7 +72,7 @@ class CodeRegistry:
                 not valid in a spec.
             WrongTypeError: ``target`` is neither a subclass of the kind's base class nor a ``"module:Class"`` string.
         """
-        from core import specs
+        from . import specs
 
         self._check_target(name, target)
         held = self._specs.get(name)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from core.accelerators.base import CAPABILITIES, Accelerator
-    from core.accelerators.cpu import CPUAccelerator
-    from core.accelerators.devices import parse_devices
-    from core.accelerators.memory import memory_stats
-    from core.accelerators.torch_device import TorchDeviceAccelerator
+    from .base import CAPABILITIES, Accelerator
+    from .cpu import CPUAccelerator
+    from .devices import parse_devices
+    from .memory import memory_stats
+    from .torch_device import TorchDeviceAccelerator
 
 __all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelerator", "memory_stats", "parse_devices"]
 

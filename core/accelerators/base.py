@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Self
 import torch
 import torch.distributed as dist
 
-from core.accelerators.devices import parse_devices
-from core.accelerators.torch_module import call_for_device, device_function
-from core.errors import BackendError, ConfigurationError, DeviceError, WrongTypeError, quoted
-from core.registration import REGISTRIES
+from ..errors import BackendError, ConfigurationError, DeviceError, WrongTypeError, quoted
+from ..registration import REGISTRIES
+from .devices import parse_devices
+from .torch_module import call_for_device, device_function
 
 __all__ = ["CAPABILITIES", "Accelerator", "is_out_of_memory"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from core.accelerators.base import Accelerator
+from .base import Accelerator
 
 __all__ = ["CPUAccelerator"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from core.errors import DeviceError
+from ..errors import DeviceError
 
 __all__ = ["GRAMMAR", "parse_devices"]
 

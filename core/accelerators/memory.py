@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from core.accelerators.torch_module import call_for_device
+from .torch_module import call_for_device
 
 __all__ = ["memory_stats"]
 

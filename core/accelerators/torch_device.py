@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch._C._autograd import DeviceType
 
-from core.accelerators.base import Accelerator
-from core.accelerators.memory import memory_stats
-from core.accelerators.torch_module import device_function
-from core.errors import BackendError, UnknownNameError, quoted
+from ..errors import BackendError, UnknownNameError, quoted
+from .base import Accelerator
+from .memory import memory_stats
+from .torch_module import device_function
 
 __all__ = ["TorchDeviceAccelerator", "device_types"]
 

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False  # true for type checkers; importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
-    from core.callbacks.base import Callback
-    from core.callbacks.checkpoint.base import Checkpoint
-    from core.callbacks.checkpoint.model_checkpoint import ModelCheckpoint
-    from core.callbacks.checkpoint.on_exception_checkpoint import OnExceptionCheckpoint
-    from core.callbacks.device_stats_monitor import DeviceStatsMonitor
-    from core.callbacks.display.model_summary import ModelSummary
-    from core.callbacks.display.progress_bar import ProgressBar, TQDMProgressBar
-    from core.callbacks.display.rich_model_summary import RichModelSummary
-    from core.callbacks.display.rich_progress_bar import RichProgressBar
-    from core.callbacks.early_stopping import EarlyStopping, EarlyStoppingReason
-    from core.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
-    from core.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
-    from core.callbacks.lambda_callback import LambdaCallback
-    from core.callbacks.lr_monitor import LearningRateMonitor
-    from core.callbacks.prediction_writer import BasePredictionWriter
-    from core.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
-    from core.callbacks.throughput_monitor import ThroughputMonitor
-    from core.callbacks.timer import Timer
-    from core.callbacks.tuning.batch_size_finder import BatchSizeFinder
-    from core.callbacks.tuning.learning_rate_finder import LearningRateFinder
-    from core.callbacks.watchdog import Watchdog
-    from core.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
+    from .base import Callback
+    from .checkpoint.base import Checkpoint
+    from .checkpoint.model_checkpoint import ModelCheckpoint
+    from .checkpoint.on_exception_checkpoint import OnExceptionCheckpoint
+    from .device_stats_monitor import DeviceStatsMonitor
+    from .display.model_summary import ModelSummary
+    from .display.progress_bar import ProgressBar, TQDMProgressBar
+    from .display.rich_model_summary import RichModelSummary
+    from .display.rich_progress_bar import RichProgressBar
+    from .early_stopping import EarlyStopping, EarlyStoppingReason
+    from .finetuning import BackboneFinetuning, BaseFinetuning
+    from .gradient_accumulation_scheduler import GradientAccumulationScheduler
+    from .lambda_callback import LambdaCallback
+    from .lr_monitor import LearningRateMonitor
+    from .prediction_writer import BasePredictionWriter
+    from .stochastic_weight_averaging import StochasticWeightAveraging
+    from .throughput_monitor import ThroughputMonitor
+    from .timer import Timer
+    from .tuning.batch_size_finder import BatchSizeFinder
+    from .tuning.learning_rate_finder import LearningRateFinder
+    from .watchdog import Watchdog
+    from .weight_averaging import EMAWeightAveraging, WeightAveraging
 
 __all__ = [
     "BackboneFinetuning",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from core.errors import ConfigurationError, CoreError, nearest, quoted
+from ..errors import ConfigurationError, CoreError, nearest, quoted
 
 __all__ = ["decide_in_process_zero", "not_logged"]
 

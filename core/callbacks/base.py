@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from core.errors import ConfigurationError
-from core.hints.argument_checks import suggest_arguments_of
+from ..errors import ConfigurationError
+from ..hints.argument_checks import suggest_arguments_of
 
 __all__ = ["Callback"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.trainer_queries import send_to_loggers
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .base import Callback
+from .trainer_queries import send_to_loggers
 
 __all__ = ["DeviceStatsMonitor"]
 
@@ -40,7 +40,7 @@ class DeviceStatsMonitor(Callback):
                 "DeviceStatsMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
             )
         if self.cpu_stats and trainer.strategy.root_device.type != "cpu":
-            from core.accelerators import CPUAccelerator
+            from ..accelerators import CPUAccelerator
 
             self._cpu = CPUAccelerator()
 

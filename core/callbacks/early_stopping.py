@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from core.callbacks.agreement import decide_in_process_zero, not_logged
-from core.callbacks.base import Callback
-from core.callbacks.trainer_queries import is_long_enough, is_training, validates_once_in_each_epoch
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import check_count
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import check_count
+from .agreement import decide_in_process_zero, not_logged
+from .base import Callback
+from .trainer_queries import is_long_enough, is_training, validates_once_in_each_epoch
 
 __all__ = ["EarlyStopping", "EarlyStoppingReason"]
 

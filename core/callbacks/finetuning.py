@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from core.callbacks.base import Callback
-from core.errors import CheckpointError, ConfigurationError
-from core.hints.argument_checks import check_count
+from ..errors import CheckpointError, ConfigurationError
+from ..hints.argument_checks import check_count
+from .base import Callback
 
 __all__ = ["BackboneFinetuning", "BaseFinetuning", "multiplicative"]
 

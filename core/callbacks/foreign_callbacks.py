@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError, quoted
+from ..errors import ConfigurationError, quoted
+from .base import Callback
 
 __all__ = ["AdaptedCallback", "adapted"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .base import Callback
 
 __all__ = ["GradientAccumulationScheduler"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from .base import Callback
 
 __all__ = ["LambdaCallback"]
 

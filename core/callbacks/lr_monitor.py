@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.trainer_queries import send_to_loggers
-from core.errors import ConfigurationError, quoted
+from ..errors import ConfigurationError, quoted
+from .base import Callback
+from .trainer_queries import send_to_loggers
 
 __all__ = ["LearningRateMonitor"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError, quoted
-from core.logging import get_logger
+from ..errors import ConfigurationError, quoted
+from ..logging import get_logger
+from .base import Callback
 
 __all__ = ["BasePredictionWriter"]
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # as torch.optim.swa_utils.update_bn; it has no public name
 from torch.optim.swa_utils import SWALR
 
-from core.callbacks.weight_averaging import WeightAveraging
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_count
+from ..errors import ConfigurationError
+from ..hints.argument_checks import check_count
+from .weight_averaging import WeightAveraging
 
 __all__ = ["StochasticWeightAveraging"]
 

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.trainer_queries import send_to_loggers
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import check_count
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import check_count
+from .base import Callback
+from .trainer_queries import send_to_loggers
 
 __all__ = ["ThroughputMonitor"]
 

@@ -8,9 +8,9 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.shared_clock import SharedClock
-from core.errors import ConfigurationError, nearest, quoted
+from ..errors import ConfigurationError, nearest, quoted
+from .base import Callback
+from .shared_clock import SharedClock
 
 __all__ = ["Timer", "read_duration"]
 

@@ -10,11 +10,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError
-from core.strategies.failures.first_failure import Failures
-from core.strategies.failures.stack_exchange import Whereabouts
-from core.strategies.launchers.cause import print_error
+from ..errors import ConfigurationError
+from ..strategies.failures.first_failure import Failures
+from ..strategies.failures.stack_exchange import Whereabouts
+from ..strategies.launchers.cause import print_error
+from .base import Callback
 
 __all__ = ["Watchdog"]
 

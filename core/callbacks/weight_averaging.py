@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_count
-from core.strategies.own_buffers import share_buffers
+from ..errors import ConfigurationError
+from ..hints.argument_checks import check_count
+from ..strategies.own_buffers import share_buffers
+from .base import Callback
 
 __all__ = ["EMAWeightAveraging", "WeightAveraging"]
 

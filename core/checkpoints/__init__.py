@@ -4,13 +4,13 @@ A checkpoint is a directory of shards with a manifest, or the single file that a
 commits it; otherwise it is absent.
 """
 
-from core.checkpoints.agreement import check_shared, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.asynchronous import AsyncCheckpointIO
-from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import locate
-from core.checkpoints.directories import unlisted_files
-from core.checkpoints.find import is_committed, latest, read_manifest
-from core.checkpoints.locations import (
+from .agreement import check_shared, run_on_each_rank, run_on_rank_zero
+from .asynchronous import AsyncCheckpointIO
+from .base import CheckpointIO, check_arguments
+from .commit import locate
+from .directories import unlisted_files
+from .find import is_committed, latest, read_manifest
+from .locations import (
     absolute,
     committed_directory,
     committed_file,
@@ -20,12 +20,12 @@ from core.checkpoints.locations import (
     remove_committed,
     store_of,
 )
-from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.safe_unpickling import refuse_code
-from core.checkpoints.safetensors_io import SafetensorsCheckpointIO
-from core.checkpoints.sharded import ShardedCheckpointIO
-from core.checkpoints.torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
-from core.checkpoints.weights_only import refuse_unreadable
+from .manifest import FileRecord, Manifest
+from .safe_unpickling import refuse_code
+from .safetensors_io import SafetensorsCheckpointIO
+from .sharded import ShardedCheckpointIO
+from .torch_io import SHARD, TorchCheckpointIO, read_shard, write_shard
+from .weights_only import refuse_unreadable
 
 __all__ = [
     "SHARD",

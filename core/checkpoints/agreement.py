@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from core.errors import CheckpointError, CoreError
+from ..errors import CheckpointError, CoreError
 
 __all__ = ["GatherObject", "check_shared", "gather_over", "run_on_each_rank", "run_on_rank_zero"]
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from core.checkpoints.agreement import run_on_each_rank
-from core.checkpoints.base import CheckpointIO
-from core.checkpoints.locations import absolute
-from core.checkpoints.sharded import ShardedCheckpointIO
-from core.checkpoints.staging import Staging
-from core.checkpoints.torch_io import TorchCheckpointIO
-from core.errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from ..errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
+from .agreement import run_on_each_rank
+from .base import CheckpointIO
+from .locations import absolute
+from .sharded import ShardedCheckpointIO
+from .staging import Staging
+from .torch_io import TorchCheckpointIO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from core.checkpoints.locations import remove_committed
-from core.errors import ConfigurationError, WrongTypeError
+from ..errors import ConfigurationError, WrongTypeError
+from .locations import remove_committed
 
 __all__ = ["CheckpointIO", "check_arguments"]
 

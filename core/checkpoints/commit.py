@@ -29,10 +29,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from core.checkpoints.directories import is_checkpoint, is_damaged, number, unlisted_files
-from core.checkpoints.disk_remedies import UNCHANGED, remedy
-from core.checkpoints.manifest import FILE_NAME
-from core.errors import CheckpointError, WrongTypeError
+from ..errors import CheckpointError, WrongTypeError
+from .directories import is_checkpoint, is_damaged, number, unlisted_files
+from .disk_remedies import UNCHANGED, remedy
+from .manifest import FILE_NAME
 
 if sys.platform != "win32":
     import fcntl

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from core.checkpoints.agreement import run_on_each_rank
-from core.checkpoints.commit import local_path, locate
-from core.checkpoints.directories import identity
-from core.checkpoints.manifest import UnreadableError
-from core.errors import CoreError
+from ..errors import CoreError
+from .agreement import run_on_each_rank
+from .commit import local_path, locate
+from .directories import identity
+from .manifest import UnreadableError
 
 __all__ = ["Attempts", "read_together_undisturbed", "read_undisturbed"]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import attrs
 
-from core.checkpoints.disk_remedies import FAILURES
-from core.checkpoints.manifest import (
+from ..errors import CheckpointError
+from .disk_remedies import FAILURES
+from .manifest import (
     FILE_NAME,
     LARGEST,
     MOST,
@@ -21,7 +22,6 @@ from core.checkpoints.manifest import (
     open_file,
     parsed,
 )
-from core.errors import CheckpointError
 
 __all__ = [
     "identity",

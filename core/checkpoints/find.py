@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
 
-from core.checkpoints.locations import store_of
-from core.checkpoints.manifest import DamagedError, Manifest, NewerFormatError
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .locations import store_of
+from .manifest import DamagedError, Manifest, NewerFormatError
 
 __all__ = ["is_committed", "latest", "naming_the_newest_whole", "read_manifest"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from core.checkpoints.find import read_manifest
-from core.checkpoints.safetensors_io import SafetensorsCheckpointIO
-from core.checkpoints.sharded import ShardedCheckpointIO
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .find import read_manifest
+from .safetensors_io import SafetensorsCheckpointIO
+from .sharded import ShardedCheckpointIO
 
 __all__ = ["load_whole"]
 

@@ -10,8 +10,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import TypeVar
 
-from core.checkpoints.agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.commit import (
+from ..errors import CheckpointError
+from .agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
+from .commit import (
     RESERVED,
     committed_local,
     local_path,
@@ -20,11 +21,10 @@ from core.checkpoints.commit import (
     set_aside_names,
     write_errors,
 )
-from core.checkpoints.concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
-from core.checkpoints.disk_remedies import FAILURES, reading_remedy
-from core.checkpoints.manifest import Manifest, NewerFormatError, UnreadableError, unreadable
-from core.checkpoints.store import Store
-from core.errors import CheckpointError
+from .concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
+from .disk_remedies import FAILURES, reading_remedy
+from .manifest import Manifest, NewerFormatError, UnreadableError, unreadable
+from .store import Store
 
 __all__ = ["LocalStore"]
 

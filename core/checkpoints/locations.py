@@ -6,11 +6,11 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from core.checkpoints.commit import local_path
-from core.checkpoints.local_store import LocalStore
-from core.checkpoints.remote_store import RemoteStore
-from core.checkpoints.store import Store
-from core.hints.argument_checks import is_url
+from ..hints.argument_checks import is_url
+from .commit import local_path
+from .local_store import LocalStore
+from .remote_store import RemoteStore
+from .store import Store
 
 __all__ = [
     "absolute",

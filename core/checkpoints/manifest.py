@@ -20,8 +20,8 @@ from typing import IO, Any
 
 import attrs
 
-from core.checkpoints.disk_remedies import FAILURES, reading_remedy
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .disk_remedies import FAILURES, reading_remedy
 
 __all__ = [
     "FORMAT_VERSION",

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from core.checkpoints.manifest import FILE_NAME
-from core.errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError, ConfigurationError
+from .manifest import FILE_NAME
 
 __all__ = ["FOLDER", "Save", "file_system", "grouped", "grouped_by_name", "joined", "last_part", "size_in"]
 

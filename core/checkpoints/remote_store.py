@@ -26,19 +26,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.checkpoints.agreement import GatherObject, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.commit import RESERVED, temporary_directory
-from core.checkpoints.concurrent_reads import Attempts
-from core.checkpoints.directories import is_checkpoint, set_number
-from core.checkpoints.disk_remedies import remedy
-from core.checkpoints.manifest import (
+from ..errors import CheckpointError, CoreError
+from .agreement import GatherObject, run_on_each_rank, run_on_rank_zero
+from .commit import RESERVED, temporary_directory
+from .concurrent_reads import Attempts
+from .directories import is_checkpoint, set_number
+from .disk_remedies import remedy
+from .manifest import (
     FILE_NAME,
     DamagedError,
     Manifest,
     NewerFormatError,
     UnreadableError,
 )
-from core.checkpoints.remote_objects import (
+from .remote_objects import (
     FOLDER,
     Save,
     file_system,
@@ -48,8 +49,7 @@ from core.checkpoints.remote_objects import (
     last_part,
     size_in,
 )
-from core.checkpoints.store import Store
-from core.errors import CheckpointError, CoreError
+from .store import Store
 
 __all__ = ["RemoteStore"]
 

@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import torch
 
-from core.checkpoints.manifest import open_file
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .manifest import open_file
 
 __all__ = ["AllowedUnpickler", "load_tensors", "refuse_code", "refuse_compressed"]
 

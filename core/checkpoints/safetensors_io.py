@@ -12,13 +12,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.find import naming_the_newest_whole
-from core.checkpoints.locations import committed_directory, store_of
-from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.torch_io import SHARD, read_shard, write_shard
-from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError, ConfigurationError
+from .base import CheckpointIO, check_arguments
+from .find import naming_the_newest_whole
+from .locations import committed_directory, store_of
+from .manifest import FileRecord, Manifest
+from .torch_io import SHARD, read_shard, write_shard
+from .weights_only import refuse_unreadable
 
 __all__ = ["SafetensorsCheckpointIO", "write_safetensors"]
 

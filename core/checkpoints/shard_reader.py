@@ -20,9 +20,9 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageIn
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
-from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.safe_unpickling import AllowedUnpickler, refuse_compressed
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .manifest import FileRecord, Manifest
+from .safe_unpickling import AllowedUnpickler, refuse_compressed
 
 __all__ = ["METADATA", "ShardPlanner", "ShardReader", "read_facts"]
 

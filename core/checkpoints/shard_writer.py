@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from core.checkpoints.disk_remedies import UNCHANGED, remedy
-from core.checkpoints.manifest import FileRecord
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .disk_remedies import UNCHANGED, remedy
+from .manifest import FileRecord
 
 __all__ = ["write_shards"]
 

@@ -14,16 +14,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.checkpoints.agreement import gather_over, run_on_each_rank, run_on_rank_zero
-from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.commit import write_errors
-from core.checkpoints.find import naming_the_newest_whole
-from core.checkpoints.locations import remove_committed, store_of
-from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.torch_io import SHARD, read_shard, write_shard
-from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError, CoreError, WrongTypeError
-from core.utilities.nested import map_tensors
+from ..errors import CheckpointError, CoreError, WrongTypeError
+from ..utilities.nested import map_tensors
+from .agreement import gather_over, run_on_each_rank, run_on_rank_zero
+from .base import CheckpointIO, check_arguments
+from .commit import write_errors
+from .find import naming_the_newest_whole
+from .locations import remove_committed, store_of
+from .manifest import FileRecord, Manifest
+from .torch_io import SHARD, read_shard, write_shard
+from .weights_only import refuse_unreadable
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -214,7 +214,7 @@ def _write_shards(
 ) -> dict[str, FileRecord]:
     if not shards:
         return {}
-    from core.checkpoints.shard_writer import write_shards
+    from .shard_writer import write_shards
 
     return write_shards(shards, staged, path, group)
 
@@ -273,7 +273,7 @@ def _read_shards(
 ) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.api import CheckpointException
 
-    from core.checkpoints.shard_reader import ShardPlanner, ShardReader, read_facts
+    from .shard_reader import ShardPlanner, ShardReader, read_facts
 
     content = read_facts(directory, manifest)
     missing = sorted(key for key in keys if key not in content.state_dict_metadata)

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.checkpoints.agreement import GatherObject
-from core.checkpoints.manifest import Manifest
+from .agreement import GatherObject
+from .manifest import Manifest
 
 __all__ = ["Store"]
 

@@ -9,13 +9,13 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from core.checkpoints.base import CheckpointIO, check_arguments
-from core.checkpoints.find import naming_the_newest_whole
-from core.checkpoints.locations import committed_directory, remove_committed, store_of
-from core.checkpoints.manifest import FileRecord, Manifest
-from core.checkpoints.safe_unpickling import load_tensors
-from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import CheckpointError
+from ..errors import CheckpointError
+from .base import CheckpointIO, check_arguments
+from .find import naming_the_newest_whole
+from .locations import committed_directory, remove_committed, store_of
+from .manifest import FileRecord, Manifest
+from .safe_unpickling import load_tensors
+from .weights_only import refuse_unreadable
 
 __all__ = ["SHARD", "TorchCheckpointIO", "read_shard", "write_shard"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.errors import CheckpointError
+from ..errors import CheckpointError
 
 __all__ = ["refuse_unreadable"]
 

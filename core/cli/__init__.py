@@ -5,13 +5,13 @@ It needs jsonargparse: ``pip install 'torch-hal[cli]'``.
 
 from __future__ import annotations
 
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from core.cli.command_line import CLI
-    from core.cli.parser import ArgumentParser
-    from core.cli.save_config import SaveConfigCallback
+    from .command_line import CLI
+    from .parser import ArgumentParser
+    from .save_config import SaveConfigCallback
 
 __all__ = ["ArgumentParser", "CLI", "SaveConfigCallback"]
 

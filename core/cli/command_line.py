@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from core.callbacks import Callback
-from core.cli.optimizer_arguments import configure
-from core.cli.parser import ArgumentParser, Namespace
-from core.cli.save_config import SaveConfigCallback
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import suggest_arguments_of
-from core.random import seed_everything
-from core.trainer import DataModule, Module, Trainer
+from ..callbacks import Callback
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import suggest_arguments_of
+from ..random import seed_everything
+from ..trainer import DataModule, Module, Trainer
+from .optimizer_arguments import configure
+from .parser import ArgumentParser, Namespace
+from .save_config import SaveConfigCallback
 
 __all__ = ["CLI"]
 

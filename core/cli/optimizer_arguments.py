@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from core.trainer import Module
+from ..trainer import Module
 
 __all__ = ["configure"]
 

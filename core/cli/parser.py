@@ -7,13 +7,14 @@ import os
 import re
 from typing import Any, NoReturn
 
-import core.callbacks
-import core.loggers
-import core.strategies
-from core.discovery.selection import survey
-from core.errors import BackendError, nearest
-from core.loggers import Logger
-from core.trainer import Trainer
+import torch_hal.callbacks
+import torch_hal.loggers
+import torch_hal.strategies
+
+from ..discovery.selection import survey
+from ..errors import BackendError, nearest
+from ..loggers import Logger
+from ..trainer import Trainer
 
 try:
     import jsonargparse
@@ -90,7 +91,9 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         elif config := _CONFIG.search(message):
             message = f"{message}. To read a config file, write: --config {config[1]}"
         elif named := _CLASS.search(message):
-            meant = nearest(named[1], [*core.callbacks.__all__, *core.loggers.__all__, *core.strategies.__all__])
+            meant = nearest(
+                named[1], [*torch_hal.callbacks.__all__, *torch_hal.loggers.__all__, *torch_hal.strategies.__all__]
+            )
             message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
         super().error(message, ex)
         raise SystemExit(2)

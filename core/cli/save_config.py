@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from core.callbacks import Callback
-from core.checkpoints import committed_file, local_copy, store_of
-from core.errors import ConfigurationError
+from ..callbacks import Callback
+from ..checkpoints import committed_file, local_copy, store_of
+from ..errors import ConfigurationError
 
 __all__ = ["SaveConfigCallback"]
 

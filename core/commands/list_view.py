@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from core.commands.terminal import Style, is_terminal, table, width_of
+from .terminal import Style, is_terminal, table, width_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TextIO
 
-    from core.discovery.scan import Row
+    from ..discovery.scan import Row
 
 __all__ = ["drawing"]
 

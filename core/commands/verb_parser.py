@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from core.errors import nearest, quoted
+from ..errors import nearest, quoted
 
 __all__ = ["VerbParser", "one_of"]
 

@@ -1,14 +1,14 @@
 """Data loaders: which part of the data each process reads, in which order, and from where on."""
 
-from core.data.active_passes import ActivePasses
-from core.data.batches import drop_padding
-from core.data.combined import CombinedLoader, PreparedCombined, is_collection
-from core.data.loader import PreparedLoader
-from core.data.loader_parts import loader_parts, set_epoch
-from core.data.prepare import prepare_loader
-from core.data.reading import in_order
-from core.data.settings import DataSettings
-from core.data.skipping import skip_first_batches
+from .active_passes import ActivePasses
+from .batches import drop_padding
+from .combined import CombinedLoader, PreparedCombined, is_collection
+from .loader import PreparedLoader
+from .loader_parts import loader_parts, set_epoch
+from .prepare import prepare_loader
+from .reading import in_order
+from .settings import DataSettings
+from .skipping import skip_first_batches
 
 __all__ = [
     "ActivePasses",

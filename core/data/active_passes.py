@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from core.data.sharding import Real
-from core.data.workers import Workers
+from .sharding import Real
+from .workers import Workers
 
 __all__ = ["ActivePass", "ActivePasses"]
 

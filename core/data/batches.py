@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.data.sharding import Real
-from core.errors import ConfigurationError
-from core.utilities.nested import map_tensors
+from ..errors import ConfigurationError
+from ..utilities.nested import map_tensors
+from .sharding import Real
 
 __all__ = ["batch_size_of", "concatenate", "drop_padding", "slice_batch"]
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 from torch.utils.data import DataLoader
 
-from core.data.loader import PreparedLoader
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
+from ..errors import CheckpointError, ConfigurationError, WrongTypeError, quoted
+from .loader import PreparedLoader
 
 __all__ = ["CombinedLoader", "PreparedCombined", "is_collection"]
 

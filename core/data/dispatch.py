@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from core.data.batches import batch_size_of, concatenate, slice_batch
-from core.data.shard_share import Share
-from core.data.sharding import Real
-from core.errors import ConfigurationError, CoreError
+from ..errors import ConfigurationError, CoreError
+from .batches import batch_size_of, concatenate, slice_batch
+from .shard_share import Share
+from .sharding import Real
 
 __all__ = ["Dispatch", "dispatched"]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from core.data.rank_comparison import FACTS, facts_of_items
-from core.data.seeds import mix, seeded
-from core.data.shard_share import Share
-from core.data.sharding import Real
-from core.random import get_host_rng_state, set_host_rng_state
+from ..random import get_host_rng_state, set_host_rng_state
+from .rank_comparison import FACTS, facts_of_items
+from .seeds import mix, seeded
+from .shard_share import Share
+from .sharding import Real
 
 __all__ = ["MarkedCollate", "ShardedStream", "stream_steps"]
 

@@ -13,18 +13,18 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from core.data.active_passes import ActivePasses
-from core.data.dispatch import Dispatch
-from core.data.loader_parts import Epochs, generators_of
-from core.data.rank_comparison import Comparison
-from core.data.reading import MapReading, Reading, Start
-from core.data.seeds import PassSeeds, seeded
-from core.data.shard_share import Share
-from core.data.sharding import Real
-from core.data.transfer import Transfer
-from core.data.worker_duplicates import watched
-from core.errors import CheckpointError, ConfigurationError, quoted
-from core.random import get_host_rng_state
+from ..errors import CheckpointError, ConfigurationError, quoted
+from ..random import get_host_rng_state
+from .active_passes import ActivePasses
+from .dispatch import Dispatch
+from .loader_parts import Epochs, generators_of
+from .rank_comparison import Comparison
+from .reading import MapReading, Reading, Start
+from .seeds import PassSeeds, seeded
+from .shard_share import Share
+from .sharding import Real
+from .transfer import Transfer
+from .worker_duplicates import watched
 
 __all__ = ["PreparedLoader"]
 

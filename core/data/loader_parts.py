@@ -8,7 +8,7 @@ from typing import Any
 from torch import Generator, Tensor
 from torch.utils.data import Sampler
 
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
 
 __all__ = ["Epochs", "check_sharded", "generators_of", "keeps_epoch_from_workers", "loader_parts", "set_epoch"]
 

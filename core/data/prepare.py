@@ -9,19 +9,19 @@ import torch
 from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from core.data.active_passes import ActivePasses
-from core.data.dispatch import Dispatch
-from core.data.loader import PreparedLoader
-from core.data.loader_parts import check_sharded, generators_of
-from core.data.rank_comparison import comparison, data_set_facts, refuse_other_data
-from core.data.reading import MapReading, StreamReading, make_reading
-from core.data.seeds import PassSeeds, draw_seed
-from core.data.settings import DataSettings
-from core.data.shard_share import Share
-from core.data.sharding import index_source
-from core.data.transfer import Transfer
-from core.errors import ConfigurationError, WrongTypeError
-from core.strategies.base import Strategy
+from ..errors import ConfigurationError, WrongTypeError
+from ..strategies.base import Strategy
+from .active_passes import ActivePasses
+from .dispatch import Dispatch
+from .loader import PreparedLoader
+from .loader_parts import check_sharded, generators_of
+from .rank_comparison import comparison, data_set_facts, refuse_other_data
+from .reading import MapReading, StreamReading, make_reading
+from .seeds import PassSeeds, draw_seed
+from .settings import DataSettings
+from .shard_share import Share
+from .sharding import index_source
+from .transfer import Transfer
 
 __all__ = ["prepare_loader"]
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from core.data.loader_parts import loader_parts
-from core.data.sharding import index_source
-from core.errors import ConfigurationError
-from core.strategies.base import Strategy
-from core.strategies.parallel import ProcessGroupStrategy
-from core.utilities.nested import leaves
+from ..errors import ConfigurationError
+from ..strategies.base import Strategy
+from ..strategies.parallel import ProcessGroupStrategy
+from ..utilities.nested import leaves
+from .loader_parts import loader_parts
+from .sharding import index_source
 
 __all__ = [
     "FACTS",

@@ -21,16 +21,16 @@ from torch.utils.data import (
     default_convert,
 )
 
-from core.data.iterable_sharding import MarkedCollate, ShardedStream, stream_steps
-from core.data.loader_parts import keeps_epoch_from_workers
-from core.data.rank_comparison import facts_of_indices
-from core.data.seeds import PassSeeds, draw_seed, mix, replayed, seeded
-from core.data.shard_share import Share
-from core.data.sharding import Real, ShardedSampler, check_split, index_source
-from core.data.workers import Workers
-from core.errors import CheckpointError, WrongTypeError
-from core.logging import get_logger
-from core.random import get_host_rng_state
+from ..errors import CheckpointError, WrongTypeError
+from ..logging import get_logger
+from ..random import get_host_rng_state
+from .iterable_sharding import MarkedCollate, ShardedStream, stream_steps
+from .loader_parts import keeps_epoch_from_workers
+from .rank_comparison import facts_of_indices
+from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
+from .shard_share import Share
+from .sharding import Real, ShardedSampler, check_split, index_source
+from .workers import Workers
 
 __all__ = ["MapReading", "Reading", "Start", "StreamReading", "clone_loader", "in_order", "make_reading"]
 

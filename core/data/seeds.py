@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from core.random import get_host_rng_state, set_host_rng_state
+from ..random import get_host_rng_state, set_host_rng_state
 
 __all__ = ["PassSeeds", "SeededIndex", "draw_seed", "mix", "replayed", "seeded"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments_of
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import suggest_arguments_of
 
 __all__ = ["DataSettings"]
 

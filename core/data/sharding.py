@@ -10,9 +10,9 @@ from typing import Any
 from torch import Generator
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
-from core.data.seeds import SeededIndex, mix, seeded
-from core.data.shard_share import Share
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .seeds import SeededIndex, mix, seeded
+from .shard_share import Share
 
 __all__ = ["Real", "ShardedSampler", "index_source"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from core.data.loader import PreparedLoader
-from core.data.reading import make_reading
-from core.data.shard_share import Share
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .loader import PreparedLoader
+from .reading import make_reading
+from .shard_share import Share
 
 __all__ = ["skip_first_batches"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.accelerators.torch_module import device_function
-from core.utilities.nested import map_tensors
+from ..accelerators.torch_module import device_function
+from ..utilities.nested import map_tensors
 
 __all__ = ["Transfer"]
 

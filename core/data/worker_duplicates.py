@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from core.logging import get_logger
-from core.utilities.nested import leaves
+from ..logging import get_logger
+from ..utilities.nested import leaves
 
 __all__ = ["watched"]
 

@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
-from core.data.child_signals import Handled, handled_signals
+from .child_signals import Handled, handled_signals
 
 __all__ = ["Workers"]
 

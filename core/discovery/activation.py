@@ -19,10 +19,10 @@ from typing import Any
 import attrs
 import pluggy
 
-from core import hookspecs, specs
-from core.discovery.loading import describe, trace
-from core.errors import harmless
-from core.kinds import KINDS, Kind
+from .. import hookspecs, specs
+from ..errors import harmless
+from ..kinds import KINDS, Kind
+from .loading import describe, trace
 
 __all__ = ["Activation", "Elsewhere", "Failure", "activate"]
 

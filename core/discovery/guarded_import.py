@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.discovery.activation import Activation, activate
-from core.discovery.import_side_effects import ProcessState
-from core.discovery.loading import load, target_name
-from core.errors import BackendError
-from core.specs import BackendSpec
+from ..errors import BackendError
+from ..specs import BackendSpec
+from .activation import Activation, activate
+from .import_side_effects import ProcessState
+from .loading import load, target_name
 
 __all__ = ["activate_watched", "load_watched"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 
-from core.errors import BackendError, CoreError, nearest
-from core.kinds import KINDS
+from ..errors import BackendError, CoreError, nearest
+from ..kinds import KINDS
 
 TYPE_CHECKING = False  # detection imports this module, and little else
 if TYPE_CHECKING:
     from typing import Any
 
-    from core.specs import BackendSpec
+    from ..specs import BackendSpec
 
 __all__ = ["describe", "import_target", "load", "load_target", "target_name", "trace"]
 

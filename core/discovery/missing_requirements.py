@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from core.errors import BackendError
+from ..errors import BackendError
 
 __all__ = ["check_needs", "is_there", "unmet_needs"]
 

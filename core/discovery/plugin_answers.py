@@ -9,13 +9,13 @@ from typing import Any
 
 import attrs
 
-from core.discovery.activation import Activation
-from core.discovery.cache import Cache
-from core.discovery.probe import ask
-from core.discovery.scan import Row
-from core.discovery.spec_json import activation_of, encoded, failed_activation
-from core.errors import ConfigurationError, LaunchError
-from core.specs import AcceleratorSpec, BackendSpec
+from ..errors import ConfigurationError, LaunchError
+from ..specs import AcceleratorSpec, BackendSpec
+from .activation import Activation
+from .cache import Cache
+from .probe import ask
+from .scan import Row
+from .spec_json import activation_of, encoded, failed_activation
 
 __all__ = ["VARIABLE", "Learning", "Verdict"]
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from core.discovery.loading import describe
-from core.discovery.scan import Row
-from core.errors import LaunchError
-from core.utilities.child_process import ChildProcess, describe_end
+from ..errors import LaunchError
+from ..utilities.child_process import ChildProcess, describe_end
+from .loading import describe
+from .scan import Row
 
 if TYPE_CHECKING:
-    from core.specs import AcceleratorSpec
+    from ..specs import AcceleratorSpec
 
 __all__ = ["TIMED_OUT", "DetectResult", "ask", "detect", "probe"]
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import attrs
 
-from core.discovery.activation import Activation, Elsewhere, activate
-from core.discovery.guarded_import import activate_watched, load_watched
-from core.discovery.loading import import_target, load, target_name
-from core.discovery.plugin_answers import Learning, Verdict
-from core.discovery.scan import Row, normalized
-from core.discovery.selection import Survey, survey
-from core.discovery.suggestions import also_called, known_names, providers
-from core.errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
-from core.kinds import KINDS
-from core.registration import REGISTRIES
-from core.specs import AcceleratorSpec, BackendSpec
+from ..errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
+from ..kinds import KINDS
+from ..registration import REGISTRIES
+from ..specs import AcceleratorSpec, BackendSpec
+from .activation import Activation, Elsewhere, activate
+from .guarded_import import activate_watched, load_watched
+from .loading import import_target, load, target_name
+from .plugin_answers import Learning, Verdict
+from .scan import Row, normalized
+from .selection import Survey, survey
+from .suggestions import also_called, known_names, providers
 
 __all__ = ["Registry"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from core.kinds import KINDS
+from ..kinds import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ core's own backends are always allowed.
 
 from __future__ import annotations
 
-from core.discovery.scan import CORE, Damage, Row, normalized, scan
-from core.discovery.versions import unmet
-from core.errors import ConfigurationError, nearest
-from core.utilities.environment_variables import check_variables
+from ..errors import ConfigurationError, nearest
+from ..utilities.environment_variables import check_variables
+from .scan import CORE, Damage, Row, normalized, scan
+from .versions import unmet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
-from core import specs
-from core.discovery.activation import Activation, Elsewhere, Failure, activate
-from core.discovery.import_side_effects import ProcessState
-from core.discovery.loading import describe, import_target, load_target, target_name, trace
-from core.errors import CoreError
-from core.kinds import KINDS
+from .. import specs
+from ..errors import CoreError
+from ..kinds import KINDS
+from .activation import Activation, Elsewhere, Failure, activate
+from .import_side_effects import ProcessState
+from .loading import describe, import_target, load_target, target_name, trace
 
 __all__ = ["activation_of", "changed_by", "decoded", "encoded", "failed_activation", "learn", "vet"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from core.discovery.scan import Damage, scan
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .scan import Damage, scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,15 +16,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
-from core.discovery.loading import describe, import_target, load_target, trace
-from core.discovery.missing_requirements import check_needs, is_there
-from core.errors import BackendError, CoreError
-from core.kinds import KINDS
-from core.utilities.user_modules import import_all, read_imports
+from ..errors import BackendError, CoreError
+from ..kinds import KINDS
+from ..utilities.user_modules import import_all, read_imports
+from .loading import describe, import_target, load_target, trace
+from .missing_requirements import check_needs, is_there
 
 if TYPE_CHECKING:
-    from core.discovery.registry import Registry
-    from core.discovery.scan import Row
+    from .registry import Registry
+    from .scan import Row
 
 __all__ = ["main"]
 
@@ -167,17 +167,17 @@ class _Jobs:
     def registry(self) -> Registry:
         """The registry of what was scanned by the process that started this one."""
         if self._registry is None:
-            from core.discovery.registry import Registry
-            from core.discovery.scan import Row
-            from core.discovery.selection import Survey
+            from .registry import Registry
+            from .scan import Row
+            from .selection import Survey
 
             logging.getLogger("core.discovery").setLevel(logging.ERROR)  # its warnings are what the answers say
             self._registry = Registry(Survey([Row.from_dict(facts) for facts in self._rows], "", []), {})
         return self._registry
 
     def _activate(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        from core.discovery.import_side_effects import ProcessState
-        from core.discovery.spec_json import changed_by
+        from .import_side_effects import ProcessState
+        from .spec_json import changed_by
 
         module = job["distribution"], job["module"]
         state = ProcessState()
@@ -210,8 +210,8 @@ class _Jobs:
         return {"rows": [row.to_dict()]}
 
     def _load_unchanged(self, spec: Any) -> None:
-        from core.discovery.import_side_effects import ProcessState
-        from core.discovery.spec_json import changed_by
+        from .import_side_effects import ProcessState
+        from .spec_json import changed_by
 
         for kind in KINDS.values():
             import_target(kind.base)  # what core itself changes is not the plugin's change
@@ -281,19 +281,19 @@ def _ask_environment(registry: Registry, spec: Any, row: Row) -> None:
 
 
 def _learn(job: Mapping[str, Any]) -> dict[str, Any]:
-    from core.discovery.spec_json import learn
+    from .spec_json import learn
 
     return learn(job)
 
 
 def _vet(job: Mapping[str, Any]) -> dict[str, Any]:
-    from core.discovery.spec_json import vet
+    from .spec_json import vet
 
     return vet(job)
 
 
 def _started(job: Mapping[str, Any]) -> dict[str, Any]:
-    from core.discovery.spec_json import decoded
+    from .spec_json import decoded
 
     spec = decoded(job["spec"])
     function = import_target(spec.detect) if spec.detect else load_target(spec).detect

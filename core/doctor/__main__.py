@@ -7,13 +7,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from core.commands.verb_parser import VerbParser
-from core.discovery.probe import TIMED_OUT, probe
-from core.discovery.scan import Row
-from core.discovery.selection import survey
-from core.doctor import installed, machine, processes
-from core.doctor.report import Check, Report, limited
-from core.errors import CoreError
+from ..commands.verb_parser import VerbParser
+from ..discovery.probe import TIMED_OUT, probe
+from ..discovery.scan import Row
+from ..discovery.selection import survey
+from ..errors import CoreError
+from . import installed, machine, processes
+from .report import Check, Report, limited
 
 __all__ = ["examine", "main"]
 

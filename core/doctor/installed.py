@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import importlib_metadata
 
-from core.doctor.report import Check
+from .report import Check
 
 __all__ = ["check_folders", "check_metadata", "versions"]
 

@@ -9,11 +9,11 @@ import socket
 import tempfile
 from collections.abc import Mapping
 
-from core.doctor.report import Check
-from core.environments import detect
-from core.environments.inherited import OWNER
-from core.environments.variables import LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..environments import detect
+from ..environments.inherited import OWNER
+from ..environments.variables import LARGEST_PORT, whole_number
+from ..errors import ConfigurationError
+from .report import Check
 
 __all__ = ["check_disk", "check_memory", "check_ports", "check_variables", "environment"]
 

@@ -6,8 +6,8 @@ import importlib.util
 import socket
 from collections.abc import Mapping
 
-from core.doctor.report import Check
-from core.utilities.child_process import ChildProcess, describe_end
+from ..utilities.child_process import ChildProcess, describe_end
+from .report import Check
 
 __all__ = ["check_collective", "check_plan", "check_torch"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import asdict, define, field
 
-from core.errors import harmless
+from ..errors import harmless
 
 __all__ = ["SCHEMA", "Check", "Report", "limited"]
 

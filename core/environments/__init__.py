@@ -1,16 +1,16 @@
 """Cluster environments: they tell a process its ranks and the address at which the processes meet."""
 
-from core.environments.base import ClusterEnvironment
-from core.environments.external import LaunchedEnvironment, RankVariables
-from core.environments.kubeflow import KubeflowEnvironment
-from core.environments.local import LocalEnvironment
-from core.environments.lsf import LSFEnvironment
-from core.environments.mpi import MPICHEnvironment, OpenMPIEnvironment
-from core.environments.plain import PlainEnvironment
-from core.environments.pmix import PMIxEnvironment
-from core.environments.slurm import SlurmEnvironment
-from core.environments.torchelastic import TorchElasticEnvironment
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
+from .base import ClusterEnvironment
+from .external import LaunchedEnvironment, RankVariables
+from .kubeflow import KubeflowEnvironment
+from .local import LocalEnvironment
+from .lsf import LSFEnvironment
+from .mpi import MPICHEnvironment, OpenMPIEnvironment
+from .plain import PlainEnvironment
+from .pmix import PMIxEnvironment
+from .slurm import SlurmEnvironment
+from .torchelastic import TorchElasticEnvironment
 
 __all__ = [
     "ClusterEnvironment",

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from core.environments.detect import requeue_command
+from .detect import requeue_command
 
 __all__ = ["ClusterEnvironment"]
 

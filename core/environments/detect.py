@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.environments.variables import whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .variables import whole_number
 
 __all__ = [
     "LAUNCHED",

@@ -6,9 +6,9 @@ from abc import abstractmethod
 
 from attrs import frozen
 
-from core.environments.base import ClusterEnvironment
-from core.environments.variables import LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from .base import ClusterEnvironment
+from .variables import LARGEST_PORT, whole_number
 
 __all__ = ["LaunchedEnvironment", "RankVariables"]
 

@@ -12,7 +12,7 @@ import os
 import zlib
 from collections.abc import MutableMapping
 
-from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES
+from .detect import LAUNCHED, TORCHRUN_VARIABLES
 
 __all__ = ["OWNER", "own_environ", "ranks_environ"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.external import LaunchedEnvironment, RankVariables
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .external import LaunchedEnvironment, RankVariables
 
 __all__ = ["KubeflowEnvironment"]
 

@@ -6,11 +6,11 @@ import os
 import socket
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.base import ClusterEnvironment
-from core.environments.detect import LAUNCHED, TORCHRUN_VARIABLES
-from core.environments.variables import LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .base import ClusterEnvironment
+from .detect import LAUNCHED, TORCHRUN_VARIABLES
+from .variables import LARGEST_PORT, whole_number
 
 __all__ = ["GLOO_INTERFACE", "LAUNCHED", "LocalEnvironment", "loopback_interface"]
 

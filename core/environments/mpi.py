@@ -6,10 +6,10 @@ import os
 import zlib
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.external import LaunchedEnvironment, RankVariables
-from core.environments.variables import LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .external import LaunchedEnvironment, RankVariables
+from .variables import LARGEST_PORT, whole_number
 
 __all__ = ["MPICHEnvironment", "OpenMPIEnvironment"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.external import LaunchedEnvironment, RankVariables
-from core.environments.variables import whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .external import LaunchedEnvironment, RankVariables
+from .variables import whole_number
 
 __all__ = ["PlainEnvironment"]
 

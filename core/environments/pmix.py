@@ -6,11 +6,11 @@ import os
 import zlib
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.external import RankVariables
-from core.environments.slurm import SlurmEnvironment
-from core.environments.variables import LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .external import RankVariables
+from .slurm import SlurmEnvironment
+from .variables import LARGEST_PORT, whole_number
 
 __all__ = ["PMIxEnvironment"]
 

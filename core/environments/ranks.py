@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.environments.detect import (
+from .detect import (
     LAUNCHED,
     TORCHRUN_VARIABLES,
     kubeflow,
@@ -15,8 +15,8 @@ from core.environments.detect import (
     slurm,
     slurm_tasks,
 )
-from core.environments.inherited import ranks_environ
-from core.environments.variables import whole_number
+from .inherited import ranks_environ
+from .variables import whole_number
 
 __all__ = ["launched_ranks"]
 

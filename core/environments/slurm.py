@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 
-from core.environments import detect
-from core.environments.detect import slurm_tasks
-from core.environments.external import LaunchedEnvironment, RankVariables
-from core.environments.variables import LARGEST_ID, LARGEST_PORT, whole_number
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
+from . import detect
+from .detect import slurm_tasks
+from .external import LaunchedEnvironment, RankVariables
+from .variables import LARGEST_ID, LARGEST_PORT, whole_number
 
 __all__ = ["SlurmEnvironment", "first_host"]
 

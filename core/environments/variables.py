@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from core.errors import ConfigurationError
+from ..errors import ConfigurationError
 
 __all__ = ["LARGEST_ID", "LARGEST_PORT", "whole_number"]
 

@@ -10,8 +10,8 @@ from functools import partial, wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
-from core.errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.attributes import KnownAttributes, method_of
+from ..errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
+from .attributes import KnownAttributes, method_of
 
 __all__ = [
     "check_call",

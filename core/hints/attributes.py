@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from core.errors import ConfigurationError, UnknownAttributeError, nearest
+from ..errors import ConfigurationError, UnknownAttributeError, nearest
 
 __all__ = ["KnownAttributes", "NamedAttributes", "method_of"]
 

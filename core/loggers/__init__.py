@@ -9,19 +9,19 @@ imported when a run is opened. A distribution adds one with an entry point in th
 
 from __future__ import annotations
 
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from core.loggers.adapted import adapted
-    from core.loggers.base import Logger
-    from core.loggers.comet import CometLogger
-    from core.loggers.csv_file import CSVLogger
-    from core.loggers.find import find_loggers
-    from core.loggers.json_lines import JSONLogger
-    from core.loggers.ml_flow import MLFlowLogger
-    from core.loggers.tensor_board import TensorBoardLogger
-    from core.loggers.weights_and_biases import WandbLogger
+    from .adapted import adapted
+    from .base import Logger
+    from .comet import CometLogger
+    from .csv_file import CSVLogger
+    from .find import find_loggers
+    from .json_lines import JSONLogger
+    from .ml_flow import MLFlowLogger
+    from .tensor_board import TensorBoardLogger
+    from .weights_and_biases import WandbLogger
 
 __all__ = [
     "CSVLogger",

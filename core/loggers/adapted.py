@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import WrongTypeError
-from core.hints.argument_checks import instead_of_class
-from core.loggers.base import Logger
+from ..errors import WrongTypeError
+from ..hints.argument_checks import instead_of_class
+from .base import Logger
 
 __all__ = ["adapted"]
 

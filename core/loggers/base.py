@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self, final
 
-from core.environments.ranks import launched_ranks
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments_of
-from core.loggers.values import as_mapping, plain
+from ..environments.ranks import launched_ranks
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import suggest_arguments_of
+from .values import as_mapping, plain
 
 __all__ = ["Logger", "NoExperiment"]
 

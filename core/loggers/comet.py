@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from core.loggers.base import Logger
-from core.loggers.values import flat, import_package
+from .base import Logger
+from .values import flat, import_package
 
 __all__ = ["CometLogger"]
 

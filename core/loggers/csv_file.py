@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from core.hints.argument_checks import check_count
-from core.loggers.folders import FolderLogger
-from core.loggers.json_lines import append_to
-from core.loggers.picture import draw_metrics
-from core.loggers.values import scalars
+from ..hints.argument_checks import check_count
+from .folders import FolderLogger
+from .json_lines import append_to
+from .picture import draw_metrics
+from .values import scalars
 
 __all__ = ["CSVLogger"]
 

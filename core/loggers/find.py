@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from core.discovery.loading import import_target
-from core.discovery.scan import Row
-from core.discovery.selection import LOGGERS, survey
-from core.errors import BackendError, UnknownNameError, nearest, quoted
-from core.loggers.adapted import adapted
-from core.loggers.base import Logger
+from ..discovery.loading import import_target
+from ..discovery.scan import Row
+from ..discovery.selection import LOGGERS, survey
+from ..errors import BackendError, UnknownNameError, nearest, quoted
+from .adapted import adapted
+from .base import Logger
 
 __all__ = ["BUILT_IN", "find_loggers", "logger_class"]
 

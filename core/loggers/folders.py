@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from core.errors import CheckpointError, ConfigurationError
-from core.hints.argument_checks import check_path, is_below, is_url
-from core.loggers.base import Logger
-from core.loggers.values import write_json
+from ..errors import CheckpointError, ConfigurationError
+from ..hints.argument_checks import check_path, is_below, is_url
+from .base import Logger
+from .values import write_json
 
 __all__ = ["FolderLogger"]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TextIO
 
-from core.loggers.folders import FolderLogger
-from core.loggers.values import scalars
+from .folders import FolderLogger
+from .values import scalars
 
 __all__ = ["JSONLogger", "append_to", "cut_file"]
 

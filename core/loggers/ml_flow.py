@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from core.loggers.base import Logger
-from core.loggers.values import flat, import_package, numbers
+from .base import Logger
+from .values import flat, import_package, numbers
 
 __all__ = ["MLFlowLogger"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.loggers.base import Logger, NoExperiment
+from .base import Logger, NoExperiment
 
 __all__ = ["NoLogger"]
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from core.loggers.folders import FolderLogger
-from core.loggers.json_lines import cut_file
-from core.loggers.values import flat, import_package, inference, numbers, plain
+from .folders import FolderLogger
+from .json_lines import cut_file
+from .values import flat, import_package, inference, numbers, plain
 
 __all__ = ["TensorBoardLogger"]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from core.errors import BackendError, WrongTypeError
+from ..errors import BackendError, WrongTypeError
 
 __all__ = ["as_mapping", "flat", "import_package", "inference", "numbers", "plain", "scalars", "write_json"]
 

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from core.loggers.base import Logger
-from core.loggers.values import import_package
+from .base import Logger
+from .values import import_package
 
 __all__ = ["WandbLogger"]
 

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.commands.verb_parser import VerbParser
-from core.errors import ConfigurationError
-from core.migrate.report import as_json, as_text, examine
+from ..commands.verb_parser import VerbParser
+from ..errors import ConfigurationError
+from .report import as_json, as_text, examine
 
 __all__ = ["main"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from core.migrate.scripts import Imports, Use
+from .scripts import Imports, Use
 
 __all__ = ["uses"]
 

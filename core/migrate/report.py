@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.errors import ConfigurationError
-from core.migrate.accelerate import uses as uses_of_accelerate
-from core.migrate.scripts import Use, class_kinds, uses
-from core.migrate.tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
+from ..errors import ConfigurationError
+from .accelerate import uses as uses_of_accelerate
+from .scripts import Use, class_kinds, uses
+from .tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
 __all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine", "import_of"]
 
@@ -114,11 +114,11 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
         unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
         row = where.rows.get(name) or Row(name, MISSING, "", unknown)
         if section == "trainer_arguments" and name not in where.rows:
-            from core.trainer.hints.names_of_others import REMEDIES  # with torch, so only when it is needed
+            from ..trainer.hints.names_of_others import REMEDIES  # with torch, so only when it is needed
 
             row = row._replace(note=REMEDIES.get(name, row.note))
         if section == "trainer_members" and name not in where.rows:
-            from core.trainer.hints.names_of_others import FOREIGN
+            from ..trainer.hints.names_of_others import FOREIGN
 
             row = row._replace(note=FOREIGN.get(name, row.note))
         if (section == "names" or library is ACCELERATE) and name not in where.rows:

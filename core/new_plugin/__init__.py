@@ -5,6 +5,6 @@ Importing this package imports no torch.
 
 from __future__ import annotations
 
-from core.new_plugin.package import write_package
+from .package import write_package
 
 __all__ = ["write_package"]

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.commands.verb_parser import VerbParser, one_of
-from core.errors import CoreError
-from core.kinds import KINDS
-from core.new_plugin.package import write_package
+from ..commands.verb_parser import VerbParser, one_of
+from ..errors import CoreError
+from ..kinds import KINDS
+from .package import write_package
 
 __all__ = ["main"]
 

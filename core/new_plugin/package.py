@@ -10,9 +10,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
-from core.discovery.registry import Registry
-from core.errors import ConfigurationError, nearest, quoted
-from core.kinds import KINDS
+from ..discovery.registry import Registry
+from ..errors import ConfigurationError, nearest, quoted
+from ..kinds import KINDS
 
 __all__ = ["write_package"]
 

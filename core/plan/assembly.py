@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.plan.model import Plan
-from core.strategies.base import Strategy
-from core.strategies.foreign_methods import check_methods
-from core.strategies.process_plan import ProcessPlan
+from ..strategies.base import Strategy
+from ..strategies.foreign_methods import check_methods
+from ..strategies.process_plan import ProcessPlan
+from .model import Plan
 
 __all__ = ["assemble"]
 

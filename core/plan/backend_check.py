@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from core.errors import BackendError, WrongTypeError, quoted
+from ..errors import BackendError, WrongTypeError, quoted
 
 __all__ = ["check_process_group_backend"]
 

@@ -8,16 +8,16 @@ from typing import cast
 
 import attrs
 
-from core.accelerators.base import Accelerator
-from core.discovery.loading import describe
-from core.discovery.probe import DetectResult, detect
-from core.discovery.registry import Registry
-from core.discovery.scan import Row
-from core.errors import BackendError, CoreError, UnknownNameError, quoted
-from core.plan.construction import construct
-from core.plan.model import Choice, Rejected
-from core.plan.request import Argument
-from core.specs import AcceleratorSpec, BackendSpec
+from ..accelerators.base import Accelerator
+from ..discovery.loading import describe
+from ..discovery.probe import DetectResult, detect
+from ..discovery.registry import Registry
+from ..discovery.scan import Row
+from ..errors import BackendError, CoreError, UnknownNameError, quoted
+from ..specs import AcceleratorSpec, BackendSpec
+from .construction import construct
+from .model import Choice, Rejected
+from .request import Argument
 
 __all__ = ["choose_accelerator", "outranked", "unusable"]
 

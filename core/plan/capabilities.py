@@ -7,9 +7,9 @@ import os
 
 import torch
 
-from core.accelerators.base import Accelerator
-from core.errors import ConfigurationError
-from core.precisions.base import Precision
+from ..accelerators.base import Accelerator
+from ..errors import ConfigurationError
+from ..precisions.base import Precision
 
 __all__ = ["check_able", "check_eager", "warn_of_cores"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.discovery.loading import describe
-from core.errors import BackendError, CoreError
-from core.specs import BackendSpec
+from ..discovery.loading import describe
+from ..errors import BackendError, CoreError
+from ..specs import BackendSpec
 
 __all__ = ["construct"]
 

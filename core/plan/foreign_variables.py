@@ -7,10 +7,10 @@ from types import MappingProxyType
 
 import attrs
 
-from core.errors import ConfigurationError
-from core.plan.model import Plan
-from core.plan.request import ARGUMENTS, Request
-from core.plan.resolution import resolve
+from ..errors import ConfigurationError
+from .model import Plan
+from .request import ARGUMENTS, Request
+from .resolution import resolve
 
 __all__ = ["FOREIGN", "PREFIX_OF_TRAINER", "Foreign", "resolve_for"]
 

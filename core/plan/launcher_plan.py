@@ -6,14 +6,14 @@ from typing import Any
 
 import attrs
 
-from core import specs
-from core.discovery.loading import load
-from core.discovery.registry import Registry
-from core.environments.local import LAUNCHED
-from core.kinds import KINDS
-from core.plan.construction import construct
-from core.plan.model import Choice, Plan
-from core.plan.request import Argument, Request, checked
+from .. import specs
+from ..discovery.loading import load
+from ..discovery.registry import Registry
+from ..environments.local import LAUNCHED
+from ..kinds import KINDS
+from .construction import construct
+from .model import Choice, Plan
+from .request import Argument, Request, checked
 
 __all__ = ["take_launched"]
 

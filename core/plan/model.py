@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from core.errors import ConfigurationError, harmless, shortened
-from core.kinds import KINDS
-from core.specs import BackendSpec
+from ..errors import ConfigurationError, harmless, shortened
+from ..kinds import KINDS
+from ..specs import BackendSpec
 
 __all__ = ["Choice", "Plan", "Rejected"]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import attrs
 
-from core.environments.inherited import own_environ
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import instead_of_class
-from core.kinds import KINDS
-from core.utilities.user_modules import read_imports
+from ..environments.inherited import own_environ
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import instead_of_class
+from ..kinds import KINDS
+from ..utilities.user_modules import read_imports
 
 __all__ = ["ARGUMENTS", "VARIABLES", "Argument", "Request", "checked", "describe"]
 

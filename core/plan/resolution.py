@@ -10,25 +10,25 @@ from typing import Any
 import attrs
 import torch
 
-from core.accelerators.base import Accelerator
-from core.accelerators.devices import parse_devices
-from core.discovery.loading import describe, import_target
-from core.discovery.registry import Registry
-from core.environments.base import ClusterEnvironment
-from core.environments.local import LAUNCHED
-from core.errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, harmless, quoted
-from core.kinds import KINDS
-from core.logging import follow_variable, get_logger
-from core.plan.backend_check import check_process_group_backend
-from core.plan.candidates import choose_accelerator, outranked, unusable
-from core.plan.capabilities import check_able, check_eager, warn_of_cores
-from core.plan.construction import construct
-from core.plan.launcher_plan import take_launched
-from core.plan.model import Choice, Plan, Rejected
-from core.plan.request import ARGUMENTS, Argument, Request, checked
-from core.specs import AcceleratorSpec, BackendSpec, ClusterEnvironmentSpec, StrategySpec
-from core.strategies.base import Strategy
-from core.utilities.user_modules import import_all
+from ..accelerators.base import Accelerator
+from ..accelerators.devices import parse_devices
+from ..discovery.loading import describe, import_target
+from ..discovery.registry import Registry
+from ..environments.base import ClusterEnvironment
+from ..environments.local import LAUNCHED
+from ..errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, harmless, quoted
+from ..kinds import KINDS
+from ..logging import follow_variable, get_logger
+from ..specs import AcceleratorSpec, BackendSpec, ClusterEnvironmentSpec, StrategySpec
+from ..strategies.base import Strategy
+from ..utilities.user_modules import import_all
+from .backend_check import check_process_group_backend
+from .candidates import choose_accelerator, outranked, unusable
+from .capabilities import check_able, check_eager, warn_of_cores
+from .construction import construct
+from .launcher_plan import take_launched
+from .model import Choice, Plan, Rejected
+from .request import ARGUMENTS, Argument, Request, checked
 
 __all__ = ["resolve"]
 

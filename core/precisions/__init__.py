@@ -1,9 +1,9 @@
 """Precision: the dtype policies."""
 
-from core.precisions.base import Precision
-from core.precisions.mixed import MixedPrecision
-from core.precisions.single_dtype import DoublePrecision, FullPrecision, HalfPrecision
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
+from .base import Precision
+from .mixed import MixedPrecision
+from .single_dtype import DoublePrecision, FullPrecision, HalfPrecision
 
 __all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision", "MixedPrecision", "Precision"]
 

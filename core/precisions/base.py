@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.precisions.clipping import clip_gradients
-from core.precisions.loss import check_loss
+from .clipping import clip_gradients
+from .loss import check_loss
 
 __all__ = ["Precision"]
 

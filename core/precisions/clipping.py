@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError, quoted
+from ..errors import ConfigurationError, quoted
 
 __all__ = ["clip_gradients"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
-from core.utilities.nested import map_tensors
+from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
+from ..utilities.nested import map_tensors
 
 __all__ = ["DefaultDtype", "half_dtype", "require_dtype", "to_floating", "widen"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.precisions.dtypes import to_floating
-from core.utilities.nested import map_tensors
+from ..errors import ConfigurationError, WrongTypeError, quoted
+from ..utilities.nested import map_tensors
+from .dtypes import to_floating
 
 __all__ = ["KeptParts", "Parts", "find_parts", "read_parts"]
 

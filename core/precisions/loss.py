@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ConfigurationError, WrongTypeError
+from ..errors import ConfigurationError, WrongTypeError
 
 __all__ = ["LossError", "check_loss", "check_tensor"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
-from core.precisions.base import Precision
-from core.precisions.dtypes import half_dtype, widen
-from core.precisions.keep_float32 import KeptParts, Parts, read_parts
-from core.precisions.loss import check_tensor
+from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
+from .base import Precision
+from .dtypes import half_dtype, widen
+from .keep_float32 import KeptParts, Parts, read_parts
+from .loss import check_tensor
 
 __all__ = ["MixedPrecision"]
 

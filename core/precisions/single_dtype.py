@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError
-from core.precisions.base import Precision
-from core.precisions.dtypes import DefaultDtype, half_dtype, require_dtype, to_floating, widen
-from core.precisions.keep_float32 import KeptParts, Parts, read_parts
-from core.precisions.master_weights import MasterWeights
+from ..errors import ConfigurationError
+from .base import Precision
+from .dtypes import DefaultDtype, half_dtype, require_dtype, to_floating, widen
+from .keep_float32 import KeptParts, Parts, read_parts
+from .master_weights import MasterWeights
 
 __all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision"]
 

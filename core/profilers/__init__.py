@@ -1,12 +1,12 @@
 """Profilers: how long the parts of a Trainer's run take, for ``Trainer(profiler=...)``."""
 
-from core.profilers.advanced import AdvancedProfiler
-from core.profilers.base import Profiler
-from core.profilers.find import find_profiler
-from core.profilers.pass_through import PassThroughProfiler
-from core.profilers.pytorch import PyTorchProfiler
-from core.profilers.simple import SimpleProfiler
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
+from .advanced import AdvancedProfiler
+from .base import Profiler
+from .find import find_profiler
+from .pass_through import PassThroughProfiler
+from .pytorch import PyTorchProfiler
+from .simple import SimpleProfiler
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler", "find_profiler"]
 

@@ -8,8 +8,8 @@ import os
 import pstats
 from typing import Any
 
-from core.errors import ConfigurationError
-from core.profilers.base import Profiler
+from ..errors import ConfigurationError
+from .base import Profiler
 
 __all__ = ["AdvancedProfiler"]
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_path, is_url
+from ..errors import ConfigurationError
+from ..hints.argument_checks import check_path, is_url
 
 __all__ = ["Profiler"]
 

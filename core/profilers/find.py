@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.errors import UnknownNameError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import instead_of_class
-from core.profilers.advanced import AdvancedProfiler
-from core.profilers.base import Profiler
-from core.profilers.pass_through import PassThroughProfiler
-from core.profilers.pytorch import PyTorchProfiler
-from core.profilers.simple import SimpleProfiler
+from ..errors import UnknownNameError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import instead_of_class
+from .advanced import AdvancedProfiler
+from .base import Profiler
+from .pass_through import PassThroughProfiler
+from .pytorch import PyTorchProfiler
+from .simple import SimpleProfiler
 
 __all__ = ["find_profiler"]
 

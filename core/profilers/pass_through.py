@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.profilers.base import Profiler
+from .base import Profiler
 
 __all__ = ["PassThroughProfiler"]
 

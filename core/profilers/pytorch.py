@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.profiler import profile, record_function, supported_activities
 
-from core.errors import WrongTypeError, nearest
-from core.profilers.base import Profiler
+from ..errors import WrongTypeError, nearest
+from .base import Profiler
 
 __all__ = ["PyTorchProfiler"]
 

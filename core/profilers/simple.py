@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from core.errors import ConfigurationError
-from core.profilers.base import Profiler
+from ..errors import ConfigurationError
+from .base import Profiler
 
 __all__ = ["SimpleProfiler"]
 

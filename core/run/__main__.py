@@ -8,8 +8,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from core.errors import CoreError
-from core.run.options import Options, parse
+from ..errors import CoreError
+from .options import Options, parse
 
 __all__ = ["main"]
 
@@ -23,13 +23,13 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     """
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments, program)
-        from core.run.planning import plan_run
+        from .planning import plan_run
 
         run = plan_run(options, os.environ)
         if options.dry_run:
             _show(options, run.processes, run.text, run.variables)
             return 0
-        from core.run.agent import start
+        from .agent import start
 
         # torchrun's agent gives the started processes its own variables, so they are set here. This process is theirs.
         for name in run.removed:

@@ -23,20 +23,20 @@ from torch.distributed.elastic.rendezvous import RendezvousError
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from core.environments.local import GLOO_INTERFACE, loopback_interface
-from core.errors import LaunchError
-from core.run import parent_death
-from core.run.import_scan import imports_core
-from core.run.options import Options
-from core.run.output import Output
-from core.run.rendezvous_watch import LostLink
-from core.run.reserved_port import BACKEND
-from core.run.second_signal import SecondSignal
-from core.run.surviving_processes import LeftOver
-from core.strategies.group.process_group import connect_store
-from core.strategies.launchers.base import advice_on, describe_exit
-from core.strategies.launchers.parent_watch import LIFELINE
-from core.strategies.store.network_interfaces import interface_towards, is_loopback, named_address
+from ..environments.local import GLOO_INTERFACE, loopback_interface
+from ..errors import LaunchError
+from ..strategies.group.process_group import connect_store
+from ..strategies.launchers.base import advice_on, describe_exit
+from ..strategies.launchers.parent_watch import LIFELINE
+from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
+from . import parent_death
+from .import_scan import imports_core
+from .options import Options
+from .output import Output
+from .rendezvous_watch import LostLink
+from .reserved_port import BACKEND
+from .second_signal import SecondSignal
+from .surviving_processes import LeftOver
 
 __all__ = ["start"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from core.run.options import Options
+from .options import Options
 
 __all__ = ["imports_core"]
 

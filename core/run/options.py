@@ -11,9 +11,9 @@ from typing import Any
 
 from attrs import frozen
 
-from core.commands.verb_parser import VerbParser
-from core.errors import ConfigurationError, nearest
-from core.kinds import KINDS
+from ..commands.verb_parser import VerbParser
+from ..errors import ConfigurationError, nearest
+from ..kinds import KINDS
 
 __all__ = ["Options", "parse"]
 

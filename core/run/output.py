@@ -13,8 +13,8 @@ from typing import BinaryIO
 from attrs import define, field
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest
 
-from core.errors import LaunchError
-from core.strategies.launchers.cause import print_error
+from ..errors import LaunchError
+from ..strategies.launchers.cause import print_error
 
 __all__ = ["Output"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from attrs import frozen
 
-from core.environments.detect import LAUNCHED
-from core.environments.inherited import OWNER
-from core.kinds import KINDS
-from core.plan import Request, resolve
-from core.plan.request import VARIABLES
-from core.run.options import Options
+from ..environments.detect import LAUNCHED
+from ..environments.inherited import OWNER
+from ..kinds import KINDS
+from ..plan import Request, resolve
+from ..plan.request import VARIABLES
+from .options import Options
 
 __all__ = ["PlannedRun", "plan_run"]
 
@@ -71,7 +71,7 @@ def _processes(requested: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     plan = resolve(Request.read(environ=bare, num_nodes=1, cluster_environment="local", **asked))
     strategy = requested.get("strategy", environ.get(KINDS["strategy"].variable, "auto"))
     if strategy != "auto":
-        from core.discovery.registry import Registry
+        from ..discovery.registry import Registry
 
         registry = Registry.read(environ)
         if registry.load(registry.find("strategy", strategy)[0]).one_process_per_node:

@@ -11,7 +11,7 @@ from unittest import mock
 
 from torch.distributed.elastic.multiprocessing.api import PContext
 
-from core.strategies.launchers.interrupts import blocks_interrupts
+from ..strategies.launchers.interrupts import blocks_interrupts
 
 __all__ = ["LeftOver"]
 

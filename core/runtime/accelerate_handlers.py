@@ -9,13 +9,13 @@ from typing import Any
 
 import attrs
 
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import instead_of_class, suggest_arguments_of
-from core.runtime.profiling import ProfileKwargs
-from core.strategies.base import Strategy
-from core.strategies.ddp import DDPStrategy
-from core.strategies.exchange.ddp_hooks import check_communication_hook
-from core.strategies.parallel import ProcessGroupStrategy
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import instead_of_class, suggest_arguments_of
+from ..strategies.base import Strategy
+from ..strategies.ddp import DDPStrategy
+from ..strategies.exchange.ddp_hooks import check_communication_hook
+from ..strategies.parallel import ProcessGroupStrategy
+from .profiling import ProfileKwargs
 
 __all__ = ["DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs", "apply_handlers"]
 

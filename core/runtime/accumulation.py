@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.data.active_passes import ActivePass
-from core.errors import ConfigurationError, WrongTypeError
-from core.logging import get_logger
-from core.runtime.gradient_state import GradientAccumulationPlugin, GradientState
-from core.strategies.base import Strategy
+from ..data.active_passes import ActivePass
+from ..errors import ConfigurationError, WrongTypeError
+from ..logging import get_logger
+from ..strategies.base import Strategy
+from .gradient_state import GradientAccumulationPlugin, GradientState
 
 __all__ = ["MicroBatch", "OptimizerGate", "Window"]
 

@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.attributes import KnownAttributes
-from core.loggers.base import Logger
-from core.utilities.nested import leaves
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.attributes import KnownAttributes
+from ..loggers.base import Logger
+from ..utilities.nested import leaves
 
 __all__ = [
     "check_holds",

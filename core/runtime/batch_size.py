@@ -11,9 +11,9 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from core.accelerators.base import is_out_of_memory
-from core.errors import ConfigurationError, WrongTypeError
-from core.utilities.live_runtimes import last_run
+from ..accelerators.base import is_out_of_memory
+from ..errors import ConfigurationError, WrongTypeError
+from ..utilities.live_runtimes import last_run
 
 __all__ = ["find_executable_batch_size"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.errors import ConfigurationError
-from core.utilities.live_runtimes import last_run
+from ..errors import ConfigurationError
+from ..utilities.live_runtimes import last_run
 
 __all__ = ["DistributedType", "broadcast_object_list", "gather", "gather_object"]
 

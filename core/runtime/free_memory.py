@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from core.runtime.prepare.preparing import Preparing
+from .prepare.preparing import Preparing
 
 __all__ = ["MemoryRelease", "release_memory"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import attrs
 
-from core.data import ActivePasses, PreparedLoader
-from core.data.active_passes import ActivePass
-from core.data.sharding import Real
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments_of
-from core.plan import Plan
-from core.runtime.lifecycle import RunLife
+from ..data import ActivePasses, PreparedLoader
+from ..data.active_passes import ActivePass
+from ..data.sharding import Real
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import suggest_arguments_of
+from ..plan import Plan
+from .lifecycle import RunLife
 
 __all__ = ["GradientAccumulationPlugin", "GradientState", "LoaderState"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
-from core.errors import ConfigurationError, LaunchError, WrongTypeError
-from core.hints.argument_checks import check_call
-from core.hints.attributes import KnownAttributes
-from core.plan import Plan, assemble
-from core.runtime.attributes_elsewhere import FOREIGN
-from core.runtime.properties import FactsView, RunFacts
-from core.strategies.base import Strategy
-from core.utilities.live_runtimes import note_run, remove_run
+from ..errors import ConfigurationError, LaunchError, WrongTypeError
+from ..hints.argument_checks import check_call
+from ..hints.attributes import KnownAttributes
+from ..plan import Plan, assemble
+from ..strategies.base import Strategy
+from ..utilities.live_runtimes import note_run, remove_run
+from .attributes_elsewhere import FOREIGN
+from .properties import FactsView, RunFacts
 
 __all__ = ["RunLife"]
 

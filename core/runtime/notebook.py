@@ -6,11 +6,11 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
-from core.errors import ConfigurationError, LaunchError, WrongTypeError
-from core.hints.argument_checks import check_call
-from core.plan import Request, assemble, resolve
-from core.strategies.launchers import FunctionLauncher
-from core.utilities.live_runtimes import last_run
+from ..errors import ConfigurationError, LaunchError, WrongTypeError
+from ..hints.argument_checks import check_call
+from ..plan import Request, assemble, resolve
+from ..strategies.launchers import FunctionLauncher
+from ..utilities.live_runtimes import last_run
 
 __all__ = ["notebook_launcher"]
 

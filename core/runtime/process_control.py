@@ -9,12 +9,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from core.errors import LaunchError, WrongTypeError
-from core.plan import Plan
-from core.runtime.arguments import check_process
-from core.runtime.exchange.comparison import Agreement, call_site
-from core.runtime.exchange.splitting import split
-from core.runtime.with_guard import used_by_with
+from ..errors import LaunchError, WrongTypeError
+from ..plan import Plan
+from .arguments import check_process
+from .exchange.comparison import Agreement, call_site
+from .exchange.splitting import split
+from .with_guard import used_by_with
 
 __all__ = ["ProcessControl"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 from torch.profiler import profile, schedule, supported_activities
 
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import check_path, suggest_arguments_of
-from core.runtime.lifecycle import RunLife
-from core.runtime.with_guard import used_by_with
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import check_path, suggest_arguments_of
+from .lifecycle import RunLife
+from .with_guard import used_by_with
 
 __all__ = ["ProfileKwargs", "Profiling"]
 

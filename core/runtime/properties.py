@@ -10,12 +10,12 @@ import attrs
 import torch
 from torch import Tensor
 
-from core.data import DataSettings
-from core.errors import ConfigurationError, nearest
-from core.hints.attributes import NamedAttributes
-from core.plan import Plan
-from core.precisions.base import Precision
-from core.strategies.base import Strategy
+from ..data import DataSettings
+from ..errors import ConfigurationError, nearest
+from ..hints.attributes import NamedAttributes
+from ..plan import Plan
+from ..precisions.base import Precision
+from ..strategies.base import Strategy
 
 __all__ = ["CompileFacts", "DataFacts", "EngineFacts", "FactsView", "RunFacts"]
 

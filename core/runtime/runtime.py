@@ -6,24 +6,25 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
-from core.data import DataSettings
-from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments, suggest_in_methods
-from core.loggers.base import Logger
-from core.plan import Plan, Request, resolve_for
-from core.precisions.base import Precision
-from core.runtime.accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
-from core.runtime.checkpoint.project import ProjectConfiguration
-from core.runtime.checkpoint.run_state import StateSaving
-from core.runtime.exchange.gather_for_metrics import MetricGathering
-from core.runtime.free_memory import MemoryRelease
-from core.runtime.gradient_state import GradientAccumulationPlugin
-from core.runtime.process_control import ProcessControl
-from core.runtime.profiling import ProfileKwargs, Profiling
-from core.runtime.settings import (
+from ..accelerators.base import Accelerator
+from ..checkpoints.base import CheckpointIO
+from ..data import DataSettings
+from ..environments.base import ClusterEnvironment
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import suggest_arguments, suggest_in_methods
+from ..loggers.base import Logger
+from ..plan import Plan, Request, resolve_for
+from ..precisions.base import Precision
+from ..strategies.base import Strategy
+from .accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
+from .checkpoint.project import ProjectConfiguration
+from .checkpoint.run_state import StateSaving
+from .exchange.gather_for_metrics import MetricGathering
+from .free_memory import MemoryRelease
+from .gradient_state import GradientAccumulationPlugin
+from .process_control import ProcessControl
+from .profiling import ProfileKwargs, Profiling
+from .settings import (
     HABITS,
     REMEDIES,
     check_rng_types,
@@ -32,9 +33,8 @@ from core.runtime.settings import (
     read_data,
     read_precision,
 )
-from core.runtime.step.backward import StepParts
-from core.runtime.tracking import Tracking
-from core.strategies.base import Strategy
+from .step.backward import StepParts
+from .tracking import Tracking
 
 __all__ = ["Runtime"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from core.data import DataSettings
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.hints.argument_checks import instead_of_class
-from core.precisions.base import Precision
-from core.runtime.gradient_state import GradientAccumulationPlugin
+from ..data import DataSettings
+from ..errors import ConfigurationError, WrongTypeError, quoted
+from ..hints.argument_checks import instead_of_class
+from ..precisions.base import Precision
+from .gradient_state import GradientAccumulationPlugin
 
 __all__ = [
     "HABITS",

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
-from core.loggers.base import Logger, NoExperiment
-from core.loggers.find import BUILT_IN, find_loggers
-from core.loggers.values import plain
-from core.logging import get_logger
-from core.plan import Plan
-from core.runtime.lifecycle import RunLife
+from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from ..loggers.base import Logger, NoExperiment
+from ..loggers.find import BUILT_IN, find_loggers
+from ..loggers.values import plain
+from ..logging import get_logger
+from ..plan import Plan
+from .lifecycle import RunLife
 
 __all__ = ["Tracking"]
 

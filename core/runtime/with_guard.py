@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, NoReturn, TypeVar, cast
 
-from core.errors import WrongTypeError
-from core.runtime.exchange.comparison import call_site
+from ..errors import WrongTypeError
+from .exchange.comparison import call_site
 
 __all__ = ["used_by_with"]
 

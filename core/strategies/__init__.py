@@ -2,30 +2,30 @@
 
 from typing import TYPE_CHECKING
 
-from core.strategies.base import Strategy
-from core.strategies.constructor_arguments import StrategyParts, keyword_parameters
-from core.strategies.ddp import DDPArguments, DDPStrategy
-from core.strategies.exchange.ddp_hooks import COMMUNICATION_HOOKS
-from core.strategies.exchange.reductions import REDUCTIONS, Reduction
-from core.strategies.group.destroy import while_alive
-from core.strategies.launchers import unpicklable_path
-from core.strategies.parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
-from core.strategies.process_plan import ProcessPlan
-from core.strategies.single_device import SingleDeviceStrategy
-from core.strategies.step.inference import InferenceModule, call_without_gradients
-from core.strategies.step.log_capture import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
-from core.strategies.step.manual_gradients import AveragedGradients, ManualGradients, average_gradients
-from core.strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
-from core.strategies.wrapping.batch_norm import desynchronize
-from core.strategies.wrapping.module_wrapper import ModuleWrapper
-from core.strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
-from core.strategies.wrapping.placement import move_module
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
+from .base import Strategy
+from .constructor_arguments import StrategyParts, keyword_parameters
+from .ddp import DDPArguments, DDPStrategy
+from .exchange.ddp_hooks import COMMUNICATION_HOOKS
+from .exchange.reductions import REDUCTIONS, Reduction
+from .group.destroy import while_alive
+from .launchers import unpicklable_path
+from .parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
+from .process_plan import ProcessPlan
+from .single_device import SingleDeviceStrategy
+from .step.inference import InferenceModule, call_without_gradients
+from .step.log_capture import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from .step.manual_gradients import AveragedGradients, ManualGradients, average_gradients
+from .step.training_step import StepParts, TrainingStep, TrainingStepOptions, compose_training_step
+from .wrapping.batch_norm import desynchronize
+from .wrapping.module_wrapper import ModuleWrapper
+from .wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
+from .wrapping.placement import move_module
 
 if TYPE_CHECKING:
-    from core.checkpoints.base import CheckpointIO
-    from core.registration import StrategyRegistry
-    from core.strategies.ddp_sharded import DDPShardedStrategy
+    from ..checkpoints.base import CheckpointIO
+    from ..registration import StrategyRegistry
+    from .ddp_sharded import DDPShardedStrategy
 
 __all__ = [
     "COMMUNICATION_HOOKS",

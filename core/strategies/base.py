@@ -15,19 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
-from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, CoreError
-from core.precisions.base import Precision
-from core.registration import REGISTRIES
-from core.strategies.constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
-from core.strategies.process_plan import ProcessPlan
-from core.strategies.step.strategy_step import StepMethods
-from core.strategies.wrapping.module_wrapper import unwrap_module
-from core.strategies.wrapping.placement import move_module, move_optimizer_state
-from core.strategies.wrapping.precision_check import check_applied
-from core.utilities.user_modules import import_all
+from ..accelerators.base import Accelerator
+from ..checkpoints.base import CheckpointIO
+from ..environments.base import ClusterEnvironment
+from ..errors import ConfigurationError, CoreError
+from ..precisions.base import Precision
+from ..registration import REGISTRIES
+from ..utilities.user_modules import import_all
+from .constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
+from .process_plan import ProcessPlan
+from .step.strategy_step import StepMethods
+from .wrapping.module_wrapper import unwrap_module
+from .wrapping.placement import move_module, move_optimizer_state
+from .wrapping.precision_check import check_applied
 
 __all__ = ["Strategy"]
 

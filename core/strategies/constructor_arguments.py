@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.base import CheckpointIO
-from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError, nearest, quoted
-from core.precisions.base import Precision
+from ..accelerators.base import Accelerator
+from ..checkpoints.base import CheckpointIO
+from ..environments.base import ClusterEnvironment
+from ..errors import ConfigurationError, nearest, quoted
+from ..precisions.base import Precision
 
 __all__ = [
     "StrategyParts",

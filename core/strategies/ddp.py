@@ -16,13 +16,13 @@ from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from core.errors import ConfigurationError, quoted
-from core.strategies.exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
-from core.strategies.exchange.unsendable_dtypes import check_sendable
-from core.strategies.group.destroy import while_alive
-from core.strategies.parallel import ProcessGroupParts, ProcessGroupStrategy
-from core.strategies.step.manual_gradients import AveragedGradients, ManualGradients
-from core.strategies.wrapping.fixed_buckets import wrap
+from ..errors import ConfigurationError, quoted
+from .exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
+from .exchange.unsendable_dtypes import check_sendable
+from .group.destroy import while_alive
+from .parallel import ProcessGroupParts, ProcessGroupStrategy
+from .step.manual_gradients import AveragedGradients, ManualGradients
+from .wrapping.fixed_buckets import wrap
 
 __all__ = ["DDPArguments", "DDPStrategy"]
 

@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from core.checkpoints.agreement import GatherObject
-from core.errors import ConfigurationError
-from core.strategies.ddp import DDPStrategy
-from core.strategies.group.destroy import while_alive
-from core.utilities.nested import map_tensors
+from ..checkpoints.agreement import GatherObject
+from ..errors import ConfigurationError
+from ..utilities.nested import map_tensors
+from .ddp import DDPStrategy
+from .group.destroy import while_alive
 
 with warnings.catch_warnings():
     # It compiles functions in a way that torch itself has deprecated.

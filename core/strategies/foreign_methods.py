@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from core.errors import ConfigurationError
-from core.strategies.base import Strategy
+from ..errors import ConfigurationError
+from .base import Strategy
 
 __all__ = ["OF_STRATEGIES", "check_methods"]
 

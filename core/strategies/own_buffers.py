@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from core.strategies.base import Strategy
-from core.strategies.parallel import ParallelStrategy
+from .base import Strategy
+from .parallel import ParallelStrategy
 
 __all__ = ["load_own_buffers", "own_buffers", "share_buffers"]
 

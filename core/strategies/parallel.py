@@ -18,29 +18,29 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import Store
 from torch.optim import Optimizer
 
-from core.accelerators.base import Accelerator
-from core.checkpoints.agreement import run_on_each_rank
-from core.environments.base import ClusterEnvironment
-from core.environments.inherited import own_environ
-from core.environments.local import LAUNCHED, LocalEnvironment
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.random import get_host_rng_state
-from core.strategies.base import Strategy
-from core.strategies.constructor_arguments import StrategyParts
-from core.strategies.exchange.objects import by_rank, describe_tensor, pickled, unpickled
-from core.strategies.exchange.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
-from core.strategies.exchange.unsendable_dtypes import as_reduced, as_sent
-from core.strategies.group import process_group
-from core.strategies.group.meeting_point import CONNECT_SECONDS, tell_of_end
-from core.strategies.group.pending_saves import end_saving
-from core.strategies.group.threads import thread_limit
-from core.strategies.launchers import FunctionLauncher, ScriptLauncher
-from core.strategies.launchers.base import SETTLE_SECONDS
-from core.strategies.launchers.function import run_in_worker
-from core.strategies.launchers.parent_watch import end_with_launcher
-from core.strategies.store.notes import Board
-from core.strategies.wrapping.batch_norm import has_torch_kernels, synchronize
-from core.utilities.nested import map_tensors
+from ..accelerators.base import Accelerator
+from ..checkpoints.agreement import run_on_each_rank
+from ..environments.base import ClusterEnvironment
+from ..environments.inherited import own_environ
+from ..environments.local import LAUNCHED, LocalEnvironment
+from ..errors import ConfigurationError, WrongTypeError, quoted
+from ..random import get_host_rng_state
+from ..utilities.nested import map_tensors
+from .base import Strategy
+from .constructor_arguments import StrategyParts
+from .exchange.objects import by_rank, describe_tensor, pickled, unpickled
+from .exchange.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
+from .exchange.unsendable_dtypes import as_reduced, as_sent
+from .group import process_group
+from .group.meeting_point import CONNECT_SECONDS, tell_of_end
+from .group.pending_saves import end_saving
+from .group.threads import thread_limit
+from .launchers import FunctionLauncher, ScriptLauncher
+from .launchers.base import SETTLE_SECONDS
+from .launchers.function import run_in_worker
+from .launchers.parent_watch import end_with_launcher
+from .store.notes import Board
+from .wrapping.batch_norm import has_torch_kernels, synchronize
 
 __all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
 

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from core.checkpoints.agreement import run_on_each_rank
-from core.errors import CheckpointError
-from core.strategies.base import Strategy
-from core.strategies.call_sites import is_user_frame, user_frame
-from core.strategies.parallel import ProcessGroupStrategy
-from core.strategies.store.notes import Board
+from ..checkpoints.agreement import run_on_each_rank
+from ..errors import CheckpointError
+from .base import Strategy
+from .call_sites import is_user_frame, user_frame
+from .parallel import ProcessGroupStrategy
+from .store.notes import Board
 
 __all__ = ["Meeting"]
 

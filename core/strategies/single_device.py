@@ -6,8 +6,8 @@ from typing import ClassVar, TypeVar
 
 from torch import Tensor
 
-from core.strategies.base import Strategy
-from core.strategies.exchange.reductions import as_result, check_reduction, copy_for_reduction
+from .base import Strategy
+from .exchange.reductions import as_result, check_reduction, copy_for_reduction
 
 __all__ = ["SingleDeviceStrategy"]
 

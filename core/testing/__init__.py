@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.utilities.lazy import lazy_names
+from ..utilities.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from core.testing.backend import BackendUnderTest
-    from core.testing.kit import check_backends
-    from core.testing.marks import not_run, skip_by_declaration, tier
-    from core.testing.suites.accelerator import AcceleratorSuite
-    from core.testing.suites.base import Suite
-    from core.testing.suites.checkpoint_io import CheckpointIOSuite
-    from core.testing.suites.cluster_environment import Cluster, ClusterEnvironmentSuite
-    from core.testing.suites.precision import PrecisionSuite
-    from core.testing.suites.strategy import StrategySuite
+    from .backend import BackendUnderTest
+    from .kit import check_backends
+    from .marks import not_run, skip_by_declaration, tier
+    from .suites.accelerator import AcceleratorSuite
+    from .suites.base import Suite
+    from .suites.checkpoint_io import CheckpointIOSuite
+    from .suites.cluster_environment import Cluster, ClusterEnvironmentSuite
+    from .suites.precision import PrecisionSuite
+    from .suites.strategy import StrategySuite
 
 __all__ = [
     "AcceleratorSuite",

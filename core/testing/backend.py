@@ -8,12 +8,12 @@ from typing import Any
 
 import attrs
 
-from core.discovery.loading import import_target
-from core.discovery.registry import THIS_PROCESS, Registry
-from core.discovery.scan import Row
-from core.discovery.selection import VARIABLE
-from core.errors import ConfigurationError, UnknownNameError, nearest, quoted
-from core.kinds import KINDS
+from ..discovery.loading import import_target
+from ..discovery.registry import THIS_PROCESS, Registry
+from ..discovery.scan import Row
+from ..discovery.selection import VARIABLE
+from ..errors import ConfigurationError, UnknownNameError, nearest, quoted
+from ..kinds import KINDS
 
 __all__ = ["BackendUnderTest"]
 
@@ -106,7 +106,7 @@ class BackendUnderTest:
         Raises:
             CoreError: The class rejects its arguments.
         """
-        from core.plan.construction import construct  # imports torch
+        from ..plan.construction import construct  # imports torch
 
         return construct(self.spec, self.load(), **more)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from core.discovery.loading import import_target
-from core.errors import CheckpointError
+from ..discovery.loading import import_target
+from ..errors import CheckpointError
 
 __all__ = ["killed_at_each_step", "killed_in_time", "out_of_space"]
 

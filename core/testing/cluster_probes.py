@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from core.discovery.loading import import_target
+from ..discovery.loading import import_target
 
 __all__ = ["describe", "imported", "used"]
 

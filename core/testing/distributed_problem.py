@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from core import Module
-from core.discovery.loading import import_target
+from .. import Module
+from ..discovery.loading import import_target
 
 __all__ = [
     "EPOCHS",

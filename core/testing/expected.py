@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from core.errors import nearest
+from ..errors import nearest
 
 __all__ = ["ExpectedFailures"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from core.utilities.child_process import ChildProcess, describe_end
+from ..utilities.child_process import ChildProcess, describe_end
 
 __all__ = ["Answer", "NoAnswer", "ask"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.utilities.child_process import ChildProcess, describe_end
+from ..utilities.child_process import ChildProcess, describe_end
 
 __all__ = ["Child", "isolate"]
 

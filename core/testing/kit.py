@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from core.kinds import KINDS
-from core.specs import BackendSpec
+from ..kinds import KINDS
+from ..specs import BackendSpec
 
 __all__ = ["check_backends"]
 

@@ -9,9 +9,9 @@ import attrs
 import pytest
 from _pytest.outcomes import Skipped  # pytest.skip.Exception, which type checkers do not see
 
-from core.accelerators import CAPABILITIES
-from core.errors import ConfigurationError, quoted
-from core.testing.report import TIERS
+from ..accelerators import CAPABILITIES
+from ..errors import ConfigurationError, quoted
+from .report import TIERS
 
 __all__ = [
     "UNSUPPORTED",

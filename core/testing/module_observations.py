@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core import Runtime
-from core.testing import distributed_problem as problem
-from core.testing.step_observations import part
-from core.testing.worker import Journal
+from .. import Runtime
+from . import distributed_problem as problem
+from .step_observations import part
+from .worker import Journal
 
 __all__ = ["LIMIT", "MODULES", "NORMS", "Parts", "observe_module", "parts_by_hand", "two_by_hand"]
 

@@ -20,14 +20,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from core import Runtime, Trainer
-from core.callbacks import Callback, ModelCheckpoint
-from core.strategies import REDUCTIONS, Strategy
-from core.testing import distributed_problem as problem
-from core.testing.module_observations import MODULES, observe_module
-from core.testing.problem import Losses
-from core.testing.step_observations import STEPS, observe_step, threads
-from core.testing.worker import Journal
+from .. import Runtime, Trainer
+from ..callbacks import Callback, ModelCheckpoint
+from ..strategies import REDUCTIONS, Strategy
+from . import distributed_problem as problem
+from .module_observations import MODULES, observe_module
+from .problem import Losses
+from .step_observations import STEPS, observe_step, threads
+from .worker import Journal
 
 __all__ = ["ACCUMULATE", "CLIPS", "GATHERED", "ITEMS", "REDUCED", "REFUSED", "SUMMED", "own", "reduced"]
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from core.errors import CoreError, quoted
-from core.kinds import KINDS
-from core.testing.expected import ExpectedFailures
-from core.testing.isolation import Child, isolate
-from core.testing.report import SUFFIXES, Report
-from core.testing.time_limit import TEST_LIMIT, limited
+from ..errors import CoreError, quoted
+from ..kinds import KINDS
+from .expected import ExpectedFailures
+from .isolation import Child, isolate
+from .report import SUFFIXES, Report
+from .time_limit import TEST_LIMIT, limited
 
 if TYPE_CHECKING:
-    from core.testing.backend import BackendUnderTest
-    from core.testing.suites.base import Suite
+    from .backend import BackendUnderTest
+    from .suites.base import Suite
 
 for _name in ("core.testing.suites", "core.testing.problem"):
     if _name not in sys.modules:
@@ -153,7 +153,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give each test of a suite its id, mark expected failures, and deselect tiers that were not requested."""
-    from core.testing.marks import Needs, facts
+    from .marks import Needs, facts
 
     ids = {}
     for item in items:
@@ -187,13 +187,13 @@ def _identity(item: Any, suite: type[Suite]) -> tuple[str, str]:
 
 
 def _suite(obj: object) -> type[Suite] | None:
-    from core.testing.suites.base import Suite
+    from .suites.base import Suite
 
     return obj if isinstance(obj, type) and issubclass(obj, Suite) else None
 
 
 def _is_overridden(suite: type[Suite]) -> bool:
-    from core.testing.suites.base import Suite
+    from .suites.base import Suite
 
     return next(base for base in suite.__mro__ if "backend" in vars(base)) is not Suite
 
@@ -205,7 +205,7 @@ def _backend_options(config: pytest.Config) -> list[str]:
 
 def _backends(config: pytest.Config, suite: type[Suite]) -> list[BackendUnderTest]:
     """The backends of the suite's kind that were given with ``--backend``, each looked up once."""
-    from core.testing.backend import BackendUnderTest
+    from .backend import BackendUnderTest
 
     known = config.stash.setdefault(_FOUND, {})
     backends = []
@@ -242,7 +242,7 @@ def pytest_runtest_makereport(
     report = yield
     if _suite(getattr(item, "cls", None)) is None:
         return report
-    from core.testing.marks import UNSUPPORTED, NotRun, SkippedByDeclaration, facts
+    from .marks import UNSUPPORTED, NotRun, SkippedByDeclaration, facts
 
     error = None if call.excinfo is None else call.excinfo.value
     declaration = item.stash.get(UNSUPPORTED, None)

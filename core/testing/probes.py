@@ -44,7 +44,7 @@ def listed(prefixes: list[str]) -> list[str]:
 
 def activated(module: str, declared: Mapping[str, list[str]]) -> dict[str, Any]:
     """What a hook module returns, and what its activation imports and prints."""
-    from core.discovery.activation import activate
+    from ..discovery.activation import activate
 
     before = time.monotonic()
     activation = activate(module, {kind: set(names) for kind, names in declared.items()})
@@ -63,7 +63,7 @@ def found(module: str) -> bool:
 
 def detected(function: str) -> dict[str, Any]:
     """What a spec's ``detect`` returns, and whether it imports torch."""
-    from core.discovery.loading import import_target
+    from ..discovery.loading import import_target
 
     answer = import_target(function)()
     return {"answer": repr(answer), "is_count": type(answer) is int and answer >= 0, "torch": "torch" in sys.modules}
@@ -168,7 +168,7 @@ def _shown_result(function: Any) -> str:
 
 
 def _load(reference: Reference) -> Any:
-    from core.discovery.loading import import_target
+    from ..discovery.loading import import_target
 
     return import_target(reference["target"])
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Callback, Module
+from .. import Callback, Module
 
 __all__ = [
     "EPOCHS",

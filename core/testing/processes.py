@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
-from core.discovery.selection import VARIABLE
-from core.strategies.group.process_group import host_store
-from core.utilities.child_process import describe_end, kill_group
+from ..discovery.selection import VARIABLE
+from ..strategies.group.process_group import host_store
+from ..utilities.child_process import describe_end, kill_group
 
 __all__ = ["Observed", "Outcome", "run"]
 

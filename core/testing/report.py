@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from core.discovery.scan import CORE
-from core.testing import html
+from ..discovery.scan import CORE
+from . import html
 
 __all__ = ["OUTCOMES", "SUFFIXES", "TIERS", "Report"]
 

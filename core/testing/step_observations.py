@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core import Runtime
-from core.testing import distributed_problem as problem
-from core.testing.worker import Journal
+from .. import Runtime
+from . import distributed_problem as problem
+from .worker import Journal
 
 __all__ = ["STEPS", "Averaging", "Heads", "gradients_of", "observe_step", "part", "threads"]
 

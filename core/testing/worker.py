@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from core.discovery.loading import import_target
-from core.strategies.launchers.parent_watch import watch_parent
+from ..discovery.loading import import_target
+from ..strategies.launchers.parent_watch import watch_parent
 
 __all__ = ["Journal"]
 

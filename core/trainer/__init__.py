@@ -1,7 +1,7 @@
 """Trainer: the front end with the loop, on top of Runtime."""
 
-from core.trainer.module.datamodule import DataModule
-from core.trainer.module.module import Module
-from core.trainer.trainer import Trainer
+from .module.datamodule import DataModule
+from .module.module import Module
+from .trainer import Trainer
 
 __all__ = ["DataModule", "Module", "Trainer"]

@@ -11,26 +11,26 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
-from core.callbacks.base import Callback
-from core.callbacks.checkpoint.base import Checkpoint
-from core.callbacks.checkpoint.model_checkpoint import ModelCheckpoint
-from core.callbacks.display.model_summary import ModelSummary
-from core.callbacks.display.progress_bar import ProgressBar, ProgressLines
-from core.callbacks.foreign_callbacks import AdaptedCallback, adapted
-from core.callbacks.timer import Timer
-from core.data import CombinedLoader, is_collection
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import instead_of_class
-from core.runtime.arguments import uninitialized
-from core.strategies.base import Strategy
-from core.trainer.hints.misspelt import check_names, similar_methods
-from core.trainer.hints.names_of_others import OF_CALLBACKS, OF_MODULES, change_import
-from core.trainer.hints.signatures import check_signatures
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.module.plain_module import PlainModule
-from core.trainer.module.step_members import CUSTOM_STEP
-from core.trainer.settings import Settings
+from ..callbacks.base import Callback
+from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.checkpoint.model_checkpoint import ModelCheckpoint
+from ..callbacks.display.model_summary import ModelSummary
+from ..callbacks.display.progress_bar import ProgressBar, ProgressLines
+from ..callbacks.foreign_callbacks import AdaptedCallback, adapted
+from ..callbacks.timer import Timer
+from ..data import CombinedLoader, is_collection
+from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import instead_of_class
+from ..runtime.arguments import uninitialized
+from ..strategies.base import Strategy
+from .hints.misspelt import check_names, similar_methods
+from .hints.names_of_others import OF_CALLBACKS, OF_MODULES, change_import
+from .hints.signatures import check_signatures
+from .module.hooks import overridden
+from .module.module import Module
+from .module.plain_module import PlainModule
+from .module.step_members import CUSTOM_STEP
+from .settings import Settings
 
 __all__ = [
     "all_callbacks",

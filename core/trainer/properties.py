@@ -9,31 +9,31 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from core.accelerators.base import Accelerator
-from core.callbacks.base import Callback
-from core.callbacks.checkpoint.base import Checkpoint
-from core.callbacks.display.progress_bar import ProgressBar
-from core.callbacks.early_stopping import EarlyStopping
-from core.data import PreparedCombined
-from core.errors import ConfigurationError
-from core.loggers.base import Logger
-from core.plan import Plan
-from core.precisions.base import Precision
-from core.profilers import Profiler
-from core.runtime import Runtime
-from core.strategies.base import Strategy
-from core.trainer.checkpoint.finished_fit import FinishedFit
-from core.trainer.checks import checked_callbacks
-from core.trainer.loop.evaluate import EvaluationLoop
-from core.trainer.loop.fit import FitLoop
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.metrics.run_loggers import read_loggers
-from core.trainer.module.module import Module
-from core.trainer.progress import Progress
-from core.trainer.run_context import Run
-from core.trainer.settings import Settings
-from core.trainer.step.configured_optimizers import Optimization, Schedule
-from core.trainer.trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
+from ..accelerators.base import Accelerator
+from ..callbacks.base import Callback
+from ..callbacks.checkpoint.base import Checkpoint
+from ..callbacks.display.progress_bar import ProgressBar
+from ..callbacks.early_stopping import EarlyStopping
+from ..data import PreparedCombined
+from ..errors import ConfigurationError
+from ..loggers.base import Logger
+from ..plan import Plan
+from ..precisions.base import Precision
+from ..profilers import Profiler
+from ..runtime import Runtime
+from ..strategies.base import Strategy
+from .checkpoint.finished_fit import FinishedFit
+from .checks import checked_callbacks
+from .loop.evaluate import EvaluationLoop
+from .loop.fit import FitLoop
+from .metrics.metric_log import MetricLog
+from .metrics.run_loggers import read_loggers
+from .module.module import Module
+from .progress import Progress
+from .run_context import Run
+from .settings import Settings
+from .step.configured_optimizers import Optimization, Schedule
+from .trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
 __all__ = ["HardwareFacts", "LoggedFacts", "TrainerFacts"]
 

@@ -7,17 +7,17 @@ from typing import Any, TypeVar
 
 import attrs
 
-from core.callbacks.checkpoint.base import Checkpoint
-from core.profilers.base import Profiler
-from core.runtime import Runtime
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.metrics.stage_metrics import StageMetrics
-from core.trainer.module.batch_hooks import BatchHooks
-from core.trainer.module.datamodule import DataModule
-from core.trainer.module.hooks import Hooks
-from core.trainer.module.module import Module
-from core.trainer.progress import Progress
-from core.trainer.settings import Settings
+from ..callbacks.checkpoint.base import Checkpoint
+from ..profilers.base import Profiler
+from ..runtime import Runtime
+from .metrics.metric_log import MetricLog
+from .metrics.stage_metrics import StageMetrics
+from .module.batch_hooks import BatchHooks
+from .module.datamodule import DataModule
+from .module.hooks import Hooks
+from .module.module import Module
+from .progress import Progress
+from .settings import Settings
 
 __all__ = ["Run", "parts_in_evaluation"]
 

@@ -12,18 +12,18 @@ from typing import Any, Generic, TypeVar
 import attrs
 import torch
 
-from core.callbacks.timer import read_duration
-from core.checkpoints.base import CheckpointIO
-from core.discovery.registry import Registry
-from core.environments.base import ClusterEnvironment
-from core.environments.inherited import own_environ
-from core.errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import check_count, check_path, instead_of_class
-from core.hints.attributes import KnownAttributes
-from core.kinds import KINDS
-from core.precisions.base import Precision
-from core.precisions.clipping import ALGORITHMS
-from core.trainer.hints.names_of_others import FOREIGN, REMEDIES
+from ..callbacks.timer import read_duration
+from ..checkpoints.base import CheckpointIO
+from ..discovery.registry import Registry
+from ..environments.base import ClusterEnvironment
+from ..environments.inherited import own_environ
+from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
+from ..hints.argument_checks import check_count, check_path, instead_of_class
+from ..hints.attributes import KnownAttributes
+from ..kinds import KINDS
+from ..precisions.base import Precision
+from ..precisions.clipping import ALGORITHMS
+from .hints.names_of_others import FOREIGN, REMEDIES
 
 __all__ = [
     "DEFAULT_EPOCHS",

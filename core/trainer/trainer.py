@@ -12,20 +12,20 @@ from typing import Any
 import attrs
 from torch import nn
 
-from core.accelerators.base import Accelerator
-from core.callbacks.base import Callback
-from core.checkpoints.base import CheckpointIO
-from core.environments.base import ClusterEnvironment
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_path, suggest_arguments, suggest_in_methods
-from core.plan import Request, resolve_for
-from core.precisions.base import Precision
-from core.profilers import Profiler, find_profiler
-from core.runtime import Runtime
-from core.strategies.base import Strategy
-from core.trainer.checkpoint.finished_fit import FinishedFit
-from core.trainer.checkpoint.fit_state import find_checkpoint
-from core.trainer.checks import (
+from ..accelerators.base import Accelerator
+from ..callbacks.base import Callback
+from ..checkpoints.base import CheckpointIO
+from ..environments.base import ClusterEnvironment
+from ..errors import ConfigurationError
+from ..hints.argument_checks import check_path, suggest_arguments, suggest_in_methods
+from ..plan import Request, resolve_for
+from ..precisions.base import Precision
+from ..profilers import Profiler, find_profiler
+from ..runtime import Runtime
+from ..strategies.base import Strategy
+from .checkpoint.finished_fit import FinishedFit
+from .checkpoint.fit_state import find_checkpoint
+from .checks import (
     all_callbacks,
     attach_callbacks,
     check_module,
@@ -34,24 +34,24 @@ from core.trainer.checks import (
     check_weights_only,
     checked_callbacks,
 )
-from core.trainer.loop.data_sources import DataSource
-from core.trainer.loop.evaluate import EvaluationLoop, evaluated, shown
-from core.trainer.loop.fit import FitLoop
-from core.trainer.loop.reloading import check_reloading
-from core.trainer.loop.run_stage import evaluate, fit, run_stage
-from core.trainer.loop.signals import read_signals
-from core.trainer.loop.spawned_results import Results
-from core.trainer.loop.trials import tune
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.metrics.run_loggers import read_loggers
-from core.trainer.module.batch_hooks import check_batch_hooks
-from core.trainer.module.datamodule import DataModule
-from core.trainer.module.module import Module
-from core.trainer.module.plain_module import as_module
-from core.trainer.progress import Progress
-from core.trainer.properties import TrainerFacts
-from core.trainer.run_context import Run
-from core.trainer.settings import (
+from .loop.data_sources import DataSource
+from .loop.evaluate import EvaluationLoop, evaluated, shown
+from .loop.fit import FitLoop
+from .loop.reloading import check_reloading
+from .loop.run_stage import evaluate, fit, run_stage
+from .loop.signals import read_signals
+from .loop.spawned_results import Results
+from .loop.trials import tune
+from .metrics.metric_log import MetricLog
+from .metrics.run_loggers import read_loggers
+from .module.batch_hooks import check_batch_hooks
+from .module.datamodule import DataModule
+from .module.module import Module
+from .module.plain_module import as_module
+from .progress import Progress
+from .properties import TrainerFacts
+from .run_context import Run
+from .settings import (
     DEFAULT_EPOCHS,
     FIXED_IN_FIT,
     REMEDIES,
@@ -61,8 +61,8 @@ from core.trainer.settings import (
     with_plugins,
     without_extras,
 )
-from core.trainer.stage import STAGES
-from core.trainer.step.compilation import check_compile
+from .stage import STAGES
+from .step.compilation import check_compile
 
 __all__ = ["Trainer"]
 

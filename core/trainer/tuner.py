@@ -7,14 +7,14 @@ from typing import Any
 
 from torch import nn
 
-from core.callbacks.tuning.batch_size_finder import BatchSizeFinder
-from core.callbacks.tuning.learning_rate_finder import LearningRateFinder, LearningRateRange
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments
-from core.trainer.checks import check_module, check_optimization
-from core.trainer.loop.data_sources import DataSource
-from core.trainer.loop.trials import Trial
-from core.trainer.module.plain_module import as_module
+from ..callbacks.tuning.batch_size_finder import BatchSizeFinder
+from ..callbacks.tuning.learning_rate_finder import LearningRateFinder, LearningRateRange
+from ..errors import ConfigurationError, WrongTypeError
+from ..hints.argument_checks import suggest_arguments
+from .checks import check_module, check_optimization
+from .loop.data_sources import DataSource
+from .loop.trials import Trial
+from .module.plain_module import as_module
 
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.logging import get_logger
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.module.plain_module import PlainModule
-from core.trainer.progress import Progress
-from core.trainer.settings import Settings
+from ..logging import get_logger
+from .module.hooks import overridden
+from .module.module import Module
+from .module.plain_module import PlainModule
+from .progress import Progress
+from .settings import Settings
 
 __all__ = [
     "warn_of_infinite_loss",

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from core.errors import ConfigurationError, nearest, quoted
-from core.kinds import KINDS
+from ..errors import ConfigurationError, nearest, quoted
+from ..kinds import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 
-from core.errors import BackendError, ConfigurationError, WrongTypeError
+from ..errors import BackendError, ConfigurationError, WrongTypeError
 
 __all__ = ["VARIABLE", "import_all", "read_imports"]
 

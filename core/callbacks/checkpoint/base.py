@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from core.callbacks.base import Callback
+from ..base import Callback
 
 __all__ = ["Checkpoint"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from core.checkpoints.commit import commit_link
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.hints.argument_checks import check_count, is_below, is_url
-from core.strategies.base import Strategy
+from ...checkpoints.commit import commit_link
+from ...errors import CheckpointError, ConfigurationError, WrongTypeError
+from ...hints.argument_checks import check_count, is_below, is_url
+from ...strategies.base import Strategy
 
 __all__ = ["Decision", "check_choice", "check_interval", "check_link", "checked_state", "make_link"]
 

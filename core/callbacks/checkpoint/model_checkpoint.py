@@ -13,9 +13,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from core.callbacks.agreement import decide_in_process_zero, not_logged
-from core.callbacks.checkpoint.base import Checkpoint
-from core.callbacks.checkpoint.decision import (
+from ...checkpoints import absolute, committed_file, is_committed, is_in, store_of
+from ...errors import ConfigurationError, CoreError, quoted
+from ...hints.argument_checks import check_path
+from ..agreement import decide_in_process_zero, not_logged
+from ..shared_clock import SharedClock
+from ..trainer_queries import (
+    has_validated_in_epoch,
+    is_training,
+    validates_next,
+    validates_once_in_each_epoch,
+)
+from .base import Checkpoint
+from .decision import (
     Decision,
     check_choice,
     check_interval,
@@ -23,7 +33,7 @@ from core.callbacks.checkpoint.decision import (
     checked_state,
     make_link,
 )
-from core.callbacks.checkpoint.names import (
+from .names import (
     DEFAULT,
     OLDER,
     candidates,
@@ -32,16 +42,6 @@ from core.callbacks.checkpoint.names import (
     format_name,
     scores_as_yaml,
 )
-from core.callbacks.shared_clock import SharedClock
-from core.callbacks.trainer_queries import (
-    has_validated_in_epoch,
-    is_training,
-    validates_next,
-    validates_once_in_each_epoch,
-)
-from core.checkpoints import absolute, committed_file, is_committed, is_in, store_of
-from core.errors import ConfigurationError, CoreError, quoted
-from core.hints.argument_checks import check_path
 
 __all__ = ["ModelCheckpoint"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from core.errors import ConfigurationError, nearest, quoted
-from core.logging import get_logger
+from ...errors import ConfigurationError, nearest, quoted
+from ...logging import get_logger
 
 __all__ = [
     "DEFAULT",

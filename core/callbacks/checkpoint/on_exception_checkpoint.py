@@ -6,11 +6,11 @@ import logging
 import os
 from typing import Any
 
-from core.callbacks.checkpoint.base import Checkpoint
-from core.callbacks.trainer_queries import is_training
-from core.checkpoints import absolute
-from core.errors import ConfigurationError, CoreError
-from core.hints.argument_checks import check_path
+from ...checkpoints import absolute
+from ...errors import ConfigurationError, CoreError
+from ...hints.argument_checks import check_path
+from ..trainer_queries import is_training
+from .base import Checkpoint
 
 __all__ = ["OnExceptionCheckpoint"]
 

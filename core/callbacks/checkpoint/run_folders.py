@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from core.callbacks.agreement import decide_in_process_zero
-from core.checkpoints import absolute, is_in, latest, parent, read_manifest, store_of
-from core.errors import CheckpointError
-from core.hints.argument_checks import is_url
+from ...checkpoints import absolute, is_in, latest, parent, read_manifest, store_of
+from ...errors import CheckpointError
+from ...hints.argument_checks import is_url
+from ..agreement import decide_in_process_zero
 
 __all__ = ["claim_run_folder", "newest_checkpoint", "run_folder", "run_folders"]
 

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from core.callbacks.base import Callback
-from core.callbacks.display.layer_table import Summary, summarize
-from core.hints.argument_checks import check_count
-from core.logging import show
-from core.random import get_rng_state, set_rng_state
-from core.utilities.nested import map_tensors
+from ...hints.argument_checks import check_count
+from ...logging import show
+from ...random import get_rng_state, set_rng_state
+from ...utilities.nested import map_tensors
+from ..base import Callback
+from .layer_table import Summary, summarize
 
 __all__ = ["ModelSummary", "start_line"]
 

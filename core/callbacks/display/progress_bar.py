@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.display.progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_count
+from ...errors import ConfigurationError
+from ...hints.argument_checks import check_count
+from ..base import Callback
+from .progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
 
 __all__ = ["Display", "ProgressBar", "ProgressLines", "TQDMProgressBar"]
 

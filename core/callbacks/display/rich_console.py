@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["check_rich", "has_rich", "make_console"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.callbacks.display.layer_table import Summary
-from core.callbacks.display.model_summary import ModelSummary
-from core.callbacks.display.rich_console import check_rich, make_console
+from .layer_table import Summary
+from .model_summary import ModelSummary
+from .rich_console import check_rich, make_console
 
 __all__ = ["RichModelSummary"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from core.callbacks.display.progress_bar import Display, ProgressBar
-from core.callbacks.display.progress_display import Written, draws_bars
-from core.callbacks.display.rich_console import check_rich, has_rich, make_console
-from core.hints.argument_checks import check_count
+from ...hints.argument_checks import check_count
+from .progress_bar import Display, ProgressBar
+from .progress_display import Written, draws_bars
+from .rich_console import check_rich, has_rich, make_console
 
 __all__ = ["RichProgressBar", "RichProgressBarTheme"]
 

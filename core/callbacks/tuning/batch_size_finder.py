@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from core.callbacks.base import Callback
-from core.callbacks.tuning.tuner_callback import Tuning, set_everywhere
-from core.errors import ConfigurationError
-from core.hints.argument_checks import check_count
+from ...errors import ConfigurationError
+from ...hints.argument_checks import check_count
+from ..base import Callback
+from .tuner_callback import Tuning, set_everywhere
 
 __all__ = ["BatchSizeFinder"]
 

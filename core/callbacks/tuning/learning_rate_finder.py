@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.callbacks.base import Callback
-from core.callbacks.tuning.tuner_callback import Tuning, set_everywhere
-from core.errors import BackendError, ConfigurationError
-from core.hints.argument_checks import check_count
+from ...errors import BackendError, ConfigurationError
+from ...hints.argument_checks import check_count
+from ..base import Callback
+from .tuner_callback import Tuning, set_everywhere
 
 __all__ = ["LearningRateFinder", "LearningRateRange"]
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.errors import ConfigurationError, quoted
+from ...errors import ConfigurationError, quoted
+from ..base import Callback
 
 __all__ = ["Tuning", "set_everywhere"]
 

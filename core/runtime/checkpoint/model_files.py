@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.checkpoints import committed_file, remove_committed, store_of
-from core.checkpoints.safetensors_io import write_safetensors
-from core.checkpoints.torch_io import write_shard
-from core.errors import ConfigurationError, WrongTypeError
+from ...checkpoints import committed_file, remove_committed, store_of
+from ...checkpoints.safetensors_io import write_safetensors
+from ...checkpoints.torch_io import write_shard
+from ...errors import ConfigurationError, WrongTypeError
 
 __all__ = ["parse_size", "save_in_parts", "save_tensors"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from core.errors import CheckpointError, quoted
-from core.plan import Plan
+from ...errors import CheckpointError, quoted
+from ...plan import Plan
 
 __all__ = ["restore", "run_facts", "load_errors"]
 

@@ -12,16 +12,16 @@ from typing import Any
 import attrs
 from torch import nn
 
-from core.checkpoints.commit import write_errors
-from core.checkpoints.manifest import Manifest
-from core.checkpoints.safe_unpickling import load_tensors
-from core.checkpoints.torch_io import write_shard
-from core.data import PreparedLoader
-from core.errors import CheckpointError
-from core.random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
-from core.runtime.checkpoint.parts import load_errors
-from core.strategies.base import Strategy
-from core.strategies.partial_save import Meeting
+from ...checkpoints.commit import write_errors
+from ...checkpoints.manifest import Manifest
+from ...checkpoints.safe_unpickling import load_tensors
+from ...checkpoints.torch_io import write_shard
+from ...data import PreparedLoader
+from ...errors import CheckpointError
+from ...random import MAX_SEED, get_rng_state, seed_everything, set_rng_state
+from ...strategies.base import Strategy
+from ...strategies.partial_save import Meeting
+from .parts import load_errors
 
 __all__ = ["ABSENT", "PATIENCE", "ProcessStates", "load_open_state", "open_state", "read_gradients", "write_gradients"]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from core.checkpoints import is_committed, remove_committed, store_of
-from core.errors import CheckpointError, ConfigurationError
-from core.hints.argument_checks import check_path, suggest_arguments_of
+from ...checkpoints import is_committed, remove_committed, store_of
+from ...errors import CheckpointError, ConfigurationError
+from ...hints.argument_checks import check_path, suggest_arguments_of
 
 __all__ = ["ProjectConfiguration", "next_checkpoint", "remove_old_checkpoints"]
 

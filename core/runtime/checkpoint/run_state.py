@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from core.checkpoints import (
+from ...checkpoints import (
     FileRecord,
     Manifest,
     absolute,
@@ -24,22 +24,22 @@ from core.checkpoints import (
     read_manifest,
     store_of,
 )
-from core.checkpoints.agreement import check_shared, run_on_each_rank
-from core.checkpoints.manifest import RUN_STATE
-from core.data import PreparedLoader, skip_first_batches
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.hints.argument_checks import check_path, instead_of_class, is_url
-from core.plan import Plan
-from core.runtime.accumulation import OptimizerGate
-from core.runtime.arguments import check_hook
-from core.runtime.checkpoint.model_files import parse_size, save_in_parts
-from core.runtime.checkpoint.parts import load_errors, run_facts
-from core.runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
-from core.runtime.checkpoint.project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
-from core.runtime.checkpoint.saving import Checkpointing
-from core.runtime.prepare.optimizers import AccumulatingOptimizer
-from core.strategies.own_buffers import load_own_buffers, own_buffers
-from core.strategies.partial_save import Meeting
+from ...checkpoints.agreement import check_shared, run_on_each_rank
+from ...checkpoints.manifest import RUN_STATE
+from ...data import PreparedLoader, skip_first_batches
+from ...errors import CheckpointError, ConfigurationError, WrongTypeError
+from ...hints.argument_checks import check_path, instead_of_class, is_url
+from ...plan import Plan
+from ...strategies.own_buffers import load_own_buffers, own_buffers
+from ...strategies.partial_save import Meeting
+from ..accumulation import OptimizerGate
+from ..arguments import check_hook
+from ..prepare.optimizers import AccumulatingOptimizer
+from .model_files import parse_size, save_in_parts
+from .parts import load_errors, run_facts
+from .process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
+from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
+from .saving import Checkpointing
 
 __all__ = ["StateSaving"]
 

@@ -12,16 +12,16 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from core.checkpoints import committed_file
-from core.checkpoints.torch_io import write_shard
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.hints.argument_checks import check_path
-from core.runtime.checkpoint.model_files import save_tensors
-from core.runtime.checkpoint.parts import restore, run_facts
-from core.runtime.prepare.optimizers import PreparedOptimizer
-from core.runtime.prepare.preparing import Preparing
-from core.strategies.partial_save import Meeting
-from core.strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...checkpoints import committed_file
+from ...checkpoints.torch_io import write_shard
+from ...errors import ConfigurationError, WrongTypeError, quoted
+from ...hints.argument_checks import check_path
+from ...strategies.partial_save import Meeting
+from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ..prepare.optimizers import PreparedOptimizer
+from ..prepare.preparing import Preparing
+from .model_files import save_tensors
+from .parts import restore, run_facts
 
 __all__ = ["Checkpointing"]
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.arguments import check_leaves, check_process
-from core.runtime.exchange.comparison import Agreement, describe_leaves
-from core.strategies.base import Strategy
-from core.strategies.exchange.objects import by_rank, pickled, unpickled
-from core.strategies.exchange.reductions import check_reduction
-from core.utilities.nested import leaves, map_tensors
+from ...errors import ConfigurationError, WrongTypeError
+from ...strategies.base import Strategy
+from ...strategies.exchange.objects import by_rank, pickled, unpickled
+from ...strategies.exchange.reductions import check_reduction
+from ...utilities.nested import leaves, map_tensors
+from ..arguments import check_leaves, check_process
+from .comparison import Agreement, describe_leaves
 
 __all__ = ["Collectives", "exchange_objects", "pad_to", "sizes_along"]
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ConfigurationError, LaunchError
-from core.plan import Plan
-from core.runtime.lifecycle import RunLife
-from core.strategies.base import Strategy
-from core.strategies.call_sites import user_frame
-from core.strategies.exchange.objects import by_rank, describe_tensor
-from core.strategies.parallel import ProcessGroupStrategy
-from core.strategies.store.notes import Board
-from core.utilities.nested import leaves
+from ...errors import ConfigurationError, LaunchError
+from ...plan import Plan
+from ...strategies.base import Strategy
+from ...strategies.call_sites import user_frame
+from ...strategies.exchange.objects import by_rank, describe_tensor
+from ...strategies.parallel import ProcessGroupStrategy
+from ...strategies.store.notes import Board
+from ...utilities.nested import leaves
+from ..lifecycle import RunLife
 
 __all__ = [
     "Agreement",

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.data.sharding import Real
-from core.errors import ConfigurationError
-from core.logging import get_logger
-from core.plan import Plan
-from core.runtime.arguments import check_leaves
-from core.runtime.exchange.collectives import Collectives, pad_to, sizes_along
-from core.runtime.exchange.comparison import PADDING, Row, describe_leaves, is_tensor_row, refuse_difference
-from core.runtime.gradient_state import LoaderState
-from core.utilities.nested import leaves, map_tensors
+from ...data.sharding import Real
+from ...errors import ConfigurationError
+from ...logging import get_logger
+from ...plan import Plan
+from ...utilities.nested import leaves, map_tensors
+from ..arguments import check_leaves
+from ..gradient_state import LoaderState
+from .collectives import Collectives, pad_to, sizes_along
+from .comparison import PADDING, Row, describe_leaves, is_tensor_row, refuse_difference
 
 __all__ = ["MetricGathering"]
 

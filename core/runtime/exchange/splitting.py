@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ConfigurationError, WrongTypeError
+from ...errors import ConfigurationError, WrongTypeError
 
 __all__ = ["split"]
 

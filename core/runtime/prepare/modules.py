@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from core.precisions.base import Precision
-from core.strategies.wrapping.wrapper_class import joined_class
+from ...precisions.base import Precision
+from ...strategies.wrapping.wrapper_class import joined_class
 
 __all__ = ["PreparedModule", "is_peft_model", "needs_forward_context"]
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
-from core.runtime.accumulation import OptimizerGate
-from core.strategies.base import Strategy
-from core.strategies.wrapping.optimizer_wrapper import OptimizerWrapper
+from ...strategies.base import Strategy
+from ...strategies.wrapping.optimizer_wrapper import OptimizerWrapper
+from ..accumulation import OptimizerGate
 
 __all__ = ["AccumulatingOptimizer", "PreparedOptimizer"]
 

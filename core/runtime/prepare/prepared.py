@@ -9,9 +9,9 @@ from weakref import WeakSet, ref
 from torch import nn
 from torch.optim import Optimizer
 
-from core.data import PreparedLoader
-from core.errors import ConfigurationError
-from core.runtime.arguments import check_kind
+from ...data import PreparedLoader
+from ...errors import ConfigurationError
+from ..arguments import check_kind
 
 __all__ = ["PreparedObjects"]
 

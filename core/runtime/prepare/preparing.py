@@ -12,22 +12,22 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
-from core.data import DataSettings, PreparedLoader, prepare_loader
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments
-from core.plan import Plan
-from core.runtime.accumulation import OptimizerGate, Window
-from core.runtime.arguments import check_holds, check_kind, check_loader, check_objects
-from core.runtime.gradient_state import LoaderState
-from core.runtime.prepare.modules import PreparedModule, needs_forward_context
-from core.runtime.prepare.optimizers import AccumulatingOptimizer, PreparedOptimizer
-from core.runtime.prepare.prepared import PreparedObjects
-from core.runtime.prepare.schedulers import PreparedScheduler, warn_of_long_schedule
-from core.runtime.prepare.unused_results import TakenModules
-from core.runtime.properties import DataFacts
-from core.strategies.base import Strategy
-from core.strategies.wrapping.batch_norm import desynchronize
-from core.strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...data import DataSettings, PreparedLoader, prepare_loader
+from ...errors import ConfigurationError, WrongTypeError
+from ...hints.argument_checks import suggest_arguments
+from ...plan import Plan
+from ...strategies.base import Strategy
+from ...strategies.wrapping.batch_norm import desynchronize
+from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ..accumulation import OptimizerGate, Window
+from ..arguments import check_holds, check_kind, check_loader, check_objects
+from ..gradient_state import LoaderState
+from ..properties import DataFacts
+from .modules import PreparedModule, needs_forward_context
+from .optimizers import AccumulatingOptimizer, PreparedOptimizer
+from .prepared import PreparedObjects
+from .schedulers import PreparedScheduler, warn_of_long_schedule
+from .unused_results import TakenModules
 
 __all__ = ["Preparing"]
 

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from core.runtime.gradient_state import GradientState
-from core.strategies.base import Strategy
-from core.strategies.wrapping.optimizer_wrapper import unwrap_optimizer
-from core.strategies.wrapping.wrapper_class import joined_class
+from ...strategies.base import Strategy
+from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...strategies.wrapping.wrapper_class import joined_class
+from ..gradient_state import GradientState
 
 __all__ = ["PreparedScheduler", "schedule_length", "warn_of_long_schedule"]
 

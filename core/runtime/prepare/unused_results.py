@@ -8,7 +8,7 @@ from weakref import ref
 
 from torch import nn
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["TakenModules"]
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.checkpoints.base import CheckpointIO
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments
-from core.precisions.loss import check_tensor
-from core.runtime.step.synchronization import Synchronization
-from core.runtime.with_guard import used_by_with
-from core.strategies.step.training_step import tensor_backward
-from core.strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ...checkpoints.base import CheckpointIO
+from ...errors import ConfigurationError, WrongTypeError
+from ...hints.argument_checks import suggest_arguments
+from ...precisions.loss import check_tensor
+from ...strategies.step.training_step import tensor_backward
+from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ..with_guard import used_by_with
+from .synchronization import Synchronization
 
 __all__ = ["StepParts"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.step.backward import StepParts
-from core.strategies.base import Strategy
+from ...errors import ConfigurationError, WrongTypeError
+from ...strategies.base import Strategy
+from .backward import StepParts
 
 __all__ = ["LocalSGD"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 from torch import nn
 
-from core.errors import ConfigurationError
-from core.runtime.accumulation import MicroBatch, Window
-from core.runtime.arguments import check_joinables
-from core.runtime.prepare.preparing import Preparing
-from core.runtime.with_guard import used_by_with
+from ...errors import ConfigurationError
+from ..accumulation import MicroBatch, Window
+from ..arguments import check_joinables
+from ..prepare.preparing import Preparing
+from ..with_guard import used_by_with
 
 __all__ = ["Synchronization"]
 

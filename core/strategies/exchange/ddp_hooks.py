@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from core.errors import ConfigurationError, nearest, quoted
+from ...errors import ConfigurationError, nearest, quoted
 
 __all__ = ["COMMUNICATION_HOOKS", "CommunicationHook", "check_communication_hook", "register_communication_hook"]
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.errors import ConfigurationError, nearest, quoted
+from ...errors import ConfigurationError, nearest, quoted
 
 __all__ = ["REDUCTIONS", "Reduction", "as_result", "check_reduction", "copy_for_reduction"]
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from core.errors import ConfigurationError, quoted
+from ...errors import ConfigurationError, quoted
 
 __all__ = ["as_reduced", "as_sent", "check_sendable"]
 

@@ -25,10 +25,9 @@ import torch.distributed as dist
 from attrs import frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from core.errors import LaunchError
-from core.strategies.call_sites import is_user_frame
-from core.strategies.failures.stack_exchange import Stacks, Whereabouts, call_in, is_timeout
-from core.strategies.launchers.cause import (
+from ...errors import LaunchError
+from ..call_sites import is_user_frame
+from ..launchers.cause import (
     cause_of,
     end_with,
     first_line,
@@ -40,7 +39,7 @@ from core.strategies.launchers.cause import (
     show_traceback,
     summary,
 )
-from core.strategies.launchers.exit_codes import (
+from ..launchers.exit_codes import (
     exit_code_of,
     exit_place,
     exit_status,
@@ -51,7 +50,8 @@ from core.strategies.launchers.exit_codes import (
     note_exits,
     print_interrupted,
 )
-from core.strategies.store.run_store import another_connection
+from ..store.run_store import another_connection
+from .stack_exchange import Stacks, Whereabouts, call_in, is_timeout
 
 __all__ = ["Failures"]
 

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from attrs import evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from core.strategies.call_sites import is_user_frame
-from core.strategies.store.liveness import BEAT_SECONDS, beat
-from core.strategies.store.run_store import another_connection
+from ..call_sites import is_user_frame
+from ..store.liveness import BEAT_SECONDS, beat
+from ..store.run_store import another_connection
 
 __all__ = ["Stacks", "Whereabouts", "call_in", "is_timeout"]
 

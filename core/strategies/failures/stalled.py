@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from core.strategies.failures.stack_exchange import Stacks, Whereabouts
+from .stack_exchange import Stacks, Whereabouts
 
 __all__ = ["IsWaitedFor", "LooksForWaiting"]
 

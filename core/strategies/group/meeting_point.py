@@ -15,13 +15,13 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from core.errors import LaunchError
-from core.strategies.call_sites import method_called
-from core.strategies.exchange.objects import by_rank
-from core.strategies.launchers.exit_codes import ended_by_failure
-from core.strategies.store.notes import lost_store, wait_for_key
-from core.strategies.store.run_store import RunStore
-from core.strategies.store.wait_warning import Patience, address_of
+from ...errors import LaunchError
+from ..call_sites import method_called
+from ..exchange.objects import by_rank
+from ..launchers.exit_codes import ended_by_failure
+from ..store.notes import lost_store, wait_for_key
+from ..store.run_store import RunStore
+from ..store.wait_warning import Patience, address_of
 
 __all__ = ["CONNECT_SECONDS", "meet", "meet_to_join", "next_run", "ranks_missing", "tell_of_end"]
 

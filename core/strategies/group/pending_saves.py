@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from core.checkpoints.base import CheckpointIO
-from core.errors import LaunchError
-from core.strategies.base import Strategy
-from core.strategies.store.notes import Board
+from ...checkpoints.base import CheckpointIO
+from ...errors import LaunchError
+from ..base import Strategy
+from ..store.notes import Board
 
 __all__ = ["end_saving", "wait_for_saves"]
 

@@ -24,18 +24,18 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import Store
 
-from core.errors import BackendError, ConfigurationError, LaunchError, quoted
-from core.strategies.failures.first_failure import Failures
-from core.strategies.failures.stalled import IsWaitedFor, LooksForWaiting
-from core.strategies.group.destroy import ABANDON_SECONDS, abandon, destroy
-from core.strategies.group.meeting_point import meet, meet_to_join, next_run, ranks_missing, tell_of_end
-from core.strategies.group.pending_saves import wait_for_saves
-from core.strategies.launchers.exit_codes import ended_by_failure, note_failure
-from core.strategies.store.liveness import Peers
-from core.strategies.store.network_interfaces import advice
-from core.strategies.store.notes import Board, lost_store
-from core.strategies.store.run_store import listen_on_loopback
-from core.strategies.store.wait_warning import Patience
+from ...errors import BackendError, ConfigurationError, LaunchError, quoted
+from ..failures.first_failure import Failures
+from ..failures.stalled import IsWaitedFor, LooksForWaiting
+from ..launchers.exit_codes import ended_by_failure, note_failure
+from ..store.liveness import Peers
+from ..store.network_interfaces import advice
+from ..store.notes import Board, lost_store
+from ..store.run_store import listen_on_loopback
+from ..store.wait_warning import Patience
+from .destroy import ABANDON_SECONDS, abandon, destroy
+from .meeting_point import meet, meet_to_join, next_run, ranks_missing, tell_of_end
+from .pending_saves import wait_for_saves
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed

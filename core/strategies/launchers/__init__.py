@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from core.environments.inherited import own_environ, ranks_environ
-from core.strategies.launchers.base import Launcher
-from core.strategies.launchers.cause import CAUSE, attach_cause
-from core.strategies.launchers.function import FunctionLauncher
-from core.strategies.launchers.interrupts import unblock_interrupts
-from core.strategies.launchers.parent_watch import attach_lifeline, watch_parent
-from core.strategies.launchers.pickling import unpicklable_path
-from core.strategies.launchers.script import ScriptLauncher, script_command
+from ...environments.inherited import own_environ, ranks_environ
+from .base import Launcher
+from .cause import CAUSE, attach_cause
+from .function import FunctionLauncher
+from .interrupts import unblock_interrupts
+from .parent_watch import attach_lifeline, watch_parent
+from .pickling import unpicklable_path
+from .script import ScriptLauncher, script_command
 
 __all__ = [
     "FunctionLauncher",

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
-from core.errors import LaunchError
+from ...errors import LaunchError
 
 __all__ = ["Launcher"]
 

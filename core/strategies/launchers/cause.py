@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from core import errors
+from ... import errors
 
 __all__ = [
     "CAUSE",

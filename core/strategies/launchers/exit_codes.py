@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from core.errors import LaunchError
-from core.strategies.launchers.cause import end_with, format_place, innermost, is_interactive, print_error
+from ...errors import LaunchError
+from .cause import end_with, format_place, innermost, is_interactive, print_error
 
 __all__ = [
     "EndedBySignal",

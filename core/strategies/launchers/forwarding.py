@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from core.errors import LaunchError
-from core.strategies.launchers.cause import print_error
-from core.strategies.launchers.exit_codes import exit_status
-from core.strategies.launchers.interrupts import blocks_interrupts
+from ...errors import LaunchError
+from .cause import print_error
+from .exit_codes import exit_status
+from .interrupts import blocks_interrupts
 
 __all__ = ["SAME_SECONDS", "forwarding"]
 

@@ -23,9 +23,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-from core.errors import LaunchError
-from core.random import set_host_rng_state
-from core.strategies.launchers.base import (
+from ...errors import LaunchError
+from ...random import set_host_rng_state
+from .base import (
     POLL_SECONDS,
     SETTLE_SECONDS,
     Launcher,
@@ -33,18 +33,18 @@ from core.strategies.launchers.base import (
     describe_exit,
     end_processes,
 )
-from core.strategies.launchers.cause import cause_of, first_line, format_error, ranked
-from core.strategies.launchers.exit_codes import (
+from .cause import cause_of, first_line, format_error, ranked
+from .exit_codes import (
     EndedBySignal,
     exit_code_of,
     failed_at,
     is_lost_peer,
     show_launch_errors,
 )
-from core.strategies.launchers.forwarding import forwarding
-from core.strategies.launchers.interrupts import interrupts_blocked, unblock_interrupts
-from core.strategies.launchers.parent_watch import watch_parent
-from core.strategies.launchers.pickling import unpicklable_path
+from .forwarding import forwarding
+from .interrupts import interrupts_blocked, unblock_interrupts
+from .parent_watch import watch_parent
+from .pickling import unpicklable_path
 
 __all__ = ["FunctionLauncher", "run_in_worker"]
 

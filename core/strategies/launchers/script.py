@@ -15,8 +15,8 @@ from contextlib import suppress
 from multiprocessing import process as multiprocess
 from typing import NamedTuple
 
-from core.errors import LaunchError
-from core.strategies.launchers.base import (
+from ...errors import LaunchError
+from .base import (
     POLL_SECONDS,
     SETTLE_SECONDS,
     Launcher,
@@ -24,16 +24,16 @@ from core.strategies.launchers.base import (
     describe_exit,
     end_processes,
 )
-from core.strategies.launchers.cause import CAUSE, causes_in, is_interactive, print_error, tell_also
-from core.strategies.launchers.exit_codes import (
+from .cause import CAUSE, causes_in, is_interactive, print_error, tell_also
+from .exit_codes import (
     agreed_exit_code,
     ended_by_failure,
     exit_status,
     note_exits,
     show_launch_errors,
 )
-from core.strategies.launchers.interrupts import interrupts_blocked
-from core.strategies.launchers.parent_watch import LIFELINE
+from .interrupts import interrupts_blocked
+from .parent_watch import LIFELINE
 
 __all__ = ["ScriptLauncher"]
 

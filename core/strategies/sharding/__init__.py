@@ -3,10 +3,10 @@
 Importing it imports :mod:`torch.distributed.tensor`; so :mod:`core.strategies` does not.
 """
 
-from core.strategies.sharding.layout import like, put_whole, to_whole
-from core.strategies.sharding.mesh import check_size, detach_mesh, make_mesh
-from core.strategies.sharding.replaced_parameters import FollowedParameters
-from core.strategies.sharding.tensor_parallel import Plan, apply_plan, check_plan, find_plan, matches
+from .layout import like, put_whole, to_whole
+from .mesh import check_size, detach_mesh, make_mesh
+from .replaced_parameters import FollowedParameters
+from .tensor_parallel import Plan, apply_plan, check_plan, find_plan, matches
 
 __all__ = [
     "FollowedParameters",

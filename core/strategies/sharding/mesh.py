@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["check_size", "detach_mesh", "make_mesh"]
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["FollowedParameters"]
 

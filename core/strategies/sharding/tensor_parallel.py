@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from core.errors import ConfigurationError, WrongTypeError, quoted
+from ...errors import ConfigurationError, WrongTypeError, quoted
 
 __all__ = ["Plan", "apply_plan", "check_plan", "find_plan", "matches"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.strategies.wrapping.module_wrapper import ModuleWrapper
-from core.utilities.nested import map_tensors
+from ...utilities.nested import map_tensors
+from ..wrapping.module_wrapper import ModuleWrapper
 
 __all__ = ["InferenceModule", "call_without_gradients"]
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["AveragedGradients", "ManualGradients", "average_gradients"]
 

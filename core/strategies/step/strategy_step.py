@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError, quoted
-from core.precisions.base import Precision
-from core.strategies.step.manual_gradients import ManualGradients
-from core.strategies.step.training_step import TrainingStep, TrainingStepOptions, compose_training_step, tensor_backward
+from ...errors import ConfigurationError, quoted
+from ...precisions.base import Precision
+from .manual_gradients import ManualGradients
+from .training_step import TrainingStep, TrainingStepOptions, compose_training_step, tensor_backward
 
 __all__ = ["StepMethods"]
 

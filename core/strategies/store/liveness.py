@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
-from core.errors import LaunchError
+from ...errors import LaunchError
 
 __all__ = ["BEAT_SECONDS", "Peers", "Watch", "beat"]
 

@@ -11,7 +11,7 @@ import socket
 import struct
 from contextlib import suppress
 
-from core.environments.local import GLOO_INTERFACE
+from ...environments.local import GLOO_INTERFACE
 
 __all__ = ["advice", "interface_towards", "is_loopback", "named_address"]
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from core.errors import LaunchError
-from core.strategies.store.liveness import Peers
-from core.strategies.store.run_store import another_connection
+from ...errors import LaunchError
+from .liveness import Peers
+from .run_store import another_connection
 
 __all__ = ["Board", "lost_store", "wait_for_key"]
 

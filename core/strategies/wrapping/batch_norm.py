@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # what torch.nn.SyncBatchNorm converts; it has no public name
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["SyncedBatchNorm", "desynchronize", "has_torch_kernels", "synchronize"]
 

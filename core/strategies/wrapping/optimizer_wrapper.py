@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from torch.optim import Optimizer
 
-from core.strategies.wrapping.wrapper_class import joined_class
+from .wrapper_class import joined_class
 
 __all__ = ["OptimizerWrapper", "unwrap_optimizer"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["move_module", "move_optimizer_state"]
 

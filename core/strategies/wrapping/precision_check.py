@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.errors import ConfigurationError
-from core.precisions.base import Precision
+from ...errors import ConfigurationError
+from ...precisions.base import Precision
 
 __all__ = ["check_applied"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.testing.suites.accelerator import AcceleratorSuite
+from ..suites.accelerator import AcceleratorSuite
 
 
 class TestAccelerator(AcceleratorSuite):

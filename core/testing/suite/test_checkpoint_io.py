@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.testing.suites.checkpoint_io import CheckpointIOSuite
+from ..suites.checkpoint_io import CheckpointIOSuite
 
 
 class TestCheckpointIO(CheckpointIOSuite):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.testing.suites.cluster_environment import ClusterEnvironmentSuite
+from ..suites.cluster_environment import ClusterEnvironmentSuite
 
 
 class TestClusterEnvironment(ClusterEnvironmentSuite):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.testing.suites.precision import PrecisionSuite
+from ..suites.precision import PrecisionSuite
 
 
 class TestPrecision(PrecisionSuite):

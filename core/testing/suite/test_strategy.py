@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.testing.suites.strategy import StrategySuite
+from ..suites.strategy import StrategySuite
 
 
 class TestStrategy(StrategySuite):

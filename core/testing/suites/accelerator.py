@@ -7,20 +7,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from core import Request, resolve
-from core.testing.backend import BackendUnderTest
-from core.testing.suites.base import Suite
-from core.testing.suites.collectives import CollectiveTests
-from core.testing.suites.device import DeviceTests
-from core.testing.suites.distributed_training import DistributedTrainingTests
-from core.testing.suites.each_device import EachDeviceTests
-from core.testing.suites.failing import FailureTests
-from core.testing.suites.hardware import HardwareTests
-from core.testing.suites.importing import ImportTests
-from core.testing.suites.metadata import MetadataTests
-from core.testing.suites.modules import ModuleTests
-from core.testing.suites.steps import StepTests
-from core.testing.suites.training import TrainingTests
+from ... import Request, resolve
+from ..backend import BackendUnderTest
+from .base import Suite
+from .collectives import CollectiveTests
+from .device import DeviceTests
+from .distributed_training import DistributedTrainingTests
+from .each_device import EachDeviceTests
+from .failing import FailureTests
+from .hardware import HardwareTests
+from .importing import ImportTests
+from .metadata import MetadataTests
+from .modules import ModuleTests
+from .steps import StepTests
+from .training import TrainingTests
 
 __all__ = ["AcceleratorSuite", "counted", "present_accelerator"]
 

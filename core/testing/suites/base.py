@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from core.discovery.loading import target_name
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import UNSUPPORTED, Needs, facts, not_run, skip_by_declaration
+from ...discovery.loading import target_name
+from ..backend import BackendUnderTest
+from ..marks import UNSUPPORTED, Needs, facts, not_run, skip_by_declaration
 
 __all__ = ["Suite", "reference"]
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core import CheckpointIO
-from core.errors import CheckpointError, CoreError
-from core.testing.fresh import ask
-from core.testing.marks import tier
-from core.testing.suites.base import Suite, reference
-from core.testing.suites.checkpoint_values import CheckpointValueTests
-from core.testing.suites.importing import ImportTests
-from core.testing.suites.metadata import MetadataTests
+from ... import CheckpointIO
+from ...errors import CheckpointError, CoreError
+from ..fresh import ask
+from ..marks import tier
+from .base import Suite, reference
+from .checkpoint_values import CheckpointValueTests
+from .importing import ImportTests
+from .metadata import MetadataTests
 
 __all__ = ["CheckpointIOSuite"]
 

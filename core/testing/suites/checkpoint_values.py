@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from core import CheckpointIO
-from core.errors import CheckpointError, CoreError
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import tier
+from ... import CheckpointIO
+from ...errors import CheckpointError, CoreError
+from ..backend import BackendUnderTest
+from ..marks import tier
 
 __all__ = ["CheckpointValueTests"]
 

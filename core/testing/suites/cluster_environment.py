@@ -12,15 +12,15 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 
-from core.discovery.loading import import_target
-from core.errors import ConfigurationError, CoreError
-from core.testing.backend import BackendUnderTest
-from core.testing.cluster_probes import describe
-from core.testing.fresh import ask
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.suites.base import Suite, reference
-from core.testing.suites.importing import ImportTests
-from core.testing.suites.metadata import MetadataTests
+from ...discovery.loading import import_target
+from ...errors import ConfigurationError, CoreError
+from ..backend import BackendUnderTest
+from ..cluster_probes import describe
+from ..fresh import ask
+from ..marks import skip_by_declaration, tier
+from .base import Suite, reference
+from .importing import ImportTests
+from .metadata import MetadataTests
 
 __all__ = ["ClusterEnvironmentSuite", "Cluster"]
 

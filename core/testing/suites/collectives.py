@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from core.strategies import REDUCTIONS
-from core.testing import observations
-from core.testing.marks import skip_by_declaration
-from core.testing.processes import Observed
-from core.testing.suites.multi_process import MultiProcessTests, Runs
+from ...strategies import REDUCTIONS
+from .. import observations
+from ..marks import skip_by_declaration
+from ..processes import Observed
+from .multi_process import MultiProcessTests, Runs
 
 __all__ = ["CollectiveTests"]
 

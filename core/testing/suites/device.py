@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+import torch_hal.random
 from torch import nn
 
-import core.random
-from core import Request, resolve
-from core.errors import DeviceError
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.suites.hardware import REFUSED
-from core.testing.suites.importing import probed
+from ... import Request, resolve
+from ...errors import DeviceError
+from ..backend import BackendUnderTest
+from ..marks import skip_by_declaration, tier
+from .hardware import REFUSED
+from .importing import probed
 
 __all__ = ["DeviceTests", "UNITS", "resolved"]
 
@@ -184,9 +184,9 @@ class DeviceTests:
     @tier("T2", needs=("rng_state", "eager"))
     def test_all_random_state_is_restored(self, accelerator: Any, device: torch.device) -> None:
         """The random state in a checkpoint restores the generators of host and device."""
-        state = core.random.get_rng_state(accelerator, device)
+        state = torch_hal.random.get_rng_state(accelerator, device)
         drawn = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
-        core.random.set_rng_state(state, accelerator, device)
+        torch_hal.random.set_rng_state(state, accelerator, device)
         again = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
         assert again == drawn, "after restoring the state of all generators, they draw different numbers"
 

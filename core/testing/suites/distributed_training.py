@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from core import Runtime
-from core.testing import distributed_problem as problem
-from core.testing import observations
-from core.testing.marks import UNSUPPORTED, skip_by_declaration
-from core.testing.problem import largest_difference
-from core.testing.suites.multi_process import MultiProcessTests, Runs
-from core.testing.suites.training import TOLERANCES
+from ... import Runtime
+from .. import distributed_problem as problem
+from .. import observations
+from ..marks import UNSUPPORTED, skip_by_declaration
+from ..problem import largest_difference
+from .multi_process import MultiProcessTests, Runs
+from .training import TOLERANCES
 
 __all__ = ["DistributedTrainingTests", "allow_differences"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from core.accelerators import Accelerator
-from core.errors import BackendError
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.suites.device import resolved
-from core.testing.suites.importing import probed
+from ...accelerators import Accelerator
+from ...errors import BackendError
+from ..backend import BackendUnderTest
+from ..marks import skip_by_declaration, tier
+from .device import resolved
+from .importing import probed
 
 __all__ = ["EachDeviceTests"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing.marks import skip_by_declaration
-from core.testing.suites.multi_process import MULTI_DEVICE, MultiProcessTests, Runs
+from ..marks import skip_by_declaration
+from .multi_process import MULTI_DEVICE, MultiProcessTests, Runs
 
 __all__ = ["FailureTests"]
 

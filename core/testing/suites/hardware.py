@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from core.accelerators import parse_devices
-from core.errors import DeviceError
-from core.testing.backend import BackendUnderTest
-from core.testing.fresh import ask
-from core.testing.marks import not_run, skip_by_declaration, tier
-from core.testing.suites.base import reference
-from core.testing.suites.importing import probed
-from core.testing.suites.metadata import DETECTION_LIMIT
+from ...accelerators import parse_devices
+from ...errors import DeviceError
+from ..backend import BackendUnderTest
+from ..fresh import ask
+from ..marks import not_run, skip_by_declaration, tier
+from .base import reference
+from .importing import probed
+from .metadata import DETECTION_LIMIT
 
 __all__ = ["REFUSED", "HardwareTests"]
 

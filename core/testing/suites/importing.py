@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from core.discovery.loading import import_target, target_name
-from core.kinds import KINDS
-from core.testing.backend import BackendUnderTest
-from core.testing.fresh import Answer, ask
-from core.testing.marks import tier
-from core.testing.suites.base import reference
+from ...discovery.loading import import_target, target_name
+from ...kinds import KINDS
+from ..backend import BackendUnderTest
+from ..fresh import Answer, ask
+from ..marks import tier
+from .base import reference
 
 __all__ = ["ImportTests", "probed"]
 

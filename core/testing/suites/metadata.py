@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from core.discovery.scan import CORE, Row
-from core.discovery.versions import unmet
-from core.kinds import KINDS
-from core.testing.backend import BackendUnderTest
-from core.testing.fresh import Answer, ask
-from core.testing.marks import not_run, tier
+from ...discovery.scan import CORE, Row
+from ...discovery.versions import unmet
+from ...kinds import KINDS
+from ..backend import BackendUnderTest
+from ..fresh import Answer, ask
+from ..marks import not_run, tier
 
 __all__ = ["ACTIVATION_LIMIT", "DETECTION_LIMIT", "MetadataTests"]
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.testing import distributed_problem as problem
-from core.testing.marks import skip_by_declaration
-from core.testing.module_observations import NORMS, Parts, parts_by_hand, two_by_hand
-from core.testing.problem import largest_difference
-from core.testing.suites.distributed_training import allow_differences
-from core.testing.suites.multi_process import MultiProcessTests, Runs
+from .. import distributed_problem as problem
+from ..marks import skip_by_declaration
+from ..module_observations import NORMS, Parts, parts_by_hand, two_by_hand
+from ..problem import largest_difference
+from .distributed_training import allow_differences
+from .multi_process import MultiProcessTests, Runs
 
 __all__ = ["ModuleTests"]
 

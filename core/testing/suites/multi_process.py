@@ -10,14 +10,14 @@ import attrs
 import pytest
 from torch import Tensor
 
-from core import Request, resolve
-from core.errors import CoreError
-from core.testing import distributed_problem as problem
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import not_run, skip_by_declaration, tier
-from core.testing.processes import LIMIT, Outcome, run
-from core.testing.suites.training import TOLERANCES
-from core.testing.time_limit import TEST_LIMIT
+from ... import Request, resolve
+from ...errors import CoreError
+from .. import distributed_problem as problem
+from ..backend import BackendUnderTest
+from ..marks import not_run, skip_by_declaration, tier
+from ..processes import LIMIT, Outcome, run
+from ..time_limit import TEST_LIMIT
+from .training import TOLERANCES
 
 __all__ = ["MULTI_DEVICE", "Runs", "MultiProcessTests", "StartCommand"]
 

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core import Request, Runtime, Trainer, resolve
-from core.errors import CoreError
-from core.testing import problem
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.precision_problem import Known, Probe, exactness
-from core.testing.suites.accelerator import counted, present_accelerator
-from core.testing.suites.base import Suite
-from core.testing.suites.importing import ImportTests
-from core.testing.suites.metadata import MetadataTests
-from core.testing.suites.precision_keeps import PrecisionKeepsTests
-from core.testing.suites.precision_steps import PrecisionStepTests
-from core.utilities.nested import map_tensors
+from ... import Request, Runtime, Trainer, resolve
+from ...errors import CoreError
+from ...utilities.nested import map_tensors
+from .. import problem
+from ..backend import BackendUnderTest
+from ..marks import skip_by_declaration, tier
+from ..precision_problem import Known, Probe, exactness
+from .accelerator import counted, present_accelerator
+from .base import Suite
+from .importing import ImportTests
+from .metadata import MetadataTests
+from .precision_keeps import PrecisionKeepsTests
+from .precision_steps import PrecisionStepTests
 
 __all__ = ["PrecisionSuite"]
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core import Runtime
-from core.errors import CoreError
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.precision_problem import Known, exactness
-from core.testing.probes import settings_of_torch
+from ... import Runtime
+from ...errors import CoreError
+from ..marks import skip_by_declaration, tier
+from ..precision_problem import Known, exactness
+from ..probes import settings_of_torch
 
 __all__ = ["PrecisionKeepsTests"]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from core import Runtime, Trainer
-from core.errors import CoreError
-from core.testing import problem
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.precision_problem import Outputs, Probe, TwoGroups, exactness
+from ... import Runtime, Trainer
+from ...errors import CoreError
+from .. import problem
+from ..marks import skip_by_declaration, tier
+from ..precision_problem import Outputs, Probe, TwoGroups, exactness
 
 __all__ = ["PrecisionStepTests"]
 

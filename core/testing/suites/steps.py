@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import pytest
 import torch
 
-from core.testing import distributed_problem as problem
-from core.testing.marks import skip_by_declaration
-from core.testing.problem import largest_difference
-from core.testing.step_observations import PASSES
-from core.testing.suites.distributed_training import allow_differences
-from core.testing.suites.multi_process import MultiProcessTests, Runs
+from .. import distributed_problem as problem
+from ..marks import skip_by_declaration
+from ..problem import largest_difference
+from ..step_observations import PASSES
+from .distributed_training import allow_differences
+from .multi_process import MultiProcessTests, Runs
 
 __all__ = ["StepTests"]
 

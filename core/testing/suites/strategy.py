@@ -9,21 +9,21 @@ import attrs
 import pytest
 import torch
 
-from core import Accelerator, Precision, Request, Runtime, resolve
-from core.errors import ConfigurationError
-from core.strategies import Strategy
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import not_run, skip_by_declaration, tier
-from core.testing.suites.accelerator import counted, present_accelerator
-from core.testing.suites.base import Suite
-from core.testing.suites.collectives import CollectiveTests
-from core.testing.suites.distributed_training import DistributedTrainingTests
-from core.testing.suites.failing import FailureTests
-from core.testing.suites.importing import ImportTests
-from core.testing.suites.metadata import MetadataTests
-from core.testing.suites.modules import ModuleTests
-from core.testing.suites.multi_process import MULTI_DEVICE, Runs, StartCommand
-from core.testing.suites.steps import StepTests
+from ... import Accelerator, Precision, Request, Runtime, resolve
+from ...errors import ConfigurationError
+from ...strategies import Strategy
+from ..backend import BackendUnderTest
+from ..marks import not_run, skip_by_declaration, tier
+from .accelerator import counted, present_accelerator
+from .base import Suite
+from .collectives import CollectiveTests
+from .distributed_training import DistributedTrainingTests
+from .failing import FailureTests
+from .importing import ImportTests
+from .metadata import MetadataTests
+from .modules import ModuleTests
+from .multi_process import MULTI_DEVICE, Runs, StartCommand
+from .steps import StepTests
 
 __all__ = ["Declaration", "StrategySuite"]
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from core import Runtime, Trainer
-from core.callbacks.checkpoint.model_checkpoint import ModelCheckpoint
-from core.testing import problem
-from core.testing.backend import BackendUnderTest
-from core.testing.marks import skip_by_declaration, tier
-from core.testing.suites.device import resolved
+from ... import Runtime, Trainer
+from ...callbacks.checkpoint.model_checkpoint import ModelCheckpoint
+from .. import problem
+from ..backend import BackendUnderTest
+from ..marks import skip_by_declaration, tier
+from .device import resolved
 
 __all__ = ["TOLERANCES", "TrainingTests"]
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import attrs
 
-from core.callbacks.base import Callback
-from core.errors import CheckpointError
-from core.runtime.checkpoint.parts import run_facts
-from core.strategies.base import Strategy
-from core.trainer.checkpoint.fit_state import FitState, callback_states
-from core.trainer.module.hooks import Hooks
-from core.trainer.module.hparams import hyperparameters_of
-from core.trainer.module.module import Module
-from core.utilities.nested import map_tensors
+from ...callbacks.base import Callback
+from ...errors import CheckpointError
+from ...runtime.checkpoint.parts import run_facts
+from ...strategies.base import Strategy
+from ...utilities.nested import map_tensors
+from ..module.hooks import Hooks
+from ..module.hparams import hyperparameters_of
+from ..module.module import Module
+from .fit_state import FitState, callback_states
 
 __all__ = ["FinishedFit"]
 

@@ -16,23 +16,23 @@ import attrs
 from torch import nn
 from torch.optim import Optimizer
 
-from core.callbacks.base import Callback
-from core.callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
-from core.checkpoints import read_manifest
-from core.errors import CheckpointError, nearest, quoted
-from core.random import get_rng_state
-from core.runtime.checkpoint.parts import load_errors, run_facts
-from core.runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
-from core.strategies.base import Strategy
-from core.strategies.own_buffers import load_own_buffers, own_buffers
-from core.strategies.partial_save import Meeting
-from core.trainer.metrics.stage_metrics import StageMetrics
-from core.trainer.module.datamodule import DataModule
-from core.trainer.module.hparams import hyperparameters_of
-from core.trainer.module.module import Module
-from core.trainer.run_context import Run, parts_in_evaluation
-from core.trainer.step.configured_optimizers import Optimization
-from core.trainer.step.optimizer_controls import Controls
+from ...callbacks.base import Callback
+from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
+from ...checkpoints import read_manifest
+from ...errors import CheckpointError, nearest, quoted
+from ...random import get_rng_state
+from ...runtime.checkpoint.parts import load_errors, run_facts
+from ...runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates, load_open_state, open_state
+from ...strategies.base import Strategy
+from ...strategies.own_buffers import load_own_buffers, own_buffers
+from ...strategies.partial_save import Meeting
+from ..metrics.stage_metrics import StageMetrics
+from ..module.datamodule import DataModule
+from ..module.hparams import hyperparameters_of
+from ..module.module import Module
+from ..run_context import Run, parts_in_evaluation
+from ..step.configured_optimizers import Optimization
+from ..step.optimizer_controls import Controls
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import inspect
 from functools import cached_property
 from typing import Any
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["check_methods", "check_names", "similar_methods"]
 

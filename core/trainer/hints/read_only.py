@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, TypeVar
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["refuse_assignments"]
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from core.errors import ConfigurationError
+from ...errors import ConfigurationError
 
 __all__ = ["check_signatures"]
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import attrs
 
-from core.data import CombinedLoader, DataSettings, PreparedCombined, PreparedLoader, in_order, is_collection
-from core.data import prepare_loader as prepare
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.hints.argument_checks import instead_of_class
-from core.strategies.base import Strategy
-from core.trainer.checks import check_hooks, check_loader, described
-from core.trainer.hints.misspelt import check_names
-from core.trainer.hints.names_of_others import OF_DATAMODULES, change_import
-from core.trainer.module.datamodule import DataHooks, DataModule
-from core.trainer.module.hooks import overridden
-from core.trainer.run_context import Run
-from core.trainer.stage import STAGES
+from ...data import CombinedLoader, DataSettings, PreparedCombined, PreparedLoader, in_order, is_collection
+from ...data import prepare_loader as prepare
+from ...errors import ConfigurationError, WrongTypeError, quoted
+from ...hints.argument_checks import instead_of_class
+from ...strategies.base import Strategy
+from ..checks import check_hooks, check_loader, described
+from ..hints.misspelt import check_names
+from ..hints.names_of_others import OF_DATAMODULES, change_import
+from ..module.datamodule import DataHooks, DataModule
+from ..module.hooks import overridden
+from ..run_context import Run
+from ..stage import STAGES
 
 __all__ = ["AnyLoader", "DataSource", "prepared_loaders", "training_loader", "why_empty"]
 

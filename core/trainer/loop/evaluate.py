@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.callbacks.prediction_writer import BasePredictionWriter
-from core.data import PreparedLoader
-from core.errors import ConfigurationError
-from core.logging import show
-from core.random import get_rng_state
-from core.runtime.prepare.modules import PreparedModule, needs_forward_context
-from core.strategies.own_buffers import share_buffers
-from core.trainer.loop.data_sources import prepared_loaders, why_empty
-from core.trainer.loop.limits import agreed_length, length_of, limited
-from core.trainer.metrics.stage_metrics import StageMetrics
-from core.trainer.module.plain_module import as_module
-from core.trainer.run_context import Run, parts_in_evaluation
-from core.trainer.stage import Stage
-from core.trainer.step.step_module import StepModule
-from core.utilities.nested import map_tensors
+from ...callbacks.prediction_writer import BasePredictionWriter
+from ...data import PreparedLoader
+from ...errors import ConfigurationError
+from ...logging import show
+from ...random import get_rng_state
+from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...strategies.own_buffers import share_buffers
+from ...utilities.nested import map_tensors
+from ..metrics.stage_metrics import StageMetrics
+from ..module.plain_module import as_module
+from ..run_context import Run, parts_in_evaluation
+from ..stage import Stage
+from ..step.step_module import StepModule
+from .data_sources import prepared_loaders, why_empty
+from .limits import agreed_length, length_of, limited
 
 __all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "shown"]
 

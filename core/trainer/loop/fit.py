@@ -12,35 +12,35 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from core.callbacks.shared_clock import SharedClock
-from core.checkpoints.base import CheckpointIO
-from core.errors import ConfigurationError, quoted
-from core.logging import get_logger
-from core.random import get_rng_state, set_rng_state
-from core.runtime.arguments import check_holds
-from core.runtime.prepare.modules import PreparedModule, needs_forward_context
-from core.strategies.step.training_step import TrainingStep, TrainingStepOptions
-from core.trainer.checkpoint.fit_state import FitState
-from core.trainer.loop.data_sources import why_empty
-from core.trainer.loop.evaluate import EvaluationLoop
-from core.trainer.loop.reloading import KINDS, Reloading
-from core.trainer.loop.sanity import sanity_check
-from core.trainer.loop.signals import Signals
-from core.trainer.loop.training_batches import TrainingBatches
-from core.trainer.loop.validation_times import ValidationTimes
-from core.trainer.metrics.stage_metrics import StageMetrics
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.run_context import Run, parts_in_evaluation
-from core.trainer.stage import STAGES
-from core.trainer.step.configured_optimizers import Optimization, Schedule, read_optimizers
-from core.trainer.step.custom_step import compose_step
-from core.trainer.step.manual_step import manual_step, step_without_optimizer
-from core.trainer.step.optimizer_controls import Controls
-from core.trainer.step.schedules import Schedules
-from core.trainer.step.step_module import StepModule, kept_tensors_explained, loss_in
-from core.trainer.unused import warn_of_infinite_loss, warn_of_missing_steps
-from core.utilities.nested import map_tensors
+from ...callbacks.shared_clock import SharedClock
+from ...checkpoints.base import CheckpointIO
+from ...errors import ConfigurationError, quoted
+from ...logging import get_logger
+from ...random import get_rng_state, set_rng_state
+from ...runtime.arguments import check_holds
+from ...runtime.prepare.modules import PreparedModule, needs_forward_context
+from ...strategies.step.training_step import TrainingStep, TrainingStepOptions
+from ...utilities.nested import map_tensors
+from ..checkpoint.fit_state import FitState
+from ..metrics.stage_metrics import StageMetrics
+from ..module.hooks import overridden
+from ..module.module import Module
+from ..run_context import Run, parts_in_evaluation
+from ..stage import STAGES
+from ..step.configured_optimizers import Optimization, Schedule, read_optimizers
+from ..step.custom_step import compose_step
+from ..step.manual_step import manual_step, step_without_optimizer
+from ..step.optimizer_controls import Controls
+from ..step.schedules import Schedules
+from ..step.step_module import StepModule, kept_tensors_explained, loss_in
+from ..unused import warn_of_infinite_loss, warn_of_missing_steps
+from .data_sources import why_empty
+from .evaluate import EvaluationLoop
+from .reloading import KINDS, Reloading
+from .sanity import sanity_check
+from .signals import Signals
+from .training_batches import TrainingBatches
+from .validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]
 

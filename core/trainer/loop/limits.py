@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from core.errors import ConfigurationError
-from core.strategies.base import Strategy
-from core.trainer.settings import Limit, Settings
+from ...errors import ConfigurationError
+from ...strategies.base import Strategy
+from ..settings import Limit, Settings
 
 __all__ = ["agreed_length", "length_of", "limited", "validation_interval"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from core.errors import ConfigurationError
-from core.trainer.loop.data_sources import DataSource
-from core.trainer.run_context import Run
+from ...errors import ConfigurationError
+from ..run_context import Run
+from .data_sources import DataSource
 
 __all__ = ["KINDS", "Reloading", "check_reloading"]
 

@@ -9,34 +9,34 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from core.callbacks.base import Callback
-from core.callbacks.checkpoint.run_folders import run_folder
-from core.callbacks.display.model_summary import ModelSummary, start_line
-from core.errors import ConfigurationError
-from core.precisions.loss import LossError
-from core.profilers import PassThroughProfiler
-from core.runtime import Runtime
-from core.strategies.launchers.exit_codes import EndedBySignal
-from core.strategies.parallel import ProcessGroupStrategy
-from core.trainer.checkpoint.finished_fit import FinishedFit
-from core.trainer.checkpoint.fit_state import find_for_all, load_module
-from core.trainer.checks import check_module
-from core.trainer.loop.data_sources import DataSource
-from core.trainer.loop.evaluate import LOADER, EvaluationLoop
-from core.trainer.loop.fit import FitLoop
-from core.trainer.loop.reloading import Reloading
-from core.trainer.loop.signals import HeldBack, Signals
-from core.trainer.loop.spawned_results import Results
-from core.trainer.loop.torch_settings import torch_settings
-from core.trainer.metrics.run_loggers import begin_loggers, end_loggers, log_start
-from core.trainer.module.batch_hooks import BatchHooks
-from core.trainer.module.hooks import Hooks
-from core.trainer.module.module import Module
-from core.trainer.run_context import Run
-from core.trainer.stage import STAGES
-from core.trainer.step.compilation import compiled_steps
-from core.trainer.step.step_module import StepModule
-from core.trainer.unused import warn_of_late_validation, warn_of_unused_validation
+from ...callbacks.base import Callback
+from ...callbacks.checkpoint.run_folders import run_folder
+from ...callbacks.display.model_summary import ModelSummary, start_line
+from ...errors import ConfigurationError
+from ...precisions.loss import LossError
+from ...profilers import PassThroughProfiler
+from ...runtime import Runtime
+from ...strategies.launchers.exit_codes import EndedBySignal
+from ...strategies.parallel import ProcessGroupStrategy
+from ..checkpoint.finished_fit import FinishedFit
+from ..checkpoint.fit_state import find_for_all, load_module
+from ..checks import check_module
+from ..metrics.run_loggers import begin_loggers, end_loggers, log_start
+from ..module.batch_hooks import BatchHooks
+from ..module.hooks import Hooks
+from ..module.module import Module
+from ..run_context import Run
+from ..stage import STAGES
+from ..step.compilation import compiled_steps
+from ..step.step_module import StepModule
+from ..unused import warn_of_late_validation, warn_of_unused_validation
+from .data_sources import DataSource
+from .evaluate import LOADER, EvaluationLoop
+from .fit import FitLoop
+from .reloading import Reloading
+from .signals import HeldBack, Signals
+from .spawned_results import Results
+from .torch_settings import torch_settings
 
 __all__ = ["evaluate", "fit", "run_stage", "say_what_runs"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from core.random import set_rng_state
-from core.trainer.loop.evaluate import EvaluationLoop
-from core.trainer.run_context import Run
+from ...random import set_rng_state
+from ..run_context import Run
+from .evaluate import EvaluationLoop
 
 __all__ = ["sanity_check"]
 

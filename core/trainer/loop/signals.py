@@ -20,12 +20,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from core.data.child_signals import Handled
-from core.errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
-from core.strategies.launchers.cause import is_interactive
-from core.strategies.launchers.exit_codes import EndedBySignal
-from core.strategies.launchers.forwarding import SAME_SECONDS
-from core.strategies.store.notes import Board
+from ...data.child_signals import Handled
+from ...errors import ConfigurationError, LaunchError, WrongTypeError, nearest, quoted
+from ...strategies.launchers.cause import is_interactive
+from ...strategies.launchers.exit_codes import EndedBySignal
+from ...strategies.launchers.forwarding import SAME_SECONDS
+from ...strategies.store.notes import Board
 
 __all__ = ["DEFAULT_SIGNALS", "HeldBack", "Signals", "read_signals"]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import attrs
 
-from core.callbacks.base import Callback
-from core.trainer.checkpoint.finished_fit import FinishedFit
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.module.module import Module
-from core.trainer.progress import Progress
-from core.trainer.run_context import Run
-from core.utilities.nested import map_tensors
+from ...callbacks.base import Callback
+from ...utilities.nested import map_tensors
+from ..checkpoint.finished_fit import FinishedFit
+from ..metrics.metric_log import MetricLog
+from ..module.module import Module
+from ..progress import Progress
+from ..run_context import Run
 
 __all__ = ["Results"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from core.trainer.settings import Settings
+from ..settings import Settings
 
 __all__ = ["torch_settings"]
 

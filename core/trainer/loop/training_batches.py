@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from core.data import PreparedCombined
-from core.trainer.loop.data_sources import training_loader
-from core.trainer.loop.limits import agreed_length, length_of, limited
-from core.trainer.run_context import Run
+from ...data import PreparedCombined
+from ..run_context import Run
+from .data_sources import training_loader
+from .limits import agreed_length, length_of, limited
 
 __all__ = ["TrainingBatches"]
 

@@ -10,16 +10,16 @@ from typing import Any
 import attrs
 import torch
 
-from core.callbacks.base import Callback
-from core.callbacks.tuning.tuner_callback import Tuning
-from core.errors import ConfigurationError
-from core.profilers import PassThroughProfiler
-from core.random import get_host_rng_state, get_rng_state, set_host_rng_state, set_rng_state
-from core.trainer.loop.data_sources import DataSource
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.metrics.run_loggers import without_effect
-from core.trainer.module.module import Module
-from core.trainer.progress import Progress
+from ...callbacks.base import Callback
+from ...callbacks.tuning.tuner_callback import Tuning
+from ...errors import ConfigurationError
+from ...profilers import PassThroughProfiler
+from ...random import get_host_rng_state, get_rng_state, set_host_rng_state, set_rng_state
+from ..metrics.metric_log import MetricLog
+from ..metrics.run_loggers import without_effect
+from ..module.module import Module
+from ..progress import Progress
+from .data_sources import DataSource
 
 __all__ = ["Trial", "tune"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.callbacks.shared_clock import SharedClock
-from core.trainer.loop.limits import validation_interval
-from core.trainer.run_context import Run
+from ...callbacks.shared_clock import SharedClock
+from ..run_context import Run
+from .limits import validation_interval
 
 __all__ = ["ValidationTimes"]
 

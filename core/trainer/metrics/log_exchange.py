@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError
-from core.strategies.base import Strategy
-from core.strategies.exchange.objects import by_rank
-from core.strategies.step.log_capture import LOG_REDUCTIONS
-from core.trainer.metrics.metric import Pending
+from ...errors import ConfigurationError
+from ...strategies.base import Strategy
+from ...strategies.exchange.objects import by_rank
+from ...strategies.step.log_capture import LOG_REDUCTIONS
+from .metric import Pending
 
 __all__ = ["NOWHERE", "OfEpoch", "OwnValue", "combined", "exchanged"]
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError
-from core.loggers.base import Logger
-from core.strategies.base import Strategy
-from core.strategies.step.log_capture import LoggedValue, log_collector
-from core.trainer.metrics.metric import Value
-from core.trainer.metrics.metric_objects import is_metric_object
-from core.trainer.metrics.stage_metrics import StageMetrics
-from core.trainer.progress import Progress
+from ...errors import ConfigurationError
+from ...loggers.base import Logger
+from ...strategies.base import Strategy
+from ...strategies.step.log_capture import LoggedValue, log_collector
+from ..progress import Progress
+from .metric import Value
+from .metric_objects import is_metric_object
+from .stage_metrics import StageMetrics
 
 __all__ = ["MetricLog"]
 

@@ -13,9 +13,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.trainer.metrics.metric import Metric
-from core.utilities.nested import map_tensors
+from ...errors import CheckpointError, ConfigurationError, WrongTypeError
+from ...utilities.nested import map_tensors
+from .metric import Metric
 
 __all__ = ["ObjectMetric", "combine_objects", "is_metric_object"]
 

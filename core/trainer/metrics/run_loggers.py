@@ -8,17 +8,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import instead_of_class, is_url
-from core.loggers.adapted import adapted
-from core.loggers.base import Logger
-from core.loggers.csv_file import CSVLogger
-from core.loggers.find import logger_class
-from core.loggers.folders import FolderLogger
-from core.loggers.no_logger import NoLogger
-from core.loggers.tensor_board import TensorBoardLogger
-from core.strategies.base import Strategy
-from core.trainer.module.hparams import merged_hyperparameters
+from ...errors import ConfigurationError, WrongTypeError
+from ...hints.argument_checks import instead_of_class, is_url
+from ...loggers.adapted import adapted
+from ...loggers.base import Logger
+from ...loggers.csv_file import CSVLogger
+from ...loggers.find import logger_class
+from ...loggers.folders import FolderLogger
+from ...loggers.no_logger import NoLogger
+from ...loggers.tensor_board import TensorBoardLogger
+from ...strategies.base import Strategy
+from ..module.hparams import merged_hyperparameters
 
 messages = logging.getLogger(__name__)
 

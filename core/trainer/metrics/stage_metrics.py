@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.logging import get_logger
-from core.strategies.base import Strategy
-from core.strategies.step.log_capture import LOG_REDUCTIONS
-from core.trainer.metrics.log_exchange import NOWHERE, combined, exchanged
-from core.trainer.metrics.metric import Metric, Pending, Value
-from core.trainer.metrics.metric_objects import ObjectMetric, combine_objects, is_metric_object
-from core.trainer.progress import Progress
+from ...errors import ConfigurationError, WrongTypeError, quoted
+from ...logging import get_logger
+from ...strategies.base import Strategy
+from ...strategies.step.log_capture import LOG_REDUCTIONS
+from ..progress import Progress
+from .log_exchange import NOWHERE, combined, exchanged
+from .metric import Metric, Pending, Value
+from .metric_objects import ObjectMetric, combine_objects, is_metric_object
 
 __all__ = ["StageMetrics", "first_dimension"]
 

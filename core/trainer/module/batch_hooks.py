@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from core.errors import ConfigurationError, quoted
-from core.strategies.base import Strategy
-from core.trainer.module.datamodule import DataHooks
-from core.trainer.module.hooks import overridden
+from ...errors import ConfigurationError, quoted
+from ...strategies.base import Strategy
+from .datamodule import DataHooks
+from .hooks import overridden
 
 __all__ = ["BatchHooks", "check_batch_hooks"]
 

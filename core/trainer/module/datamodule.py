@@ -11,11 +11,11 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from core.errors import WrongTypeError
-from core.trainer.module.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
-from core.trainer.module.hparams import HyperParameters
-from core.trainer.module.hparams_file import read_hparams
-from core.utilities.nested import map_tensors
+from ...errors import WrongTypeError
+from ...utilities.nested import map_tensors
+from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
+from .hparams import HyperParameters
+from .hparams_file import read_hparams
 
 __all__ = ["DataHooks", "DataModule"]
 

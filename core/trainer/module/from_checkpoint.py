@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from core.checkpoints import absolute
-from core.checkpoints.full_load import load_whole
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import check_path, is_url, suggest_arguments
-from core.trainer.module.hparams import AttributeDict
-from core.utilities.nested import map_tensors
+from ...checkpoints import absolute
+from ...checkpoints.full_load import load_whole
+from ...errors import CheckpointError, ConfigurationError, WrongTypeError, nearest, quoted
+from ...hints.argument_checks import check_path, is_url, suggest_arguments
+from ...utilities.nested import map_tensors
+from .hparams import AttributeDict
 
 __all__ = ["ClassOnly", "create_from_checkpoint", "read_checkpoint"]
 

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from core.callbacks.base import Callback
-from core.callbacks.checkpoint.base import Checkpoint
-from core.profilers.base import Profiler
+from ...callbacks.base import Callback
+from ...callbacks.checkpoint.base import Checkpoint
+from ...profilers.base import Profiler
 
 __all__ = ["Hooks", "ModuleHooks", "overridden"]
 

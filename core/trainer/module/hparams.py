@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
-from core.checkpoints.weights_only import refuse_unreadable
-from core.errors import (
+from ...checkpoints.weights_only import refuse_unreadable
+from ...errors import (
     CheckpointError,
     ConfigurationError,
     UnknownAttributeError,

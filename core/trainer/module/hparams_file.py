@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from core.errors import BackendError, CheckpointError, ConfigurationError
-from core.hints.argument_checks import check_path
+from ...errors import BackendError, CheckpointError, ConfigurationError
+from ...hints.argument_checks import check_path
 
 __all__ = ["read_hparams"]
 

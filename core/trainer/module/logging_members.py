@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.hints.argument_checks import suggest_arguments
-from core.loggers.base import Logger
+from ...errors import ConfigurationError, WrongTypeError
+from ...hints.argument_checks import suggest_arguments
+from ...loggers.base import Logger
 
 __all__ = ["LoggingMembers"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from core.errors import LONGEST_LIST, BackendError, CheckpointError, ConfigurationError, quoted
-from core.hints.argument_checks import check_path
-from core.loggers.values import inference
-from core.runtime.checkpoint.parts import load_errors
-from core.trainer.module.from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
-from core.trainer.module.hparams_file import read_hparams
-from core.utilities.nested import map_tensors
+from ...errors import LONGEST_LIST, BackendError, CheckpointError, ConfigurationError, quoted
+from ...hints.argument_checks import check_path
+from ...loggers.values import inference
+from ...runtime.checkpoint.parts import load_errors
+from ...utilities.nested import map_tensors
+from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
+from .hparams_file import read_hparams
 
 __all__ = ["ModuleMembers"]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import nn
 
-from core.errors import ConfigurationError
-from core.trainer.hints.read_only import refuse_assignments
-from core.trainer.module.datamodule import DataHooks
-from core.trainer.module.hooks import ModuleHooks
-from core.trainer.module.hparams import HyperParameters
-from core.trainer.module.logging_members import LoggingMembers
-from core.trainer.module.members import ModuleMembers
-from core.trainer.module.step_members import ModuleSteps
+from ...errors import ConfigurationError
+from ..hints.read_only import refuse_assignments
+from .datamodule import DataHooks
+from .hooks import ModuleHooks
+from .hparams import HyperParameters
+from .logging_members import LoggingMembers
+from .members import ModuleMembers
+from .step_members import ModuleSteps
 
 __all__ = ["Module"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.trainer.hints.names_of_others import change_import
-from core.trainer.module.datamodule import DataHooks
-from core.trainer.module.hooks import ModuleHooks
-from core.trainer.module.module import Module
-from core.trainer.module.step_members import CUSTOM_STEP
+from ...errors import ConfigurationError, WrongTypeError
+from ..hints.names_of_others import change_import
+from .datamodule import DataHooks
+from .hooks import ModuleHooks
+from .module import Module
+from .step_members import CUSTOM_STEP
 
 __all__ = ["PlainModule", "as_module"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from core.runtime.with_guard import used_by_with
+from ...runtime.with_guard import used_by_with
 
 __all__ = ["CUSTOM_STEP", "ModuleSteps"]
 

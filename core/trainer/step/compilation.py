@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from core.errors import ConfigurationError
-from core.logging import show
-from core.plan import Plan
-from core.strategies.base import Strategy
-from core.trainer.module.module import Module
-from core.trainer.settings import Settings
-from core.trainer.step.compile_comparison import Comparison
-from core.trainer.step.step_module import StepModule
+from ...errors import ConfigurationError
+from ...logging import show
+from ...plan import Plan
+from ...strategies.base import Strategy
+from ..module.module import Module
+from ..settings import Settings
+from .compile_comparison import Comparison
+from .step_module import StepModule
 
 __all__ = ["CompiledSteps", "check_compile", "compiled_steps"]
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # torch documents it; it has no public name
 
-from core.random import get_rng_state, set_rng_state
-from core.strategies.base import Strategy
-from core.strategies.wrapping.batch_norm import SyncedBatchNorm
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.metrics.run_loggers import without_effect
-from core.trainer.module.module import Module
-from core.trainer.step.step_module import StepModule
-from core.utilities.nested import leaves, map_tensors
+from ...random import get_rng_state, set_rng_state
+from ...strategies.base import Strategy
+from ...strategies.wrapping.batch_norm import SyncedBatchNorm
+from ...utilities.nested import leaves, map_tensors
+from ..metrics.metric_log import MetricLog
+from ..metrics.run_loggers import without_effect
+from ..module.module import Module
+from .step_module import StepModule
 
 __all__ = ["Comparison"]
 

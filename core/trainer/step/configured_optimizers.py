@@ -10,8 +10,8 @@ import attrs
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
-from core.hints.argument_checks import instead_of_class
+from ...errors import ConfigurationError, WrongTypeError, nearest, quoted
+from ...hints.argument_checks import instead_of_class
 
 __all__ = ["Optimization", "Schedule", "needs_closure", "read_optimizers", "takes_closure"]
 

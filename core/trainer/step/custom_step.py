@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError, quoted
-from core.precisions.base import Precision
-from core.strategies.base import Strategy
-from core.strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions
-from core.strategies.wrapping.optimizer_wrapper import unwrap_optimizer
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.module.step_members import CUSTOM_STEP
-from core.trainer.run_context import Run
-from core.trainer.step.configured_optimizers import needs_closure, takes_closure
-from core.trainer.step.optimizer_controls import Controls
+from ...errors import ConfigurationError, quoted
+from ...precisions.base import Precision
+from ...strategies.base import Strategy
+from ...strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions
+from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ..module.hooks import overridden
+from ..module.module import Module
+from ..module.step_members import CUSTOM_STEP
+from ..run_context import Run
+from .configured_optimizers import needs_closure, takes_closure
+from .optimizer_controls import Controls
 
 __all__ = ["STEP_HOOKS", "compose_step", "overridden_parts"]
 

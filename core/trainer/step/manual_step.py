@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from core.strategies.step.training_step import TrainingStep
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.step.optimizer_controls import Controls
+from ...strategies.step.training_step import TrainingStep
+from ..module.hooks import overridden
+from ..module.module import Module
+from .optimizer_controls import Controls
 
 __all__ = ["manual_step", "step_without_optimizer"]
 

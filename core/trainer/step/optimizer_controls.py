@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from core.errors import ConfigurationError, WrongTypeError
-from core.runtime.with_guard import used_by_with
-from core.strategies.base import Strategy
-from core.strategies.step.manual_gradients import ManualGradients
-from core.strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
-from core.trainer.run_context import Run
+from ...errors import ConfigurationError, WrongTypeError
+from ...runtime.with_guard import used_by_with
+from ...strategies.base import Strategy
+from ...strategies.step.manual_gradients import ManualGradients
+from ...strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
+from ..run_context import Run
 
 __all__ = ["Controls", "ControlledOptimizer"]
 

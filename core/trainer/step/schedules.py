@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from core.errors import ConfigurationError, quoted
-from core.strategies.base import Strategy
-from core.trainer.metrics.metric_log import MetricLog
-from core.trainer.module.hooks import overridden
-from core.trainer.module.module import Module
-from core.trainer.step.configured_optimizers import Schedule
+from ...errors import ConfigurationError, quoted
+from ...strategies.base import Strategy
+from ..metrics.metric_log import MetricLog
+from ..module.hooks import overridden
+from ..module.module import Module
+from .configured_optimizers import Schedule
 
 __all__ = ["Schedules"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.trainer.module.module import Module
+from ...errors import ConfigurationError, WrongTypeError, quoted
+from ..module.module import Module
 
 __all__ = ["StepModule", "kept_tensors_explained", "loss_in"]
 

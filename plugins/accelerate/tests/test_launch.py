@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from python_processes import run_python
-
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
 
 from .conftest import SCRIPTS
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch_hal.strategies import DDPStrategy
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
-from core import Runtime, Strategy
-from core.strategies import DDPStrategy
+from torch_hal import Runtime, Strategy
 
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {},

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_hal_bagua.around import call_around_forward
 
-from core import Runtime
+from torch_hal import Runtime
 
 
 class Doubled(nn.Module):

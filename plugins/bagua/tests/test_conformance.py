@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from core.specs import StrategySpec
-from core.testing import check_backends
+from torch_hal.specs import StrategySpec
+from torch_hal.testing import check_backends
 
 HERE = Path(__file__).parent
 

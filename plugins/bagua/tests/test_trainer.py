@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal.errors import ConfigurationError
 from torch_hal_bagua import BaguaStrategy
 
-from core import Module, Trainer
-from core.errors import ConfigurationError
+from torch_hal import Module, Trainer
 
 from .groups import run_group
 from .trainer_cases import ALGORITHMS, EQUAL_RANKS, EXACT

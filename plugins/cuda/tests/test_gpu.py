@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch_hal_cuda import CUDAAccelerator, detect, find_usable_cuda_devices
 from torch_hal_cuda.management import is_installed
 
-from core import Module, Trainer
+from torch_hal import Module, Trainer
 
 from .problem import OPTIONS, Classifier, by_hand, loader
 

@@ -62,8 +62,9 @@ def test_it_is_listed() -> None:
 
 def test_auto_and_gpu(capfd: pytest.CaptureFixture[str]) -> None:
     """Under "auto" it is asked for devices; the alias "gpu" names it, and says so where it is absent."""
-    from core import Runtime
-    from core.errors import BackendError
+    from torch_hal.errors import BackendError
+
+    from torch_hal import Runtime
 
     if detect.count():
         assert Runtime(accelerator="gpu", devices=1).plan.accelerator.name == "cuda"

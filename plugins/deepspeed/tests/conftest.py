@@ -13,7 +13,7 @@ import torch
 from python_processes import run_python
 from torch import nn
 
-import core
+import torch_hal
 
 SCRIPTS = Path(__file__).parent / "scripts"
 STAGES = ("0", "1", "2", "3")
@@ -39,7 +39,7 @@ def said(file: Path) -> dict[str, Any]:
     return content
 
 
-def prepared(runtime: core.Runtime) -> tuple[nn.Module, Any]:
+def prepared(runtime: torch_hal.Runtime) -> tuple[nn.Module, Any]:
     """A small model and its optimizer."""
     model = nn.Linear(4, 2)
     prepared: tuple[nn.Module, Any] = runtime.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))

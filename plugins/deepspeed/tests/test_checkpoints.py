@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal.checkpoints import is_committed, latest, read_manifest
+from torch_hal.errors import CheckpointError
 from torch_hal_deepspeed import DeepSpeedStrategy, library
 from torch_hal_deepspeed.checkpoints import convert_to_universal, write_enums_by_value
 
-import core
-from core.checkpoints import is_committed, latest, read_manifest
-from core.errors import CheckpointError
+import torch_hal
 
 from .conftest import STAGES, run, said
 
@@ -77,7 +77,7 @@ def test_stages_of_another_form_are_refused(saved: Path) -> None:
 
 def test_momentum_goes_to_as_many_processes_only(tmp_path: Path) -> None:
     """Of an optimizer that DeepSpeed's converter does not know, that is said, and not where it broke off."""
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=1), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=1), devices=1) as runtime:
         own = torch.nn.Linear(4, 2)
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=0.9))
         runtime.backward(model(torch.ones(1, 4)).sum())

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch_hal.errors import CheckpointError, CoreError
+from torch_hal.precisions import Precision
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.config import complete, read_config, settle_zero
 from torch_hal_deepspeed.library import part
 
-import core
-from core.errors import CheckpointError, CoreError
-from core.precisions import Precision
+import torch_hal
 
 from .conftest import prepared
 
@@ -129,7 +129,7 @@ def test_the_engine_is_told_what_the_precision_declares() -> None:
 
 # -- with the library ------------------------------------------------------------------------------------------------
 
-FRONT_ENDS: list[Callable[..., Any]] = [core.Runtime, core.Trainer]
+FRONT_ENDS: list[Callable[..., Any]] = [torch_hal.Runtime, torch_hal.Trainer]
 PLANS: dict[str, tuple[dict[str, Any], str]] = {
     "precision": ({"precision": "64-true"}, "does not support precision '64-true'"),
     "precision of the config": (
@@ -178,33 +178,33 @@ def test_float16_is_refused_where_deepspeed_has_none(precision: str, monkeypatch
     """DeepSpeed itself is asked whether the device has float16, before anything starts."""
     monkeypatch.setattr(part("accelerator.cpu_accelerator").CPU_Accelerator, "is_fp16_supported", lambda self: False)
     with pytest.raises(CoreError, match=f"precision='{precision}': DeepSpeed does not support float16"):
-        core.Runtime(accelerator="cpu", strategy="deepspeed", devices=2, precision=precision)
+        torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=2, precision=precision)
 
 
-def _second_module(runtime: core.Runtime) -> None:
+def _second_module(runtime: torch_hal.Runtime) -> None:
     prepared(runtime)
     runtime.prepare(nn.Linear(2, 2))
 
 
-def _second_optimizer(runtime: core.Runtime) -> None:
+def _second_optimizer(runtime: torch_hal.Runtime) -> None:
     model, _ = prepared(runtime)
     runtime.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
-def _optimizer_alone(runtime: core.Runtime) -> None:
+def _optimizer_alone(runtime: torch_hal.Runtime) -> None:
     runtime.prepare(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
-def _foreign_optimizer(runtime: core.Runtime) -> None:
+def _foreign_optimizer(runtime: torch_hal.Runtime) -> None:
     runtime.prepare(nn.Linear(2, 2), torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1))
 
 
-def _partly_foreign_optimizer(runtime: core.Runtime) -> None:
+def _partly_foreign_optimizer(runtime: torch_hal.Runtime) -> None:
     model = nn.Linear(2, 2)
     runtime.prepare(model, torch.optim.SGD([*model.parameters(), *nn.Linear(2, 2).parameters()], lr=0.1))
 
 
-def _stepped_optimizer(runtime: core.Runtime) -> None:
+def _stepped_optimizer(runtime: torch_hal.Runtime) -> None:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
@@ -212,43 +212,43 @@ def _stepped_optimizer(runtime: core.Runtime) -> None:
     runtime.prepare(model, optimizer)
 
 
-def _some_clipped(runtime: core.Runtime) -> None:
+def _some_clipped(runtime: torch_hal.Runtime) -> None:
     model, _ = prepared(runtime)
     runtime.clip_grad_norm_(list(model.parameters())[:1], 1.0)
 
 
-def _by_value(runtime: core.Runtime) -> None:
+def _by_value(runtime: torch_hal.Runtime) -> None:
     model, _ = prepared(runtime)
     runtime.clip_grad_value_(model.parameters(), 1.0)
 
 
-def _by_another_norm(runtime: core.Runtime) -> None:
+def _by_another_norm(runtime: torch_hal.Runtime) -> None:
     model, _ = prepared(runtime)
     runtime.clip_grad_norm_(model.parameters(), 1.0, norm_type=1.0)
 
 
-def _dropped(runtime: core.Runtime) -> None:
+def _dropped(runtime: torch_hal.Runtime) -> None:
     model, optimizer = prepared(runtime)
     runtime.backward(model(torch.ones(1, 4)).sum())
     optimizer.zero_grad()
 
 
-def _closure(runtime: core.Runtime) -> None:
+def _closure(runtime: torch_hal.Runtime) -> None:
     _, optimizer = prepared(runtime)
     optimizer.step(lambda: 0)
 
 
-def _another_states(runtime: core.Runtime) -> None:
+def _another_states(runtime: torch_hal.Runtime) -> None:
     _, optimizer = prepared(runtime)
     runtime.strategy.load_optimizer_state(optimizer, {"state": {}, "param_groups": []})
 
 
-def _recomputed_nowhere(runtime: core.Runtime) -> None:
+def _recomputed_nowhere(runtime: torch_hal.Runtime) -> None:
     runtime.strategy.activation_checkpointing = ["Block"]  # type: ignore[attr-defined]
     prepared(runtime)
 
 
-LIVE: dict[str, tuple[Callable[[core.Runtime], None], str]] = {
+LIVE: dict[str, tuple[Callable[[torch_hal.Runtime], None], str]] = {
     "second module": (_second_module, "the second with trainable or divided parameters"),
     "second optimizer": (_second_optimizer, "the second in this run"),
     "optimizer alone": (_optimizer_alone, "its module is not prepared"),
@@ -270,8 +270,8 @@ LIVE: dict[str, tuple[Callable[[core.Runtime], None], str]] = {
 def test_what_the_engine_cannot_do_is_refused(name: str) -> None:
     """In your own loop: what DeepSpeed would ignore is an error."""
     work, said = LIVE[name]
-    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
-        with pytest.raises((core.CoreError, CheckpointError)) as caught:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
+        with pytest.raises((torch_hal.CoreError, CheckpointError)) as caught:
             work(runtime)
         assert said in str(caught.value)
 
@@ -279,7 +279,7 @@ def test_what_the_engine_cannot_do_is_refused(name: str) -> None:
 @pytest.mark.deepspeed
 def test_a_prepared_optimizer_may_be_prepared_again() -> None:
     """It comes back as it is, and is stepped by the one engine."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
         model, optimizer = prepared(runtime)
         assert runtime.prepare(optimizer) is optimizer
         before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -288,7 +288,7 @@ def test_a_prepared_optimizer_may_be_prepared_again() -> None:
         assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The smallest that trains."""
 
     def __init__(self) -> None:
@@ -324,8 +324,8 @@ TRAINERS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def fit(config: dict[str, Any], tmp_path: Path, **options: Any) -> core.Trainer:
-    trainer = core.Trainer(
+def fit(config: dict[str, Any], tmp_path: Path, **options: Any) -> torch_hal.Trainer:
+    trainer = torch_hal.Trainer(
         accelerator="cpu",
         devices=1,
         strategy=DeepSpeedStrategy(config=config),

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from core.specs import StrategySpec
-from core.testing import check_backends
+from torch_hal.specs import StrategySpec
+from torch_hal.testing import check_backends
 
 HERE = Path(__file__).parent
 WHOLLY = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}

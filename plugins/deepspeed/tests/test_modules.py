@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+from torch_hal.errors import CoreError
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
-import core
-from core.errors import CoreError
+import torch_hal
 
 from .conftest import prepared
 
@@ -32,7 +32,7 @@ def float16(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_scaled_loss_is_clipped_by_the_engine() -> None:
     """Under 16-mixed a step of SGD is as long as its clipped gradient; the scale is the engine's own affair."""
     strategy = DeepSpeedStrategy(stage=0)
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1, precision="16-mixed") as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1, precision="16-mixed") as runtime:
         own = nn.Linear(4, 2)
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
         before = nn.utils.parameters_to_vector(own.parameters()).detach()
@@ -55,7 +55,7 @@ def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
     torch.manual_seed(0)
     plain = nn.Linear(4, 2)
     expected = plain(INPUTS).detach()
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         torch.manual_seed(0)
         runtime.launch()
         strategy: Any = runtime.strategy
@@ -80,7 +80,7 @@ def test_a_module_runs_without_an_optimizer(stage: int, divided: bool) -> None:
 @pytest.mark.parametrize("stage", [0, 3])
 def test_hooks_of_the_prepared_module(stage: int) -> None:
     """Those of forward and backward passes run once a pass, whenever they are registered."""
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         own = nn.Linear(4, 2)
         model = runtime.prepare(own)
         ran: list[str] = []
@@ -117,7 +117,7 @@ class Averaging(torch.optim.SGD):
 @pytest.mark.deepspeed
 def test_what_else_an_optimizer_has_is_its_own() -> None:
     """Methods, attributes and groups, to be read and to be set; what it lacks, the prepared one lacks."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
         own = Averaging((network := nn.Linear(4, 2)).parameters())
         model, optimizer = runtime.prepare(network, own)
         assert optimizer.train() == "trains"
@@ -147,7 +147,7 @@ def test_a_prepared_module_is_compiled() -> None:
         graphs.append(graph)
         return graph.forward
 
-    with core.Runtime(accelerator="cpu", strategy="deepspeed_stage_1", devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed_stage_1", devices=1) as runtime:
         own = nn.Linear(4, 2)
         model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
         model.compile(backend=note)
@@ -158,7 +158,7 @@ def test_a_prepared_module_is_compiled() -> None:
 @pytest.mark.deepspeed
 def test_a_divided_module_without_trainable_parameters() -> None:
     """It is gathered as it runs, like any other."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed_stage_3", devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed_stage_3", devices=1) as runtime:
         runtime.launch()
         strategy: Any = runtime.strategy
         with strategy.init_module():
@@ -174,16 +174,16 @@ def test_a_module_divided_in_an_earlier_run() -> None:
     """It runs in a later one with the weights that it was trained to, and is refused by name for training."""
     arguments: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
     own = nn.Linear(4, 2)
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime:
+    with torch_hal.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime:
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
         runtime.backward(model(INPUTS).sum())
         optimizer.step()
         weights = runtime.strategy.whole_module_state(own)
     expected = nn.functional.linear(INPUTS, weights["weight"], weights["bias"])
-    with core.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime, torch.no_grad():
+    with torch_hal.Runtime(strategy=DeepSpeedStrategy(stage=3, config=WHOLE), **arguments) as runtime, torch.no_grad():
         assert torch.equal(runtime.prepare(own)(INPUTS), expected)
     for stage, reason in ((3, "it was divided in an earlier run.*Valid: a new module"), (2, "divides no parameters")):
-        with core.Runtime(strategy=DeepSpeedStrategy(stage=stage), **arguments) as runtime:
+        with torch_hal.Runtime(strategy=DeepSpeedStrategy(stage=stage), **arguments) as runtime:
             optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
             with pytest.raises(CoreError, match=f"module: .*{reason}"):
                 runtime.prepare(own, optimizer)
@@ -193,7 +193,7 @@ def test_a_module_divided_in_an_earlier_run() -> None:
 def test_a_run_in_autocast_leaves_nothing_of_it() -> None:
     """DeepSpeed notes in a global that it computes in autocast, by which engines of later runs would go."""
     for precision in ("bf16-mixed", "32-true"):
-        with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1, precision=precision) as runtime:
+        with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=1, precision=precision) as runtime:
             prepared(runtime)
             assert part("runtime.torch_autocast").is_autocast_initialized() is (precision == "bf16-mixed")
 
@@ -209,7 +209,7 @@ def test_a_scaled_loss_is_refused_under_zero(stage: int) -> None:
     ]
     for given in arguments:
         with pytest.raises(CoreError, match=f"'16-mixed' with stage={stage}.*stage=0.*'16-true'"):
-            core.Runtime(accelerator="cpu", devices=2, **given)
+            torch_hal.Runtime(accelerator="cpu", devices=2, **given)
 
 
 @pytest.mark.deepspeed
@@ -221,7 +221,7 @@ def test_a_scale_of_the_configs_is_undone(stage: int, clip: float | None) -> Non
     lengths = []
     for scale in (1, 256):
         strategy = DeepSpeedStrategy(stage=stage, config={"fp16": {"enabled": True, "loss_scale": scale}})
-        with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+        with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
             own = nn.Linear(4, 2)
             model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
             before = {name: value.clone() for name, value in runtime.strategy.whole_module_state(own).items()}
@@ -241,14 +241,14 @@ def test_a_scale_without_zero_is_refused(section: dict[str, Any]) -> None:
     """There DeepSpeed divides gradients by it, and does not scale the loss."""
     strategy = DeepSpeedStrategy(stage=0, config={"fp16": {"enabled": True, **section}})
     with pytest.raises(CoreError, match=r"config\['fp16'\] with stage=0.*Set 'loss_scale': 1"):
-        core.Runtime(accelerator="cpu", devices=2, strategy=strategy)
+        torch_hal.Runtime(accelerator="cpu", devices=2, strategy=strategy)
 
 
 @pytest.mark.deepspeed
 def test_accumulation_in_the_config_of_an_own_loop_is_refused() -> None:
     """An own loop says itself when it steps."""
     strategy = DeepSpeedStrategy(config={"gradient_accumulation_steps": 4})
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
         model, _ = prepared(runtime)
         with pytest.raises(CoreError, match="gradient_accumulation_steps"):
             runtime.backward(model(torch.ones(1, 4)).sum())
@@ -257,7 +257,7 @@ def test_accumulation_in_the_config_of_an_own_loop_is_refused() -> None:
 @pytest.mark.deepspeed
 def test_the_prepared_module_has_each_parameter_once() -> None:
     """Before and after there is an engine, the prepared module has the names of the user's own, each once."""
-    with core.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="deepspeed", devices=1) as runtime:
         own = nn.Linear(4, 2)
         model = runtime.prepare(own)
         assert sorted(model.state_dict()) == ["bias", "weight"]
@@ -271,7 +271,7 @@ def test_the_prepared_module_has_each_parameter_once() -> None:
 def test_a_step_starts_no_program(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSpeed asks no one how many processes a machine has: it is told, for as long as the run lasts."""
     started: list[Any] = []
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         model, optimizer = prepared(runtime)
         monkeypatch.setattr(part("utils.numa").subprocess, "Popen", lambda *arguments, **_: started.append(arguments))
         runtime.backward(model(INPUTS).sum())
@@ -314,7 +314,7 @@ def test_recomputed_activations_train_as_plain_torch(stage: int) -> None:
     plain = model()
     expected = train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), torch.autograd.backward)
     strategy = DeepSpeedStrategy(stage=stage, activation_checkpointing=[Feed], config=WHOLE)
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime:
         own = model()
         prepared_model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
         assert train(prepared_model, optimizer, runtime.backward) == pytest.approx(expected, rel=1e-5)
@@ -326,7 +326,7 @@ def test_options_of_recomputing_are_refused_under_stage_3() -> None:
     config = {"activation_checkpointing": {"cpu_checkpointing": True}}
     strategy = DeepSpeedStrategy(stage=3, activation_checkpointing=[Feed], config=config)
     with (
-        core.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime,
+        torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=1) as runtime,
         pytest.raises(CoreError, match=r"'cpu_checkpointing'.*stage=3"),
     ):
         runtime.prepare(Feed())
@@ -340,7 +340,7 @@ def test_clipping_tells_the_norm_after_the_step(stage: int, max_norm: float) -> 
     plain = nn.Linear(4, 1)
     plain(INPUTS).sum().backward()
     expected = nn.utils.get_total_norm([p.grad for p in plain.parameters() if p.grad is not None])
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         own = nn.Linear(4, 1)
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
         runtime.backward(model(INPUTS).sum())
@@ -355,7 +355,7 @@ def test_clipping_tells_the_norm_after_the_step(stage: int, max_norm: float) -> 
 def test_a_prepared_module_can_be_copied_unless_it_is_sharded() -> None:
     """AveragedModel takes it; its copy is the plain module. Under stage 3 the error says what to do."""
     for stage in (2, 3):
-        with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
             own = nn.Linear(4, 2)
             expected = own(INPUTS).detach()
             model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.1))
@@ -386,7 +386,9 @@ class Classifier(nn.Module):
 @pytest.mark.parametrize("stage", [1, 3])
 def test_a_models_own_methods_and_its_whole_weights(stage: int) -> None:
     """The prepared module has the user's methods, and get_state_dict gives what the plain module would save."""
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage, config=WHOLE), devices=1) as runtime:
+    with torch_hal.Runtime(
+        accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage, config=WHOLE), devices=1
+    ) as runtime:
         own = Classifier()
         weights = {name: value.clone() for name, value in own.state_dict().items()}
         expected = own.generate(INPUTS)

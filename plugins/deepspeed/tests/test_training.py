@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-import core
+import torch_hal
 
 from .conftest import STAGES, run, said
 
@@ -94,7 +94,7 @@ def test_memory_is_a_process_share(loops: dict[str, Any], stage: str, kinds: lis
 def test_deepspeed_tells_the_parameters_that_are_stepped(stage: int) -> None:
     """Its own functions for a parameter in float32, to read and to write, reach what the optimizer steps."""
     utils = import_module("deepspeed.utils")
-    with core.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
         own = torch.nn.Linear(4, 2)
         model, optimizer = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=0.5))
         utils.safe_set_full_fp32_param(own.weight, torch.ones(2, 4))

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from torch import nn
+from torch_hal.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
+from torch_hal.errors import ConfigurationError, CoreError, WrongTypeError
+from torch_hal.precisions import HalfPrecision
 from torch_hal_fsdp import FSDPStrategy
 
-from core import Runtime
-from core.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
-from core.errors import ConfigurationError, CoreError, WrongTypeError
-from core.precisions import HalfPrecision
+from torch_hal import Runtime
 
 
 @pytest.mark.parametrize(

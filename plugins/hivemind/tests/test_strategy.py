@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 from torch_hal_hivemind import HivemindStrategy
 
-from core import Runtime
-from core.errors import ConfigurationError, CoreError, LaunchError
+from torch_hal import Runtime
 
 
 class Engine:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Runtime
+from torch_hal import Runtime
 
 logger = logging.getLogger("elastic")
 

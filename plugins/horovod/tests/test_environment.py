@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+from torch_hal.errors import ConfigurationError
 from torch_hal_horovod import HorovodEnvironment
 from torch_hal_horovod.detect import started
-
-from core.errors import ConfigurationError
 
 GLOO = {
     "HOROVOD_RANK": "5",

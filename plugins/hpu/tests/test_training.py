@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
 
 import torch
+import torch_hal.random
 from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 from torch import nn
+from torch_hal.errors import ConfigurationError
 from torch_hal_hpu import HPUAccelerator, HPUParallelStrategy, SingleHPUStrategy, detect
 
-import core.random
-from core import Runtime, Trainer
-from core.errors import ConfigurationError
+from torch_hal import Runtime, Trainer
 
 from .conftest import RunScript, needs_backward, needs_simulation
 
@@ -114,9 +114,9 @@ def test_random_state() -> None:
     """Every generator's state is taken and put back together with the card's, exactly."""
     with Runtime(accelerator="hpu", devices=1) as runtime:
         accelerator, device = HPUAccelerator(), runtime.device
-        state = core.random.get_rng_state(accelerator, device)
+        state = torch_hal.random.get_rng_state(accelerator, device)
         drawn = torch.rand(4, device=device).tolist(), torch.rand(4).tolist()
-        core.random.set_rng_state(state, accelerator, device)
+        torch_hal.random.set_rng_state(state, accelerator, device)
         assert (torch.rand(4, device=device).tolist(), torch.rand(4).tolist()) == drawn
 
 

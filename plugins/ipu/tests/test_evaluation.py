@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch_hal_ipu.strategy import IPUStrategy
 
-from core import Trainer
+from torch_hal import Trainer
 
 from .problem import OPTIONS, Classifier, apart, by_hand, data, loader
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal.errors import ConfigurationError, CoreError
 from torch_hal_ipu.strategy import IPUStrategy
 
-from core import Runtime, Trainer
-from core.errors import ConfigurationError, CoreError
+from torch_hal import Runtime, Trainer
 
 from .problem import OPTIONS, Classifier, loader
 

@@ -6,8 +6,7 @@ import importlib.util
 from typing import Any
 
 import pytest
-
-from core.errors import ConfigurationError, UnknownNameError, WrongTypeError
+from torch_hal.errors import ConfigurationError, UnknownNameError, WrongTypeError
 
 
 @pytest.mark.parametrize(

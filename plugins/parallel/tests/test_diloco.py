@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_hal.errors import CoreError
 from torch_hal_parallel import DiLoCoStrategy
 
-from core import Runtime
-from core.errors import CoreError
+from torch_hal import Runtime
 
 from .conftest import run_script
 

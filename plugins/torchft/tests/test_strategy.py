@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 import pytest
+from torch_hal.errors import BackendError, CoreError
 from torch_hal_torchft import TorchFTStrategy
 
-from core import Runtime
-from core.errors import BackendError, CoreError
+from torch_hal import Runtime
 
 AT = "http://127.0.0.1:1"
 

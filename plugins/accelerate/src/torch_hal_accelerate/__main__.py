@@ -11,7 +11,8 @@ import os
 import runpy
 import sys
 
-from core.errors import CoreError
+from torch_hal.errors import CoreError
+
 from torch_hal_accelerate import activate
 
 __all__ = ["main"]

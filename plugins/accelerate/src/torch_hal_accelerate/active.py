@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-
-from core.plan import Plan
-from core.strategies import Strategy
+from torch_hal.plan import Plan
+from torch_hal.strategies import Strategy
 
 __all__ = ["Active", "active", "set_active"]
 

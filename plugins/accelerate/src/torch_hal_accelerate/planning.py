@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import ConfigurationError
-from core.plan import Plan, Request, resolve
-from core.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
+from torch_hal.errors import ConfigurationError
+from torch_hal.plan import Plan, Request, resolve
+from torch_hal.strategies import DDPStrategy, SingleDeviceStrategy, Strategy
 
 __all__ = ["MIXED_PRECISION", "check_engines", "make_plan", "mixed_precision_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from core.errors import ConfigurationError, WrongTypeError, nearest, quoted
+from torch_hal.errors import ConfigurationError, WrongTypeError, nearest, quoted
 
 __all__ = ["boolean", "choice", "whole_number"]
 

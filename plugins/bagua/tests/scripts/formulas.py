@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
-from core import Runtime
+from torch_hal import Runtime
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.cases import CASES, LENGTH, LR, QADAM, STEPS, Case, runs_on

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch_hal_bagua import BaguaStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 RANK = int(os.environ["RANK"])
 

@@ -7,9 +7,8 @@ import warnings
 from typing import Any, TypedDict, Unpack
 
 from torch import nn
-
-from core.errors import BackendError, ConfigurationError, WrongTypeError, quoted
-from core.strategies import DDPStrategy, StrategyParts, keyword_parameters
+from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError, quoted
+from torch_hal.strategies import DDPStrategy, StrategyParts, keyword_parameters
 
 __all__ = ["ColossalAIOptions", "ColossalAIStrategy"]
 

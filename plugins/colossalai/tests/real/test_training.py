@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import python_processes
-
-from core.testing import check_backends
+from torch_hal.testing import check_backends
 
 HERE = Path(__file__).parent
 

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
-from core.errors import BackendError, DeviceError
+from torch_hal.errors import BackendError, DeviceError
+
 from torch_hal_cuda.management import Management, is_installed
 
 __all__ = ["find_usable_cuda_devices"]

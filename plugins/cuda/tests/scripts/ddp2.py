@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from core import Trainer
+from torch_hal import Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.problem import OPTIONS, Classifier, loader

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 import torch.distributed as dist
-
-from core.checkpoints import (
+from torch_hal.checkpoints import (
     SHARD,
     CheckpointIO,
     FileRecord,
@@ -38,8 +37,9 @@ from core.checkpoints import (
     unlisted_files,
     write_shard,
 )
-from core.errors import CheckpointError
-from core.utilities.nested import map_tensors
+from torch_hal.errors import CheckpointError
+from torch_hal.utilities.nested import map_tensors
+
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.library import PICKLED, load_file, part, quiet
 

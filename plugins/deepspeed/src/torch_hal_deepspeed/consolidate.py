@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from core.errors import CheckpointError, CoreError, quoted
+from torch_hal.errors import CheckpointError, CoreError, quoted
 
 __all__ = ["consolidate", "main"]
 
@@ -35,8 +35,8 @@ def consolidate(
             cannot be written.
     """
     import torch
+    from torch_hal.checkpoints import committed_file
 
-    from core.checkpoints import committed_file
     from torch_hal_deepspeed.checkpoints import read_checkpoint
     from torch_hal_deepspeed.library import import_deepspeed
 

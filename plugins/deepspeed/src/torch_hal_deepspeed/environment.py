@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from core.environments import TorchElasticEnvironment
-from core.environments.detect import torchelastic
+from torch_hal.environments import TorchElasticEnvironment
+from torch_hal.environments.detect import torchelastic
 
 __all__ = ["DeepSpeedEnvironment", "detect"]
 

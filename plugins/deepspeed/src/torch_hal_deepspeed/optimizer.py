@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
-
-from core.errors import ConfigurationError
-from core.strategies import OptimizerWrapper
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import OptimizerWrapper
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.engine import Engine

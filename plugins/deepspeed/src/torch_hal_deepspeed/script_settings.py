@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
+
 from torch_hal_deepspeed.config import Config
 
 if TYPE_CHECKING:

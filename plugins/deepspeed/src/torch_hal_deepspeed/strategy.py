@@ -11,9 +11,8 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-
-from core.errors import CheckpointError, ConfigurationError, quoted
-from core.strategies import (
+from torch_hal.errors import CheckpointError, ConfigurationError, quoted
+from torch_hal.strategies import (
     InferenceModule,
     ManualGradients,
     ProcessGroupParts,
@@ -21,6 +20,7 @@ from core.strategies import (
     TrainingStep,
     TrainingStepOptions,
 )
+
 from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,

@@ -17,17 +17,17 @@ from problem import OUT
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 WIDTH = 1100  # in 16 bits too, half of each matrix is larger than the megabyte below which nothing goes to a drive
 CHECKPOINT = OUT / "checkpoints" / "epoch=0.ckpt"
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """Five matrices, the first of which is not trained, and a last layer with its own learning rate."""
 
     def __init__(self) -> None:
@@ -55,17 +55,17 @@ class Lesson(core.Module):
         return [optimizer], [StepLR(optimizer, 1, 0.5)]
 
 
-class Keeper(core.Callback):
+class Keeper(torch_hal.Callback):
     """Leaves what there is at the end of each epoch, and may end its process after the first."""
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
-    def on_train_batch_start(self, trainer: core.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: torch_hal.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         if self.phase == "killed" and trainer.current_epoch == 1 and batch_idx == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def on_train_epoch_end(self, trainer: core.Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: torch_hal.Trainer, module: Any) -> None:
         keep(trainer.strategy, module, f"{self.phase}-{trainer.current_epoch}")
 
 
@@ -104,7 +104,7 @@ def fit(phase: str) -> None:
     torch.manual_seed(1 if phase == "resumed" else 0)
     items = torch.randn(64, WIDTH, generator=torch.Generator().manual_seed(0))
     lesson = Lesson()
-    trainer = core.Trainer(
+    trainer = torch_hal.Trainer(
         accelerator="cpu",
         devices=2,
         strategy=strategy("cpu") if phase == "whole" else strategy("nvme", offload_param={"max_in_cpu": 0}),
@@ -124,7 +124,9 @@ def fit(phase: str) -> None:
 
 def loop(phase: str) -> None:
     lesson = Lesson()
-    with core.Runtime(accelerator="cpu", devices=1 if phase == "alone" else 2, strategy=strategy("nvme")) as runtime:
+    with torch_hal.Runtime(
+        accelerator="cpu", devices=1 if phase == "alone" else 2, strategy=strategy("nvme")
+    ) as runtime:
         (optimizer,), _ = lesson.configure_optimizers()
         model, optimizer = runtime.prepare(lesson, optimizer)
         parts = {"model": lesson, "optimizer": optimizer}

@@ -10,7 +10,7 @@ from problem import OUT, WHOLE
 from torch import nn
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 phase, processes, stages = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 saving = phase == "save"

@@ -8,7 +8,7 @@ import torch
 from problem import MLP, OUT, WHOLE, batch_of, make, say, train
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 
 def run() -> Runtime:

@@ -7,7 +7,7 @@ import sys
 import torch
 from problem import make, say, train
 
-from core import Runtime
+from torch_hal import Runtime
 
 with Runtime(accelerator="cpu", strategy=sys.argv[1], devices="auto") as runtime:
     made = make(runtime)

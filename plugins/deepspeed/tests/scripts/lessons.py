@@ -9,12 +9,12 @@ from problem import MLP, OUT, batch_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The MLP with dropout, its own parameter, and a learning rate schedule."""
 
     def __init__(self) -> None:
@@ -51,10 +51,10 @@ def data(items: int, number: int, shuffle: bool = False) -> DataLoader[Any]:
     return DataLoader(TensorDataset(*batch_of(number, items)), batch_size=4, shuffle=shuffle)
 
 
-def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> core.Trainer:
+def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> torch_hal.Trainer:
     """Keeps its checkpoints under ``name``."""
-    core.seed_everything(3)
+    torch_hal.seed_everything(3)
     options = {"accelerator": "cpu", "enable_progress_bar": False, "logger": False, "gradient_clip_val": 0.5, **options}
     saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
     options["callbacks"] = [*options.get("callbacks", ()), saving]
-    return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
+    return torch_hal.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)

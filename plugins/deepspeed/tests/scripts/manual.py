@@ -11,18 +11,18 @@ from lessons import data, trainer
 from problem import MLP, OUT, WHOLE
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch_hal.callbacks import ModelCheckpoint
+from torch_hal.errors import CoreError
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-import core
-from core.callbacks import ModelCheckpoint
-from core.errors import CoreError
+import torch_hal
 
 mode, processes, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 said: dict[str, Any] = {}
 rank = 0
 
 
-class ByHand(core.Module):
+class ByHand(torch_hal.Module):
     """Two backward passes for each batch, a step every two batches, clipping and a schedule."""
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class Two(ByHand):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.model.first, self.model.last)]
 
 
-class Halfway(core.Callback):
+class Halfway(torch_hal.Callback):
     """Saves between a backward pass and its step."""
 
     def on_train_batch_end(
-        self, trainer: core.Trainer, module: core.Module, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: torch_hal.Trainer, module: torch_hal.Module, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if batch_idx == 0:
             trainer.save_checkpoint(OUT / "halfway.ckpt")
@@ -81,7 +81,7 @@ def strategy_of(name: str) -> Any:
     stage, _, precision = name.partition(" ")
     parts: dict[str, Any] = {"precision": precision} if precision else {}
     if stage == "ddp":
-        return core.strategies.DDPStrategy(**parts)
+        return torch_hal.strategies.DDPStrategy(**parts)
     return DeepSpeedStrategy(stage=int(stage), config=WHOLE if stage != "0" else None, **parts)
 
 
@@ -100,7 +100,7 @@ for name in names:
             said["halfway"] = str(error)
         continue
     every = ModelCheckpoint(OUT / name / "steps", every_n_train_steps=1, save_top_k=-1)
-    fit: core.Trainer = trainer(
+    fit: torch_hal.Trainer = trainer(
         strategy_of(name), processes, name, callbacks=[every], default_root_dir=OUT / name, **options
     )
     module = ByHand()

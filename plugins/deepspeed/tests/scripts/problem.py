@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import StepLR
 
-import core
+import torch_hal
 
 OUT = Path(os.environ["OUT"])
 WIDTH, CLASSES = 256, 10
@@ -58,7 +58,7 @@ def batch_of(number: int, items: int = 8) -> tuple[Tensor, Tensor]:
     return torch.randn(items, 64, generator=generator) + targets[:, None] / 5, targets
 
 
-def own_batch(runtime: core.Runtime, number: int) -> tuple[Tensor, Tensor]:
+def own_batch(runtime: torch_hal.Runtime, number: int) -> tuple[Tensor, Tensor]:
     """This process's share of it."""
     inputs, targets = (part.tensor_split(runtime.num_processes)[runtime.process_index] for part in batch_of(number))
     return inputs, targets
@@ -67,7 +67,7 @@ def own_batch(runtime: core.Runtime, number: int) -> tuple[Tensor, Tensor]:
 Made = tuple[nn.Module, nn.Module, torch.optim.Optimizer, StepLR]
 
 
-def make(runtime: core.Runtime, divided: bool = False, **sizes: int) -> Made:
+def make(runtime: torch_hal.Runtime, divided: bool = False, **sizes: int) -> Made:
     """The user's model, the prepared one, its optimizer and a schedule of it."""
     runtime.launch()
     strategy: Any = runtime.strategy
@@ -81,7 +81,12 @@ def make(runtime: core.Runtime, divided: bool = False, **sizes: int) -> Made:
 
 
 def train(
-    runtime: core.Runtime, made: Made, steps: int = 6, first: int = 0, accumulate: int = 1, clip: float | None = None
+    runtime: torch_hal.Runtime,
+    made: Made,
+    steps: int = 6,
+    first: int = 0,
+    accumulate: int = 1,
+    clip: float | None = None,
 ) -> list[float]:
     """Some steps; returns the losses over all processes."""
     _, model, optimizer, schedule = made
@@ -104,7 +109,7 @@ def train(
     return losses
 
 
-def evaluate(runtime: core.Runtime, model: nn.Module) -> float:
+def evaluate(runtime: torch_hal.Runtime, model: nn.Module) -> float:
     """The loss on new data."""
     model.eval()
     with torch.inference_mode():
@@ -114,7 +119,7 @@ def evaluate(runtime: core.Runtime, model: nn.Module) -> float:
     return float(runtime.reduce(loss, "mean"))
 
 
-def bytes_held(runtime: core.Runtime, made: Made) -> dict[str, int]:
+def bytes_held(runtime: torch_hal.Runtime, made: Made) -> dict[str, int]:
     """What this process holds between a backward pass and a step: parameters, gradients, and the optimizer's state.
 
     ``copies`` are those of the parameters that the optimizer steps in their place.
@@ -148,6 +153,6 @@ def _bytes(tensors: list[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def say(runtime: core.Runtime, said: dict[str, Any]) -> None:
+def say(runtime: torch_hal.Runtime, said: dict[str, Any]) -> None:
     if runtime.is_main_process:
         (OUT / "said.json").write_text(json.dumps(said))

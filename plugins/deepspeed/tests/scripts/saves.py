@@ -12,7 +12,7 @@ from typing import Any
 from problem import OUT, WHOLE, evaluate, make, train
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 phase, processes, stages = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 said: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from lessons import Lesson, data, trainer
 from problem import OUT, WHOLE
 from torch_hal_deepspeed import DeepSpeedStrategy
 
-import core
+import torch_hal
 
 phase, processes, stages = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 said: dict[str, Any] = {}
@@ -26,14 +26,14 @@ def strategy_of(stage: str) -> Any:
     return DeepSpeedStrategy(stage=int(stage), config=WHOLE if stage != "0" else None)
 
 
-def evaluated(trainer: core.Trainer, module: Lesson) -> list[float]:
+def evaluated(trainer: torch_hal.Trainer, module: Lesson) -> list[float]:
     """What validate and predict give."""
     loss = trainer.validate(module, data(10, 1))[0]["loss"]
     return [loss, *torch.cat(trainer.predict(module, data(10, 1))).flatten().tolist()]
 
 
 for stage in stages:
-    fit: core.Trainer = trainer(strategy_of(stage), processes, stage, accumulate_grad_batches=2)
+    fit: torch_hal.Trainer = trainer(strategy_of(stage), processes, stage, accumulate_grad_batches=2)
     module = Lesson()
     if phase == "loaded":
         (found,) = fit.validate(module, data(10, 1), ckpt_path=str(OUT / stage / "checkpoints" / "epoch=0-step=2.ckpt"))

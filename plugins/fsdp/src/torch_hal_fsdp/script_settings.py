@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from torch_hal_fsdp.strategy import FSDPStrategy

@@ -15,12 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import Replicate, Shard
 from torch.optim import Optimizer
-
-from core.accelerators import Accelerator
-from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
-from core.strategies.sharding import (
+from torch_hal.accelerators import Accelerator
+from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
+from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
+from torch_hal.strategies import InferenceModule, ProcessGroupParts, ProcessGroupStrategy, while_alive
+from torch_hal.strategies.sharding import (
     FollowedParameters,
     Plan,
     check_plan,
@@ -30,6 +29,7 @@ from core.strategies.sharding import (
     make_mesh,
     to_whole,
 )
+
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
 from torch_hal_fsdp.groups import attach, detach, divided_parts, outermost, reshard

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from problem import OUT, Transformer, make, say, train
+from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 
-import core
-from core.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
+import torch_hal
 
 PROCESSES = int(sys.argv[1])
 said: dict[str, Any] = {}
@@ -30,7 +30,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 for io in ("sharded", "async"):
-    with core.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES, checkpoint_io=io) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES, checkpoint_io=io) as runtime:
         made = make(runtime, Transformer)
         losses = []
         for turn in range(4):
@@ -41,7 +41,7 @@ for io in ("sharded", "async"):
         said[io] = {"losses": losses, "kind": kind}
     if runtime.is_main_process:
         said[io]["saved"] = all(same(whole(OUT / f"{io}-{turn}"), whole(OUT / f"sharded-{turn}")) for turn in range(4))
-with core.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES, checkpoint_io="async") as runtime:
+with torch_hal.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES, checkpoint_io="async") as runtime:
     made = make(runtime, Transformer)
     rest = runtime.load(OUT / "async-1", {"model": made[1], "optimizer": made[2]})
     said["resumed"] = {"losses": train(runtime, made, steps=4, first=4)["losses"], "rest": rest}

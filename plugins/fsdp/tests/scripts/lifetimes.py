@@ -14,7 +14,7 @@ from problem import say
 from torch import nn
 from torch_hal_fsdp import FSDPStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 SIZE = 1000
 MODELS = 20

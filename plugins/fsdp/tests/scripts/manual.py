@@ -8,11 +8,11 @@ import torch
 from problem import OUT, numbers, say, whole_state
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
 
-import core
-from core.errors import ConfigurationError
-from core.strategies import DDPStrategy
+import torch_hal
 
 said: dict[str, Any] = {}
 
@@ -23,7 +23,7 @@ def network(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, 8), nn.Tanh(), *blocks, nn.Tanh(), nn.Linear(8, outputs))
 
 
-class GAN(core.Module):
+class GAN(torch_hal.Module):
     """As Lightning's users write it; the generator's gradients come from two halves of the batch, exchanged once."""
 
     steps: Tensor
@@ -76,15 +76,15 @@ class OwnParameter(GAN):
         self.scale = nn.Parameter(torch.ones(2))
 
 
-class Kept(core.Callback):
+class Kept(torch_hal.Callback):
     """Gathers the module at the end of a fit, while the processes are still together."""
 
-    def on_fit_end(self, trainer: core.Trainer, module: core.Module) -> None:
+    def on_fit_end(self, trainer: torch_hal.Trainer, module: torch_hal.Module) -> None:
         self.state = whole_state(module)
 
 
-def trainer(name: str, strategy: Any, **options: Any) -> core.Trainer:
-    return core.Trainer(
+def trainer(name: str, strategy: Any, **options: Any) -> torch_hal.Trainer:
+    return torch_hal.Trainer(
         accelerator="cpu",
         strategy=strategy,
         devices=2,
@@ -101,7 +101,7 @@ def data(rows: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.randn(rows, 4, generator=seed) + 1, torch.randn(rows, 3, generator=seed)), 6)
 
 
-def fit(name: str, strategy: Any, ckpt_path: Any = None, **options: Any) -> core.Module:
+def fit(name: str, strategy: Any, ckpt_path: Any = None, **options: Any) -> torch_hal.Module:
     kept, module = Kept(), GAN()
     run = trainer(name, strategy, max_epochs=2, callbacks=[kept], **options)
     run.fit(module, data(36), data(15), ckpt_path=ckpt_path)
@@ -113,7 +113,7 @@ def fit(name: str, strategy: Any, ckpt_path: Any = None, **options: Any) -> core
     return module
 
 
-def refused(name: str, strategy: Any, module: core.Module) -> None:
+def refused(name: str, strategy: Any, module: torch_hal.Module) -> None:
     try:
         trainer(name, strategy, max_epochs=1).fit(module, data(36))
     except ConfigurationError as error:
@@ -128,6 +128,6 @@ fit("mixed", "fsdp", precision="bf16-mixed")
 fit("ddp mixed", DDPStrategy(), precision="bf16-mixed")
 refused("own", "fsdp", OwnParameter())
 refused("released", FSDPStrategy(reshard_after_forward=False), GAN())
-with core.Runtime(accelerator="cpu", strategy=DDPStrategy(), devices=2) as last:
+with torch_hal.Runtime(accelerator="cpu", strategy=DDPStrategy(), devices=2) as last:
     last.launch()
     say(last, said)

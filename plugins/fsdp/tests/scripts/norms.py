@@ -8,14 +8,14 @@ import torch
 from problem import OUT, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from torch_hal.callbacks import ModelCheckpoint
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 ITEMS = torch.randn(30, 4, generator=torch.Generator().manual_seed(1)) + torch.arange(30)[:, None] / 10
 
 
-class Normed(core.Module):
+class Normed(torch_hal.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
@@ -37,10 +37,10 @@ class Normed(core.Module):
 
 
 def fit(strategy: str, name: str, ckpt_path: Any = None) -> dict[str, Any]:
-    core.seed_everything(0)
+    torch_hal.seed_everything(0)
     items: Any = ITEMS  # which torch takes for a data set
     module, loader = Normed(), DataLoader(items, batch_size=3, shuffle=True)
-    trainer = core.Trainer(
+    trainer = torch_hal.Trainer(
         accelerator="cpu",
         strategy=strategy,
         devices=2,
@@ -60,6 +60,6 @@ found = {
     "fsdp": fit("fsdp", "fsdp"),
     "resumed": fit("fsdp", "resumed", OUT / "fsdp/step=3.ckpt"),
 }
-with core.Runtime(accelerator="cpu", strategy="ddp", devices=2) as last:
+with torch_hal.Runtime(accelerator="cpu", strategy="ddp", devices=2) as last:
     last.launch()
     say(last, found)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 
-import core
-from core import Runtime
-from core.callbacks import ModelCheckpoint
+import torch_hal
+from torch_hal import Runtime
 
 OUT = Path(os.environ["OUT"])
 VOCABULARY, LENGTH = 32, 12
@@ -178,7 +178,7 @@ def say(runtime: Runtime, said: dict[str, Any]) -> None:
         (OUT / "said.json").write_text(json.dumps(said))
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The transformer, with dropout before its scores, a learning rate schedule, and predictions that tell the item."""
 
     def __init__(self) -> None:
@@ -223,14 +223,14 @@ def data(items: int, seed: int, shuffle: bool = False) -> DataLoader[Any]:
     return DataLoader(TensorDataset(text), batch_size=4, shuffle=shuffle)
 
 
-def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> core.Trainer:
+def trainer(strategy: Any, devices: int, name: str, epochs: int = 2, **options: Any) -> torch_hal.Trainer:
     """Keeps its checkpoints under ``name``."""
-    core.seed_everything(3)
+    torch_hal.seed_everything(3)
     options = {"accelerator": "cpu", "enable_progress_bar": False, "gradient_clip_val": 0.5, **options}
     if options.get("enable_checkpointing", True):
         saving = ModelCheckpoint(OUT / name / "checkpoints", save_top_k=-1)
         options["callbacks"] = [*options.get("callbacks", ()), saving]
-    return core.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
+    return torch_hal.Trainer(strategy=strategy, devices=devices, max_epochs=epochs, **options)
 
 
 def numbers(tensors: Iterator[Tensor] | list[Tensor]) -> list[float]:

@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 from problem import OUT, Lesson, Transformer, data, evaluate, make, numbers, say, train, trainer, whole_state
+from torch_hal.checkpoints import ShardedCheckpointIO
+from torch_hal.consolidate import consolidate
+from torch_hal.strategies import DDPStrategy, SingleDeviceStrategy
 from torch_hal_fsdp import FSDPStrategy
 
-import core
-from core.checkpoints import ShardedCheckpointIO
-from core.consolidate import consolidate
-from core.strategies import DDPStrategy, SingleDeviceStrategy
+import torch_hal
 
 PROCESSES, MODE, SAVED = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3] if len(sys.argv) > 3 else ".")
 said: dict[str, Any] = {}
 
 
-class Kept(core.Callback):
+class Kept(torch_hal.Callback):
     """Gathers the module at the end of a fit, while the processes are still together."""
 
-    def on_fit_end(self, trainer: core.Trainer, module: core.Module) -> None:
+    def on_fit_end(self, trainer: torch_hal.Trainer, module: torch_hal.Module) -> None:
         self.state = whole_state(module)
 
 
@@ -60,11 +60,11 @@ def first() -> None:
     look(
         "tensor", FSDPStrategy(tensor_parallel_size=2), Lesson(), ckpt_path=OUT / "fsdp/checkpoints/epoch=1-step=6.ckpt"
     )
-    with core.Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="ddp", devices=PROCESSES) as runtime:
         made = make(runtime, Transformer)
         train(runtime, made, steps=3)
         runtime.save({"model": made[1], "optimizer": made[2]}, OUT / "loop of ddp")
-    with core.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy="fsdp", devices=PROCESSES) as runtime:
         made = make(runtime, Transformer)
         train(runtime, made, steps=3)
         state = {"model": made[1], "optimizer": made[2], "note": 7}
@@ -111,7 +111,7 @@ def later() -> None:
 
 def go_on(name: str, strategy: Any, saved: str) -> None:
     """Train on from what a loop has saved."""
-    with core.Runtime(accelerator="cpu", strategy=strategy, devices=PROCESSES) as runtime:
+    with torch_hal.Runtime(accelerator="cpu", strategy=strategy, devices=PROCESSES) as runtime:
         made = make(runtime, Transformer)
         runtime.load(SAVED / saved, {"model": made[1], "optimizer": made[2]})
         evaluated = evaluate(runtime, made)
@@ -119,6 +119,6 @@ def go_on(name: str, strategy: Any, saved: str) -> None:
 
 
 {"first": first, "later": later}[MODE]()
-with core.Runtime(accelerator="cpu", strategy=DDPStrategy(), devices=PROCESSES) as last:
+with torch_hal.Runtime(accelerator="cpu", strategy=DDPStrategy(), devices=PROCESSES) as last:
     last.launch()
     say(last, said)

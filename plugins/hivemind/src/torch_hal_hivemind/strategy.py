@@ -8,10 +8,9 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch.optim import Optimizer
-
-from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
-from core.hints.argument_checks import check_count
-from core.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters
+from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
+from torch_hal.hints.argument_checks import check_count
+from torch_hal.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters
 
 __all__ = ["HivemindOptions", "HivemindStrategy"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.utilities.lazy import lazy_names
+from torch_hal.utilities.lazy import lazy_names
 
 if TYPE_CHECKING:
     from torch_hal_horovod.environment import HorovodEnvironment

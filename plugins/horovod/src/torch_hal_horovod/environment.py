@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from core.environments import LaunchedEnvironment, RankVariables
-from core.errors import ConfigurationError
+from torch_hal.environments import LaunchedEnvironment, RankVariables
+from torch_hal.errors import ConfigurationError
+
 from torch_hal_horovod.detect import BY_GLOO, BY_MPI, started, started_by_mpi
 
 __all__ = ["HorovodEnvironment"]

@@ -7,7 +7,7 @@ import sys
 import warnings
 from typing import Any
 
-from core.errors import BackendError
+from torch_hal.errors import BackendError
 
 __all__ = ["import_horovod"]
 

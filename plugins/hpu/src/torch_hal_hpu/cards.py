@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from core.errors import BackendError
+from torch_hal.errors import BackendError
+
 from torch_hal_hpu import detect
 
 __all__ = ["BOUND", "announce", "bind", "release"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.hookspecs import hookimpl
-from core.specs import AcceleratorSpec, StrategySpec
+from torch_hal.hookspecs import hookimpl
+from torch_hal.specs import AcceleratorSpec, StrategySpec
 
 __all__ = ["core_accelerators", "core_strategies"]
 

@@ -14,7 +14,7 @@ import stand_ins
 import torch
 from torch import nn
 
-from core import Runtime, Trainer
+from torch_hal import Runtime, Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "helpers"))
 from device_problem import OPTIONS, Classifier, loader, net

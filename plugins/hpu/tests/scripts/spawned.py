@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch_hal_hpu import HPUParallelStrategy
 
-from core import Runtime, Trainer
+from torch_hal import Runtime, Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "helpers"))
 sys.path.insert(0, str(Path(__file__).parents[2]))

@@ -12,7 +12,7 @@ import stand_ins
 import torch.distributed as dist
 from torch import nn
 
-from core import Runtime, Trainer
+from torch_hal import Runtime, Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "tests" / "helpers"))
 from device_problem import EPOCHS, OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of

@@ -7,10 +7,9 @@ from typing import Any
 
 import attrs
 from torch import Tensor, nn
-
-from core.errors import ConfigurationError
-from core.strategies import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
-from core.utilities.nested import map_tensors
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
+from torch_hal.utilities.nested import map_tensors
 
 __all__ = ["TracedStep"]
 

@@ -8,10 +8,9 @@ from typing import Any
 import attrs
 from lightning.fabric.plugins import CheckpointIO as LightningCheckpointIO
 from lightning.fabric.plugins import ClusterEnvironment as LightningEnvironment
-
-from core.errors import ConfigurationError
-from core.plan import Plan, Request, assemble, resolve
-from core.strategies import ProcessGroupStrategy, SingleDeviceStrategy, Strategy
+from torch_hal.errors import ConfigurationError
+from torch_hal.plan import Plan, Request, assemble, resolve
+from torch_hal.strategies import ProcessGroupStrategy, SingleDeviceStrategy, Strategy
 
 __all__ = ["Planned", "check_plugins", "plan_run"]
 

@@ -6,8 +6,9 @@ import logging
 import os
 from typing import Any
 
-from core.random import get_rng_state, set_rng_state
-from core.strategies import Strategy
+from torch_hal.random import get_rng_state, set_rng_state
+from torch_hal.strategies import Strategy
+
 from torch_hal_lightning.planning import Planned
 
 __all__ = ["RandomStates"]

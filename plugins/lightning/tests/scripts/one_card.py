@@ -11,7 +11,7 @@ from problem import EPOCHS, OUT, Classifier, distance, is_tied, loader, network,
 from torch import nn
 from torch_hal_lightning import Fabric, Trainer
 
-import core
+import torch_hal
 
 OPTIONS: dict[str, Any] = {"accelerator": "acme", "devices": [1]}
 
@@ -39,7 +39,7 @@ class Seen(Callback):  # type: ignore[misc]
         return {"steps": self.steps}
 
 
-class Module(core.Module):
+class Module(torch_hal.Module):
     """For core's Trainer."""
 
     def __init__(self) -> None:
@@ -83,7 +83,9 @@ if __name__ == "__main__":
     }
 
     seen, logger = Seen(), CSVLogger(OUT, name="lightning")
-    trainer = core.Trainer(callbacks=[seen], **OPTIONS, **quiet(logger=logger, max_epochs=EPOCHS, log_every_n_steps=1))
+    trainer = torch_hal.Trainer(
+        callbacks=[seen], **OPTIONS, **quiet(logger=logger, max_epochs=EPOCHS, log_every_n_steps=1)
+    )
     trainer.fit(Module(), loader())
     said["core"] = {"steps": seen.steps, "logged": (OUT / "lightning" / "version_0" / "metrics.csv").read_text()}
     say(0, said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.utilities.lazy import lazy_names
+from torch_hal.utilities.lazy import lazy_names
 
 TYPE_CHECKING = False  # detection imports this module, and should import little else
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
-
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
-from core.hints.argument_checks import check_count
-from core.strategies import ProcessGroupParts, ProcessGroupStrategy, average_gradients
-from core.utilities.nested import map_tensors
+from torch_hal.errors import CheckpointError, ConfigurationError, WrongTypeError
+from torch_hal.hints.argument_checks import check_count
+from torch_hal.strategies import ProcessGroupParts, ProcessGroupStrategy, average_gradients
+from torch_hal.utilities.nested import map_tensors
 
 __all__ = ["DiLoCoStrategy"]
 

@@ -8,9 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
-
-from core.errors import ConfigurationError
-from core.strategies import REDUCTIONS
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import REDUCTIONS
 
 __all__ = ["Line", "clip_norm", "clip_value"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterator
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
+from torch_hal.errors import ConfigurationError, quoted
 
-import core
-from core.errors import ConfigurationError, quoted
+import torch_hal
 
 __all__ = ["bring", "check_alone", "find_model", "inside", "plan_for_present"]
 
@@ -25,7 +25,7 @@ def find_model(module: nn.Module, name: str | None) -> tuple[nn.Module, str]:
         ConfigurationError: There is no such submodule, or a Module has several and none was chosen.
     """
     inner = getattr(module, "module", None)
-    owner = inner if isinstance(inner, core.Module) else module
+    owner = inner if isinstance(inner, torch_hal.Module) else module
     if name is not None:
         try:
             return owner.get_submodule(name), name
@@ -34,7 +34,7 @@ def find_model(module: nn.Module, name: str | None) -> tuple[nn.Module, str]:
             raise ConfigurationError(
                 f"model={name!r}: {type(owner).__name__} has no such module. It has {names}."
             ) from None
-    if not isinstance(owner, core.Module):
+    if not isinstance(owner, torch_hal.Module):
         return owner, ""
     children = {child: part for child, part in owner.named_children() if any(True for _ in part.parameters())}
     if len(children) != 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from core.hookspecs import hookimpl
-from core.specs import StrategySpec
+from torch_hal.hookspecs import hookimpl
+from torch_hal.specs import StrategySpec
 
 __all__ = ["core_strategies"]
 

@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
-
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.precisions import Precision
-from core.strategies.sharding import matches
+from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
+from torch_hal.precisions import Precision
+from torch_hal.strategies.sharding import matches
 
 __all__ = ["Stage", "check_pipeline_plan", "find_parts", "split_evenly", "stage_ranges"]
 

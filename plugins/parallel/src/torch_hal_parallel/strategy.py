@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
-
-from core.errors import ConfigurationError, WrongTypeError
-from core.strategies import (
+from torch_hal.errors import ConfigurationError, WrongTypeError
+from torch_hal.strategies import (
     InferenceModule,
     ManualGradients,
     ProcessGroupParts,
@@ -21,7 +20,7 @@ from core.strategies import (
     TrainingStepOptions,
     average_gradients,
 )
-from core.strategies.sharding import (
+from torch_hal.strategies.sharding import (
     FollowedParameters,
     Plan,
     apply_plan,
@@ -32,6 +31,7 @@ from core.strategies.sharding import (
     make_mesh,
     matches,
 )
+
 from torch_hal_parallel.arguments import check_used
 from torch_hal_parallel.context import SequenceSplit
 from torch_hal_parallel.divided import Divided, division_of, record

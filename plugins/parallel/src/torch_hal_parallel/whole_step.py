@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-
-from core.errors import ConfigurationError
-from core.random import get_rng_state
-from core.strategies import (
+from torch_hal.errors import ConfigurationError
+from torch_hal.random import get_rng_state
+from torch_hal.strategies import (
     LoggedValue,
     ProcessGroupStrategy,
     TrainingStep,
@@ -20,6 +19,7 @@ from core.strategies import (
     compose_training_step,
     reduce_logged,
 )
+
 from torch_hal_parallel.pipeline import Pipeline, first_inputs, microbatches_of
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from problem import LENGTH, OUT, VOCABULARY, Transformer, make, say, train
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_parallel import ModelParallelStrategy
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 PROCESSES = int(sys.argv[1])
 BATCH, TRAINED, UNSEEN = 12, 48, 31
 """Thirty-one texts are divided by no mesh."""
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The transformer as a language model."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ def data(seed: int, items: int, size: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(text), batch_size=size)
 
 
-def trainer_of(options: dict[str, Any], epochs: int, saving: Any = None) -> core.Trainer:
+def trainer_of(options: dict[str, Any], epochs: int, saving: Any = None) -> torch_hal.Trainer:
     strategy: Any = ModelParallelStrategy(**options) if options else "single_device"
-    return core.Trainer(
+    return torch_hal.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
         strategy=strategy,
@@ -73,7 +73,7 @@ def trainer_of(options: dict[str, Any], epochs: int, saving: Any = None) -> core
     )
 
 
-def evaluated(trainer: core.Trainer, module: Lesson | None, unseen: Any, path: str | None) -> dict[str, Any]:
+def evaluated(trainer: torch_hal.Trainer, module: Lesson | None, unseen: Any, path: str | None) -> dict[str, Any]:
     """Metrics, and what is predicted for all texts by all processes."""
     found: dict[str, Any] = {}
     for verb in (trainer.validate, trainer.test):
@@ -81,7 +81,9 @@ def evaluated(trainer: core.Trainer, module: Lesson | None, unseen: Any, path: s
         found |= metrics
     own = [pair for batch in trainer.predict(module, unseen, ckpt_path=path) or () for pair in batch]
     (OUT / f"own {trainer.global_rank}").write_text(repr(own))
-    with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto") as runtime:
+    with torch_hal.Runtime(
+        accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto"
+    ) as runtime:
         runtime.launch()
         parts = runtime.strategy.all_gather_object(own) if PROCESSES > 1 else [own]
     return {**found, "predicted": sorted({tuple(pair) for part in parts for pair in part})}
@@ -98,7 +100,7 @@ def loop(options: dict[str, Any]) -> list[float]:
     losses: list[float] = []
     for first in (0, 2):
         strategy: Any = ModelParallelStrategy(**options) if options else "single_device"
-        with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy=strategy) as runtime:
+        with torch_hal.Runtime(accelerator="cpu", devices=PROCESSES, strategy=strategy) as runtime:
             losses += train(runtime, *runtime.prepare(model, optimizer), first, 2, items=12)["losses"]
     return losses
 
@@ -107,7 +109,7 @@ said: dict[str, Any] = {}
 for mesh in sys.argv[2:]:
     options = options_of(mesh)
     shards = options.get("data", 1)
-    core.seed_everything(3)
+    torch_hal.seed_everything(3)
     saving = ModelCheckpoint(OUT / mesh, filename="{epoch}", save_top_k=-1)
     trainer, module = trainer_of(options, 2, saving), Lesson()
     # A pipeline takes whole microbatches when it trains; evaluation takes any number.
@@ -124,6 +126,6 @@ for mesh in sys.argv[2:]:
     said[mesh]["further"] = float(trainer.callback_metrics["val"])
     said[mesh]["loop"] = loop(options)
 
-with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto") as last:
+with torch_hal.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto") as last:
     last.launch()
     say(last, said)

@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from torch_hal_parallel import ModelParallelStrategy
 
-import core
+import torch_hal
 
 
-class Reduces(core.Module):
+class Reduces(torch_hal.Module):
     """Calls the collective after the model, or before it."""
 
     def __init__(self) -> None:
@@ -40,6 +40,6 @@ class Reduces(core.Module):
 
 strategy = ModelParallelStrategy(pipeline=2, microbatches=4)
 quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
-trainer = core.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=1, **quiet)
+trainer = torch_hal.Trainer(accelerator="cpu", devices=2, strategy=strategy, max_epochs=1, **quiet)
 text = torch.zeros(16, LENGTH + 1, dtype=torch.long) % VOCABULARY
 trainer.fit(Reduces(), DataLoader(TensorDataset(text), batch_size=8))

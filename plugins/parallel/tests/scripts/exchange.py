@@ -12,7 +12,7 @@ from problem import OUT, make, say, train
 from torch import nn
 from torch_hal_parallel import ModelParallelStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 WORK, PROCESSES = sys.argv[1], int(sys.argv[2])
 ITEMS, SAVED, STEPS = 12, 2, 4

@@ -7,7 +7,7 @@ from problem import OUT, batch_of, loss_of, make, say
 from torch import Tensor, nn
 from torch_hal_parallel import DiLoCoStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 PROCESSES, EVERY, STEPS, SAVED = 3, 4, 10, 6
 LR, MOMENTUM = 0.7, 0.9

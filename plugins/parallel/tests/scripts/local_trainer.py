@@ -12,10 +12,10 @@ import torch
 from problem import LENGTH, OUT, VOCABULARY, Transformer, loss_of, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_parallel import DiLoCoStrategy
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 PROCESSES = int(sys.argv[1])
 EVERY, SHARE, STEPS, EPOCHS, SAVED = 4, 8, 5, 2, 6
@@ -38,7 +38,7 @@ def loss(model: nn.Module, text: Tensor) -> Tensor:
     return value
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The transformer as a language model; weights after each epoch, and what was logged."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Lesson(core.Module):
 
 def fit(precision: str, resume: bool) -> dict[str, Any]:
     saving = ModelCheckpoint(OUT / precision, filename="{step}", every_n_train_steps=SAVED, save_top_k=-1)
-    trainer = core.Trainer(
+    trainer = torch_hal.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
         strategy=DiLoCoStrategy(sync_every=EVERY, outer_lr=LR, outer_momentum=MOMENTUM),
@@ -123,7 +123,7 @@ def by_hand(precision: str) -> tuple[list[Tensor], list[float]]:
 
 said: dict[str, Any] = {}
 runs = {(precision, resume): fit(precision, resume) for precision in sys.argv[2:] for resume in (False, True)}
-with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp") as runtime:
+with torch_hal.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp") as runtime:
     runtime.launch()
     runtime.wait_for_everyone()
     if runtime.is_main_process:

@@ -8,7 +8,7 @@ from typing import Any
 from problem import evaluate, make, say, train
 from torch_hal_parallel import ModelParallelStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 PROCESSES = int(sys.argv[1])
 WORKS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch_hal_parallel import positions
 
-from core import Runtime
+from torch_hal import Runtime
 
 OUT = Path(os.environ["OUT"])
 VOCABULARY, LENGTH, ITEMS = 32, 12, 16

@@ -9,12 +9,12 @@ import torch
 from problem import Transformer, batch_of, loss_of, make, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+from torch_hal.errors import ConfigurationError
 from torch_hal_parallel import ModelParallelStrategy
 
-import core
-from core import Runtime
-from core.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
-from core.errors import ConfigurationError
+import torch_hal
+from torch_hal import Runtime
 
 
 class Two(nn.Module):
@@ -37,7 +37,7 @@ class Blind(nn.Module):
         return output
 
 
-class Averaged(core.Module):
+class Averaged(torch_hal.Module):
     """A language model whose weights a callback averages."""
 
     def __init__(self) -> None:
@@ -52,10 +52,12 @@ class Averaged(core.Module):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def averaged(callback: core.Callback) -> None:
+def averaged(callback: torch_hal.Callback) -> None:
     quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar"), False)
     strategy = ModelParallelStrategy(pipeline=2, microbatches=2)
-    trainer = core.Trainer(max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, callbacks=callback, **quiet)
+    trainer = torch_hal.Trainer(
+        max_epochs=2, accelerator="cpu", devices=2, strategy=strategy, callbacks=callback, **quiet
+    )
     trainer.fit(Averaged(), DataLoader(TensorDataset(*batch_of(0)), batch_size=4))
 
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch_hal_parallel import ModelParallelStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 STEPS = 10
 

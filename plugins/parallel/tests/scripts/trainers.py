@@ -15,10 +15,10 @@ from problem import LENGTH, OUT, VOCABULARY, Transformer, say
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_parallel import ModelParallelStrategy
 
-import core
-from core.callbacks import ModelCheckpoint
+import torch_hal
 
 PROCESSES = int(sys.argv[1])
 MESHES: dict[str, dict[str, Any]] = {
@@ -31,7 +31,7 @@ MESHES: dict[str, dict[str, Any]] = {
 }
 
 
-class Lesson(core.Module):
+class Lesson(torch_hal.Module):
     """The transformer as a language model."""
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ for name in sys.argv[2:]:
     options = MESHES[mesh.rstrip("+")]
     shards = options.get("data", 1)
     strategy: Any = ModelParallelStrategy(**options) if options else "single_device"
-    core.seed_everything(3)
+    torch_hal.seed_everything(3)
     saving = ModelCheckpoint(OUT / mesh, filename="{epoch}", save_top_k=-1)
-    trainer = core.Trainer(
+    trainer = torch_hal.Trainer(
         accelerator="cpu",
         devices=PROCESSES,
         strategy=strategy,
@@ -84,6 +84,6 @@ for name in sys.argv[2:]:
     trainer.fit(module, data(shards, 0), data(shards, 1), ckpt_path=ckpt)
     said[name] = {key: float(value) for key, value in trainer.callback_metrics.items()}
 
-with core.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto") as last:
+with torch_hal.Runtime(accelerator="cpu", devices=PROCESSES, strategy="ddp" if PROCESSES > 1 else "auto") as last:
     last.launch()
     say(last, said)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from core.environments import LaunchedEnvironment, RankVariables
-from core.errors import WrongTypeError
-from core.hints.argument_checks import check_count
+from torch_hal.environments import LaunchedEnvironment, RankVariables
+from torch_hal.errors import WrongTypeError
+from torch_hal.hints.argument_checks import check_count
+
 from torch_hal_ray.detect import SINCE, started
 from torch_hal_ray.resources import check_resources
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import ConfigurationError, LaunchError, quoted
+from torch_hal.errors import ConfigurationError, LaunchError, quoted
 
 __all__ = ["check_resources", "resources_for"]
 

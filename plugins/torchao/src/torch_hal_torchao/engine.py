@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from core.errors import BackendError
+from torch_hal.errors import BackendError
 
 __all__ = ["load"]
 

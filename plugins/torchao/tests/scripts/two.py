@@ -10,7 +10,7 @@ import torch
 from tests.problem import BATCH, NAMES, loader, network, optimizer_of
 from torch.nn.functional import cross_entropy
 
-from core import Runtime
+from torch_hal import Runtime
 
 said = {}
 for name in NAMES:

@@ -15,10 +15,9 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-
-from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
-from core.hints.argument_checks import check_count
-from core.strategies import SingleDeviceStrategy, StrategyParts
+from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
+from torch_hal.hints.argument_checks import check_count
+from torch_hal.strategies import SingleDeviceStrategy, StrategyParts
 
 __all__ = ["TorchFTStrategy"]
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import mse_loss
-
-from core.specs import StrategySpec
-from core.testing import check_backends
+from torch_hal.specs import StrategySpec
+from torch_hal.testing import check_backends
 
 from .scripts.problem import Linear, loader_of
 

@@ -6,9 +6,8 @@ import os
 from typing import Any
 
 from torch import Tensor
-
-from core.checkpoints import TorchCheckpointIO
-from core.utilities.nested import map_tensors
+from torch_hal.checkpoints import TorchCheckpointIO
+from torch_hal.utilities.nested import map_tensors
 
 __all__ = ["XLACheckpointIO", "on_host"]
 

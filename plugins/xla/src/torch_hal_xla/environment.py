@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from core import ClusterEnvironment
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
+
+from torch_hal import ClusterEnvironment
 from torch_hal_xla import detect
 
 __all__ = ["XLAEnvironment"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch_hal.random
 from torch import nn
+from torch_hal.errors import ConfigurationError
 
-import core.random
-from core import Runtime, Trainer
-from core.errors import ConfigurationError
+from torch_hal import Runtime, Trainer
 
 from ..problem import OPTIONS, Classifier, furthest, loader, net, plain_losses, sgd
 
@@ -105,9 +105,9 @@ def test_random_state() -> None:
             return [number for tensor in drawn for number in tensor.tolist()]
 
         torch.rand(3, device=device)  # gathered, not run
-        state = core.random.get_rng_state(accelerator, device)
+        state = torch_hal.random.get_rng_state(accelerator, device)
         first = draw()
-        core.random.set_rng_state(state, accelerator, device)
+        torch_hal.random.set_rng_state(state, accelerator, device)
         assert draw() == first
         assert draw() != first
 
@@ -116,7 +116,7 @@ def test_seeding_reaches_the_device() -> None:
     """After the same ``seed_everything`` a run draws the same numbers on the device, after another one others."""
 
     def drawn(seed: int) -> list[float]:
-        core.random.seed_everything(seed)
+        torch_hal.random.seed_everything(seed)
         with Runtime(**ONE) as runtime:
             runtime.launch()
             numbers: list[float] = torch.rand(3, device=runtime.device).tolist()
@@ -166,10 +166,10 @@ class Dropping(Classifier):
 
 def test_resume_is_exact(tmp_path: Path) -> None:
     """A run that goes on from a checkpoint draws and computes, to the bit, what the uninterrupted one does."""
-    core.random.seed_everything(3)
+    torch_hal.random.seed_everything(3)
     whole = Dropping(tmp_path / "half")
     Trainer(**ONE, **OPTIONS).fit(whole, loader())
-    core.random.seed_everything(4)
+    torch_hal.random.seed_everything(4)
     rest = Dropping(tmp_path / "none")
     Trainer(**ONE, **OPTIONS).fit(rest, loader(), ckpt_path=tmp_path / "half")
     assert [float(loss) for loss in whole.losses[8:]] == [float(loss) for loss in rest.losses]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from core import Runtime, Trainer
+from torch_hal import Runtime, Trainer
 
 from ..problem import OPTIONS, Classifier, furthest, loader, net, plain_losses, sgd
 from .conftest import RunScript

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-from core.errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
 
 __all__ = ["gather"]
 

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-
-from core.errors import ConfigurationError, WrongTypeError, quoted
-from core.utilities.nested import map_tensors
+from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
+from torch_hal.utilities.nested import map_tensors
 
 __all__ = ["scatter"]
 

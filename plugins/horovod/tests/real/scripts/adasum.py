@@ -9,7 +9,7 @@ import torch
 from problem import data, loss_of, net
 from torch_hal_horovod import HorovodStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 RATE, MOMENTUM, STEPS, ITEMS = 0.5, 0.9, 3, 8
 

@@ -14,7 +14,7 @@ from problem import flat, loss_of, net
 from torch import Tensor
 from torch_hal_horovod import HorovodStrategy
 
-from core import Runtime
+from torch_hal import Runtime
 
 PASSES = (3, 1, 2, 1, 3)
 OVERFLOWS = 2

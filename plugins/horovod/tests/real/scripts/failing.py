@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from core import Runtime
+from torch_hal import Runtime
 
 with Runtime(accelerator="cpu", strategy="horovod") as runtime:
     runtime.reduce(torch.ones(1))

@@ -17,7 +17,7 @@ def work(path: str) -> Any:
     sys.path.insert(0, path)
     from problem import custom_loop
 
-    from core import Runtime
+    from torch_hal import Runtime
 
     with Runtime(accelerator="cpu", strategy="horovod") as runtime:
         result = custom_loop(runtime)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Module, Runtime, Trainer
+from torch_hal import Module, Runtime, Trainer
 
 ITEMS = 96
 BATCH = 8

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Module
+from torch_hal import Module
 
 
 class Problem(Module):

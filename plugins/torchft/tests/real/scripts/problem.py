@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Module
+from torch_hal import Module
 
 WEIGHTS = torch.tensor([[1.0, -2.0, 3.0, 0.5]])
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from core.strategies import SingleDeviceStrategy
+from torch_hal.strategies import SingleDeviceStrategy
+
 from torch_hal_xla.strategies.steps import MarksSteps
 
 __all__ = ["SingleXLAStrategy"]

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 from tests.problem import OPTIONS, Classifier, furthest, loader, net, plain_losses
 
-from core import Trainer
+from torch_hal import Trainer
 
 module = Classifier()
 Trainer(accelerator="xla", devices=1, strategy="xla_debug", **OPTIONS).fit(module, loader())

@@ -6,9 +6,9 @@ import json
 import sys
 
 import torch
+from torch_hal.errors import CoreError
 
-from core import Runtime
-from core.errors import CoreError
+from torch_hal import Runtime
 
 told = {"error": ""}
 accelerator, *arguments = sys.argv[1:]

@@ -12,7 +12,7 @@ import torch
 from tests.problem import OPTIONS, Classifier, furthest, loader, net, plain_losses, sgd
 from torch import nn
 
-from core import Runtime, Trainer
+from torch_hal import Runtime, Trainer
 
 xlac = importlib.import_module("_XLAC")
 precision, path = sys.argv[1:]
