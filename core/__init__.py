@@ -1,13 +1,19 @@
 """torch-hal: install a package, and its hardware works by name in any PyTorch training script.
 
-Every public name is imported when it is first used; ``import core`` alone imports no torch. ``torch_hal`` is a second
-import name of this package.
+Every public name is imported when it is first used; ``import core`` alone imports no torch. ``torch_hal`` and ``core``
+are two names of this package: the real one, and the one that most scripts write. A project that has a package ``core``
+of its own writes ``from torch_hal import Trainer``.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+if __name__ != "torch_hal":
+    from torch_hal.utilities.second_name import share
+
+    share(__name__, __file__)
 
 from .kinds import KINDS
 from .utilities.lazy import lazy_names
@@ -99,46 +105,46 @@ __all__ = [
 
 _HOMES = {
     **{kind.base_name: kind.base.partition(":")[0] for kind in KINDS.values()},
-    **{kind.registry: "core.registration" for kind in KINDS.values()},
-    "Callback": "core.callbacks",
-    "CoreError": "core.errors",
+    **{kind.registry: "torch_hal.registration" for kind in KINDS.values()},
+    "Callback": "torch_hal.callbacks",
+    "CoreError": "torch_hal.errors",
     **dict.fromkeys(
-        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "core.runtime.free_functions"
+        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "torch_hal.runtime.free_functions"
     ),
-    "DDPCommunicationHookType": "core.runtime.accelerate_handlers",
-    "DistributedDataParallelKwargs": "core.runtime.accelerate_handlers",
-    "DataModule": "core.trainer",
-    "GradientAccumulationPlugin": "core.runtime",
-    "InitProcessGroupKwargs": "core.runtime.accelerate_handlers",
-    "LocalSGD": "core.runtime.step.local_sgd",
-    "Module": "core.trainer",
-    "Plan": "core.plan",
-    "ProfileKwargs": "core.runtime.profiling",
-    "ProjectConfiguration": "core.runtime",
-    "Request": "core.plan",
-    "Runtime": "core.runtime",
-    "Trainer": "core.trainer",
-    **dict.fromkeys(("Tuner", "find_batch_size", "find_learning_rate"), "core.trainer.tuner"),
-    "find_executable_batch_size": "core.runtime.batch_size",
-    "get_logger": "core.logging",
-    "rank_zero_only": "core.logging",
-    "is_peft_model": "core.runtime.prepare.modules",
-    "notebook_launcher": "core.runtime.notebook",
-    "release_memory": "core.runtime",
-    "resolve": "core.plan",
-    "seed_everything": "core.random",
-    "set_seed": "core.random",
-    "skip_first_batches": "core.data",
+    "DDPCommunicationHookType": "torch_hal.runtime.accelerate_handlers",
+    "DistributedDataParallelKwargs": "torch_hal.runtime.accelerate_handlers",
+    "DataModule": "torch_hal.trainer",
+    "GradientAccumulationPlugin": "torch_hal.runtime",
+    "InitProcessGroupKwargs": "torch_hal.runtime.accelerate_handlers",
+    "LocalSGD": "torch_hal.runtime.step.local_sgd",
+    "Module": "torch_hal.trainer",
+    "Plan": "torch_hal.plan",
+    "ProfileKwargs": "torch_hal.runtime.profiling",
+    "ProjectConfiguration": "torch_hal.runtime",
+    "Request": "torch_hal.plan",
+    "Runtime": "torch_hal.runtime",
+    "Trainer": "torch_hal.trainer",
+    **dict.fromkeys(("Tuner", "find_batch_size", "find_learning_rate"), "torch_hal.trainer.tuner"),
+    "find_executable_batch_size": "torch_hal.runtime.batch_size",
+    "get_logger": "torch_hal.logging",
+    "rank_zero_only": "torch_hal.logging",
+    "is_peft_model": "torch_hal.runtime.prepare.modules",
+    "notebook_launcher": "torch_hal.runtime.notebook",
+    "release_memory": "torch_hal.runtime",
+    "resolve": "torch_hal.plan",
+    "seed_everything": "torch_hal.random",
+    "set_seed": "torch_hal.random",
+    "skip_first_batches": "torch_hal.data",
 }
 
-_TORCH_FREE = ("core.errors", "core.registration")
+_TORCH_FREE = ("torch_hal.errors", "torch_hal.registration")
 """The modules that import no torch."""
 
 _find, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if "torch" not in sys.modules and _HOMES.get(name, "core.errors") not in _TORCH_FREE:
+    if "torch" not in sys.modules and _HOMES.get(name, "torch_hal.errors") not in _TORCH_FREE:
         from .discovery.unreadable import check_before_torch
 
         check_before_torch(os.environ)

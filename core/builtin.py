@@ -20,16 +20,16 @@ def core_accelerators() -> list[AcceleratorSpec]:
     return [
         AcceleratorSpec(
             name="cpu",
-            target="core.accelerators.cpu:CPUAccelerator",
+            target="torch_hal.accelerators.cpu:CPUAccelerator",
             description="the CPU, shared by any number of processes",
             priority=0,
         ),
         AcceleratorSpec(
             name="torch",
-            target="core.accelerators.torch_device:TorchDeviceAccelerator",
+            target="torch_hal.accelerators.torch_device:TorchDeviceAccelerator",
             description="any device type that torch itself reports, under that type's own name",
             priority=10,
-            discover="core.accelerators.torch_device:device_types",
+            discover="torch_hal.accelerators.torch_device:device_types",
         ),
     ]
 
@@ -39,7 +39,7 @@ def core_strategies() -> Iterator[StrategySpec]:
     """One device; DistributedDataParallel with each start method."""
     yield StrategySpec(
         name="single_device",
-        target="core.strategies.single_device:SingleDeviceStrategy",
+        target="torch_hal.strategies.single_device:SingleDeviceStrategy",
         description="one process on one device",
         max_processes=1,
     )
@@ -56,13 +56,13 @@ def core_strategies() -> Iterator[StrategySpec]:
         ):
             yield StrategySpec(
                 name=name + suffix,
-                target="core.strategies.ddp:DDPStrategy",
+                target="torch_hal.strategies.ddp:DDPStrategy",
                 description=description if not suffix else f"{name} with {suffix[1:]}",
                 init_args={"start_method": start_method, **options},
             )
     yield StrategySpec(
         name="ddp_sharded",
-        target="core.strategies.ddp_sharded:DDPShardedStrategy",
+        target="torch_hal.strategies.ddp_sharded:DDPShardedStrategy",
         description="DistributedDataParallel, with the optimizer's state sharded over the processes",
     )
 
@@ -72,7 +72,11 @@ def core_precisions() -> list[PrecisionSpec]:
     """The six dtype policies."""
     return [
         PrecisionSpec(
-            name=name, target=f"core.precisions.{target}", description=description, aliases=aliases, init_args=options
+            name=name,
+            target=f"torch_hal.precisions.{target}",
+            description=description,
+            aliases=aliases,
+            init_args=options,
         )
         for name, target, description, aliases, options in (
             ("64-true", "single_dtype:DoublePrecision", "everything in float64", ("64",), {}),
@@ -91,22 +95,22 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
     return [
         CheckpointIOSpec(
             name="torch",
-            target="core.checkpoints.torch_io:TorchCheckpointIO",
+            target="torch_hal.checkpoints.torch_io:TorchCheckpointIO",
             description="a directory of files and a manifest, written by rank 0 and committed by one rename",
         ),
         CheckpointIOSpec(
             name="sharded",
-            target="core.checkpoints.sharded:ShardedCheckpointIO",
+            target="torch_hal.checkpoints.sharded:ShardedCheckpointIO",
             description="a directory of torch.distributed.checkpoint; each process writes its own shards",
         ),
         CheckpointIOSpec(
             name="safetensors",
-            target="core.checkpoints.safetensors_io:SafetensorsCheckpointIO",
+            target="torch_hal.checkpoints.safetensors_io:SafetensorsCheckpointIO",
             description="tensors in safetensors' format, other values as torch writes them; needs safetensors",
         ),
         CheckpointIOSpec(
             name="async",
-            target="core.checkpoints.asynchronous:AsyncCheckpointIO",
+            target="torch_hal.checkpoints.asynchronous:AsyncCheckpointIO",
             description="written in the background, in the format 'torch', or with fsdp 'sharded'",
         ),
     ]
@@ -118,64 +122,64 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
     return [
         ClusterEnvironmentSpec(
             name="local",
-            target="core.environments.local:LocalEnvironment",
+            target="torch_hal.environments.local:LocalEnvironment",
             description="this machine; the strategy starts the processes",
             priority=0,
-            detect="core.environments.detect:local",
+            detect="torch_hal.environments.detect:local",
         ),
         ClusterEnvironmentSpec(
             name="torchelastic",
-            target="core.environments.torchelastic:TorchElasticEnvironment",
+            target="torch_hal.environments.torchelastic:TorchElasticEnvironment",
             description="processes started by torchrun, or by a launcher that sets the same variables",
-            detect="core.environments.detect:torchelastic",
+            detect="torch_hal.environments.detect:torchelastic",
         ),
         ClusterEnvironmentSpec(
             name="kubeflow",
-            target="core.environments.kubeflow:KubeflowEnvironment",
+            target="torch_hal.environments.kubeflow:KubeflowEnvironment",
             description="replicas of Kubeflow's PyTorchJob, with one process each",
             priority=46,
-            detect="core.environments.detect:kubeflow",
+            detect="torch_hal.environments.detect:kubeflow",
         ),
         ClusterEnvironmentSpec(
             name="lsf",
-            target="core.environments.lsf:LSFEnvironment",
+            target="torch_hal.environments.lsf:LSFEnvironment",
             description="processes started by jsrun in a job of LSF",
             priority=44,
-            detect="core.environments.detect:lsf",
+            detect="torch_hal.environments.detect:lsf",
         ),
         ClusterEnvironmentSpec(
             name="pmix",
-            target="core.environments.pmix:PMIxEnvironment",
+            target="torch_hal.environments.pmix:PMIxEnvironment",
             description="processes started by SLURM's srun --mpi=pmix",
             priority=35,
-            detect="core.environments.detect:pmix",
+            detect="torch_hal.environments.detect:pmix",
         ),
         ClusterEnvironmentSpec(
             name="plain",
-            target="core.environments.plain:PlainEnvironment",
+            target="torch_hal.environments.plain:PlainEnvironment",
             description="processes that were given RANK and WORLD_SIZE, but no local rank",
             priority=10,
-            detect="core.environments.detect:plain",
+            detect="torch_hal.environments.detect:plain",
         ),
         ClusterEnvironmentSpec(
             name="openmpi",
-            target="core.environments.mpi:OpenMPIEnvironment",
+            target="torch_hal.environments.mpi:OpenMPIEnvironment",
             description="processes started by Open MPI's mpirun",
             priority=40,
-            detect="core.environments.detect:openmpi",
+            detect="torch_hal.environments.detect:openmpi",
         ),
         ClusterEnvironmentSpec(
             name="slurm",
-            target="core.environments.slurm:SlurmEnvironment",
+            target="torch_hal.environments.slurm:SlurmEnvironment",
             description="processes started by SLURM's srun",
             priority=30,
-            detect="core.environments.detect:slurm",
+            detect="torch_hal.environments.detect:slurm",
         ),
         ClusterEnvironmentSpec(
             name="mpich",
-            target="core.environments.mpi:MPICHEnvironment",
+            target="torch_hal.environments.mpi:MPICHEnvironment",
             description="processes started by mpiexec of MPICH, and of others with its launcher",
             priority=37,
-            detect="core.environments.detect:mpich",
+            detect="torch_hal.environments.detect:mpich",
         ),
     ]

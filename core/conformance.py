@@ -24,7 +24,7 @@ examples:
 Arguments after -- go to pytest. The exit code is 0 if no test failed and nothing is worse than in the report that
 --compare names, 1 otherwise, 2 if the command line is wrong.
 """
-_KIT = ("-p", "no:cacheprovider", "-p", "core.testing.plugin", "--pyargs", "core.testing.suite")
+_KIT = ("-p", "no:cacheprovider", "-p", "torch_hal.testing.plugin", "--pyargs", "torch_hal.testing.suite")
 _SUFFIXES = (".html", ".json", ".md")
 _WORKS = ("passed", "works_undeclared")
 

@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "accelerator",
             group="core.accelerators",
-            base="core.accelerators.base:Accelerator",
+            base="torch_hal.accelerators.base:Accelerator",
             title="accelerator",
             description="the hardware",
             variable="CORE_ACCELERATOR",
@@ -67,7 +67,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "strategy",
             group="core.strategies",
-            base="core.strategies.base:Strategy",
+            base="torch_hal.strategies.base:Strategy",
             title="strategy",
             description="how the model is spread over devices",
             variable="CORE_STRATEGY",
@@ -75,7 +75,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "precision",
             group="core.precisions",
-            base="core.precisions.base:Precision",
+            base="torch_hal.precisions.base:Precision",
             title="precision",
             description="the dtype policy",
             variable="CORE_PRECISION",
@@ -84,7 +84,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "checkpoint_io",
             group="core.checkpoint_ios",
-            base="core.checkpoints.base:CheckpointIO",
+            base="torch_hal.checkpoints.base:CheckpointIO",
             title="checkpoint IO",
             description="how checkpoints are written and read",
             default="torch",
@@ -92,7 +92,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "cluster_environment",
             group="core.cluster_environments",
-            base="core.environments.base:ClusterEnvironment",
+            base="torch_hal.environments.base:ClusterEnvironment",
             title="cluster environment",
             description="what tells each process its rank and the world size",
         ),

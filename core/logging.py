@@ -166,7 +166,7 @@ def follow_variable(environ: Mapping[str, str]) -> None:
             f"environment variable {VARIABLE}={given!r}: there is no such level.{nearest(given.lower(), LEVELS)} "
             f"Valid: {quoted(LEVELS)}."
         )
-    own = logging.getLogger("core")
+    own = logging.getLogger("torch_hal")
     own.setLevel(given.upper())
     if not own.hasHandlers():
         rank, world_size = launched_ranks(environ)

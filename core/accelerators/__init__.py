@@ -21,11 +21,11 @@ __all__ = ["CAPABILITIES", "Accelerator", "CPUAccelerator", "TorchDeviceAccelera
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CAPABILITIES": "core.accelerators.base",
-        "Accelerator": "core.accelerators.base",
-        "CPUAccelerator": "core.accelerators.cpu",
-        "TorchDeviceAccelerator": "core.accelerators.torch_device",
-        "memory_stats": "core.accelerators.memory",
-        "parse_devices": "core.accelerators.devices",
+        "CAPABILITIES": "torch_hal.accelerators.base",
+        "Accelerator": "torch_hal.accelerators.base",
+        "CPUAccelerator": "torch_hal.accelerators.cpu",
+        "TorchDeviceAccelerator": "torch_hal.accelerators.torch_device",
+        "memory_stats": "torch_hal.accelerators.memory",
+        "parse_devices": "torch_hal.accelerators.devices",
     },
 )

@@ -18,8 +18,8 @@ __all__ = ["ArgumentParser", "CLI", "SaveConfigCallback"]
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ArgumentParser": "core.cli.parser",
-        "CLI": "core.cli.command_line",
-        "SaveConfigCallback": "core.cli.save_config",
+        "ArgumentParser": "torch_hal.cli.parser",
+        "CLI": "torch_hal.cli.command_line",
+        "SaveConfigCallback": "torch_hal.cli.save_config",
     },
 )

@@ -7,10 +7,7 @@ import os
 import re
 from typing import Any, NoReturn
 
-import torch_hal.callbacks
-import torch_hal.loggers
-import torch_hal.strategies
-
+from .. import callbacks, loggers, strategies
 from ..discovery.selection import survey
 from ..errors import BackendError, nearest
 from ..loggers import Logger
@@ -91,9 +88,7 @@ class ArgumentParser(jsonargparse.ArgumentParser):
         elif config := _CONFIG.search(message):
             message = f"{message}. To read a config file, write: --config {config[1]}"
         elif named := _CLASS.search(message):
-            meant = nearest(
-                named[1], [*torch_hal.callbacks.__all__, *torch_hal.loggers.__all__, *torch_hal.strategies.__all__]
-            )
+            meant = nearest(named[1], [*callbacks.__all__, *loggers.__all__, *strategies.__all__])
             message = f"{message.rstrip()}\n{meant.strip() or 'Give the whole path of the class.'}"
         super().error(message, ex)
         raise SystemExit(2)

@@ -206,8 +206,8 @@ _SETTINGS = {
     ),
     "the level below which logging is off": _Setting(lambda: logging.root.manager.disable, logging.disable),
     "the level of the root logger": _Setting(lambda: logging.root.level, logging.root.setLevel),
-    "the level of the logger 'core'": _Setting(
-        lambda: logging.getLogger("core").level, lambda level: logging.getLogger("core").setLevel(level)
+    "the level of the logger 'torch_hal'": _Setting(
+        lambda: logging.getLogger("torch_hal").level, lambda level: logging.getLogger("torch_hal").setLevel(level)
     ),
     "the handlers of the root logger": _Setting(
         lambda: list(logging.root.handlers), lambda handlers: logging.root.handlers.__setitem__(slice(None), handlers)
@@ -361,7 +361,7 @@ def _functions() -> dict[str, Any]:
 
 def _holders() -> dict[str, Any]:
     """Modules and classes by name."""
-    core = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "core"]
+    core = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch_hal"]
     found: dict[str, Any] = {module.__name__: module for module in core}
     for module in core:
         classes = [value for value in vars(module).values() if isinstance(value, type)]

@@ -101,4 +101,4 @@ def trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(type(cause), cause, frame))
 
 
-_FRAMES_OF_CORE = ("core.discovery", "importlib", "pluggy")
+_FRAMES_OF_CORE = ("torch_hal.discovery", "importlib", "pluggy")

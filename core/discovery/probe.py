@@ -38,7 +38,7 @@ _PARALLEL = 8
 _TORCH = -1
 """The number of the job that imports torch."""
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-_CODE = "from core.discovery.worker import main\nmain(directory, task)\n"
+_CODE = "from torch_hal.discovery.worker import main\nmain(directory, task)\n"
 
 
 @attrs.frozen

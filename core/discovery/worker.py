@@ -171,7 +171,7 @@ class _Jobs:
             from .scan import Row
             from .selection import Survey
 
-            logging.getLogger("core.discovery").setLevel(logging.ERROR)  # its warnings are what the answers say
+            logging.getLogger("torch_hal.discovery").setLevel(logging.ERROR)  # its warnings are what the answers say
             self._registry = Registry(Survey([Row.from_dict(facts) for facts in self._rows], "", []), {})
         return self._registry
 

@@ -25,8 +25,8 @@ with open(directory + "/answer", "w") as file:
 """
 
 _PLAN = """\
-from core.errors import CoreError
-from core.plan import Request, resolve
+from torch_hal.errors import CoreError
+from torch_hal.plan import Request, resolve
 try:
     plan = resolve(Request.read(environ=task["environ"]))
     text = ", ".join(choice.name for choice in plan.choices().values())

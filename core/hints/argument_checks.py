@@ -169,9 +169,9 @@ def _given(positional: tuple[Any, ...]) -> str:
 def _usage(called: str, names: list[str], module: str) -> str:
     if len(names) <= LONGEST_LIST:
         return f" Arguments: {quoted(names)}."
-    package = module.split(".")[0] if module.startswith("core.") else ""
-    if package and called.split(".")[0] not in sys.modules["core"].__all__:
-        package = ".".join(module.split(".")[:2])
+    package = "core" if module.startswith("torch_hal.") else ""
+    if package and called.split(".")[0] not in sys.modules["torch_hal"].__all__:
+        package = f"core.{module.split('.')[1]}"
     return f" All of them: help({package}{'.' * bool(package)}{called})."
 
 

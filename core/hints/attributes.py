@@ -66,7 +66,7 @@ def method_of(obj: object, method: str) -> str:
 
 def _front_end(obj: KnownAttributes) -> type:
     """The front end that users know: theirs may derive from it."""
-    return next(kind for kind in type(obj).__mro__ if kind.__module__.startswith("core."))
+    return next(kind for kind in type(obj).__mro__ if kind.__module__.startswith("torch_hal."))
 
 
 def _public(obj: KnownAttributes) -> list[str]:

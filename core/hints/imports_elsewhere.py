@@ -15,7 +15,7 @@ RENAMED = {
     "LightningModule": "from core import Module as LightningModule",
 }
 """By name, the line to write."""
-MODULES = ("core.callbacks", "core.loggers", "core.strategies", "core.accelerators")
+MODULES = ("callbacks", "loggers", "strategies", "accelerators")
 """Packages whose names are known without importing torch."""
 
 
@@ -33,8 +33,8 @@ def check_elsewhere(name: str, asking: str) -> None:
     """
     line = RENAMED.get(name)
     if line is None:
-        module = next((module for module in MODULES if name in importlib.import_module(module).__all__), None)
-        line = None if module is None else f"from {module} import {name}"
+        module = next((one for one in MODULES if name in importlib.import_module(f"torch_hal.{one}").__all__), None)
+        line = None if module is None else f"from core.{module} import {name}"
     if line is not None:
         error = ImportError if asking == "_handle_fromlist" else AttributeError
         raise error(f"core has no {name!r}. Write: {line}")

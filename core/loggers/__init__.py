@@ -38,14 +38,14 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "CSVLogger": "core.loggers.csv_file",
-        "CometLogger": "core.loggers.comet",
-        "JSONLogger": "core.loggers.json_lines",
-        "Logger": "core.loggers.base",
-        "MLFlowLogger": "core.loggers.ml_flow",
-        "TensorBoardLogger": "core.loggers.tensor_board",
-        "WandbLogger": "core.loggers.weights_and_biases",
-        "adapted": "core.loggers.adapted",
-        "find_loggers": "core.loggers.find",
+        "CSVLogger": "torch_hal.loggers.csv_file",
+        "CometLogger": "torch_hal.loggers.comet",
+        "JSONLogger": "torch_hal.loggers.json_lines",
+        "Logger": "torch_hal.loggers.base",
+        "MLFlowLogger": "torch_hal.loggers.ml_flow",
+        "TensorBoardLogger": "torch_hal.loggers.tensor_board",
+        "WandbLogger": "torch_hal.loggers.weights_and_biases",
+        "adapted": "torch_hal.loggers.adapted",
+        "find_loggers": "torch_hal.loggers.find",
     },
 )

@@ -17,12 +17,12 @@ from .base import Logger
 __all__ = ["BUILT_IN", "find_loggers", "logger_class"]
 
 BUILT_IN = {
-    "comet_ml": "core.loggers.comet:CometLogger",
-    "csv": "core.loggers.csv_file:CSVLogger",
-    "json": "core.loggers.json_lines:JSONLogger",
-    "mlflow": "core.loggers.ml_flow:MLFlowLogger",
-    "tensorboard": "core.loggers.tensor_board:TensorBoardLogger",
-    "wandb": "core.loggers.weights_and_biases:WandbLogger",
+    "comet_ml": "torch_hal.loggers.comet:CometLogger",
+    "csv": "torch_hal.loggers.csv_file:CSVLogger",
+    "json": "torch_hal.loggers.json_lines:JSONLogger",
+    "mlflow": "torch_hal.loggers.ml_flow:MLFlowLogger",
+    "tensorboard": "torch_hal.loggers.tensor_board:TensorBoardLogger",
+    "wandb": "torch_hal.loggers.weights_and_biases:WandbLogger",
 }
 """core's own loggers. An installed distribution cannot replace one."""
 

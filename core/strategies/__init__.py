@@ -70,9 +70,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         # For those who write a strategy and look here for what goes with it.
-        "CheckpointIO": "core.checkpoints.base",
-        "StrategyRegistry": "core.registration",
+        "CheckpointIO": "torch_hal.checkpoints.base",
+        "StrategyRegistry": "torch_hal.registration",
         # What it needs of torch takes the better part of a second to import.
-        "DDPShardedStrategy": "core.strategies.ddp_sharded",
+        "DDPShardedStrategy": "torch_hal.strategies.ddp_sharded",
     },
 )

@@ -7,7 +7,7 @@ from types import FrameType
 
 __all__ = ["is_user_frame", "method_called", "user_frame"]
 
-_NOT_THE_USERS = ("core", "contextlib")
+_NOT_THE_USERS = ("torch_hal", "contextlib")
 
 
 def user_frame() -> FrameType:
@@ -31,9 +31,9 @@ def method_called() -> tuple[str, str]:
     method, frame = "", sys._getframe(1)
     while frame.f_back is not None and not _is_users_own(frame):
         module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith("core.runtime."):
+        if module.startswith("torch_hal.runtime."):
             method = f"Runtime.{frame.f_code.co_name}"
-        elif module.startswith("core.trainer."):
+        elif module.startswith("torch_hal.trainer."):
             method = frame.f_code.co_qualname
         frame = frame.f_back
     if not method or not _is_users_own(frame):

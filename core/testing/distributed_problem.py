@@ -38,7 +38,7 @@ STEPS = 6
 """Batches of an epoch."""
 EPOCHS = 2
 FEATURES = 5
-OPTIMIZER = "core.testing.distributed_problem:momentum"
+OPTIMIZER = "torch_hal.testing.distributed_problem:momentum"
 """The default function that creates the optimizer."""
 
 

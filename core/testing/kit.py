@@ -43,7 +43,7 @@ def check_backends(
         AssertionError: A test failed, or fewer tests than ``min_passed`` passed; the message has the output.
         subprocess.TimeoutExpired: The time limit was exceeded.
     """
-    kit = ["-p", "no:cacheprovider", "-p", "core.testing.plugin", "--pyargs", "core.testing.suite"]
+    kit = ["-p", "no:cacheprovider", "-p", "torch_hal.testing.plugin", "--pyargs", "torch_hal.testing.suite"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     variables.update(environ or {})
     if specs:

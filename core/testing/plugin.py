@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from .backend import BackendUnderTest
     from .suites.base import Suite
 
-for _name in ("core.testing.suites", "core.testing.problem"):
+for _name in ("torch_hal.testing.suites", "torch_hal.testing.problem"):
     if _name not in sys.modules:
         pytest.register_assert_rewrite(_name)
 
 REPORTS = "CORE_CONFORMANCE_REPORTS"
 """The environment variable for a folder to which every run of the kit writes its report, as JSON."""
 
-_NO_CODE = "core.testing.suite."
+_NO_CODE = "torch_hal.testing.suite."
 _TIERS = ("T0", "T1", "T2", "T3")
 _DESELECTED = "conformance_deselected"
 _FOUND = pytest.StashKey[dict[str, "BackendUnderTest"]]()
@@ -127,7 +127,7 @@ def pytest_pycollect_makeitem(collector: Any, obj: object) -> list[Any] | None:
     suite = _suite(obj)
     if suite is None:
         return None
-    if obj.__module__.startswith("core.testing.suites."):
+    if obj.__module__.startswith("torch_hal.testing.suites."):
         return []
     if _is_overridden(suite) or _backends(collector.config, suite):
         return None

@@ -134,7 +134,7 @@ def run(
         ),
         "utf-8",
     )
-    command = [*start_command, sys.executable, "-P", "-u", "-m", "core.testing.worker", str(task)]
+    command = [*start_command, sys.executable, "-P", "-u", "-m", "torch_hal.testing.worker", str(task)]
     processes: list[subprocess.Popen[bytes]] = []
     with output.open("wb") as file, _variables(started_here) as variables:
         try:

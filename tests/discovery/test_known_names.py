@@ -78,5 +78,5 @@ def test_table_has_known_kinds_only() -> None:
 def test_table_is_read_for_errors_only() -> None:
     """Reading what is installed does not read the table."""
     code = "import sys; from core.discovery.registry import Registry; Registry.read({}).names('accelerator'); "
-    code += "from core.discovery import known; sys.exit(known._table.cache_info().currsize)"
+    code += "from core.discovery import suggestions; sys.exit(suggestions._table.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

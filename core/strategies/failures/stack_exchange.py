@@ -40,10 +40,10 @@ _WAITS = (
     *(
         "torch.distributed",
         "torch.autograd.graph",
-        "core.strategies.store.notes",
-        "core.strategies.failures.stack_exchange",
+        "torch_hal.strategies.store.notes",
+        "torch_hal.strategies.failures.stack_exchange",
     ),
-    "core.strategies.launchers",
+    "torch_hal.strategies.launchers",
 )
 """Modules whose functions wait for other processes; the second, in backward; the last, whether one has failed."""
 _WAITS_ITSELF = "torch.nn.parallel.distributed"

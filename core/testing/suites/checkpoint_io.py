@@ -311,7 +311,7 @@ class CheckpointIOSuite(MetadataTests, ImportTests, CheckpointValueTests, Suite)
     @pytest.mark.parametrize("when", ["at each step", "in time"])
     def test_a_killed_save_leaves_a_whole_checkpoint(self, backend: Any, tmp_path: Path, when: str) -> None:
         """If a process is killed while it saves, the old or the new checkpoint is intact, and the next save works."""
-        probe = f"core.testing.checkpoint_probes:killed_{when.replace(' ', '_')}"
+        probe = f"torch_hal.testing.checkpoint_probes:killed_{when.replace(' ', '_')}"
         kills = ask(probe, reference(backend), str(tmp_path / "killed"), limit=240).value
         assert kills, "saving performs no file operation that could be interrupted"
         for moment, found, next_found in kills:
@@ -327,7 +327,7 @@ class CheckpointIOSuite(MetadataTests, ImportTests, CheckpointValueTests, Suite)
     @pytest.mark.parametrize("before", ["over another", "at a new path"])
     def test_a_failed_save_leaves_what_was_there(self, backend: Any, tmp_path: Path, before: str) -> None:
         """A save without enough space raises a CheckpointError and leaves the old checkpoint, or nothing."""
-        probe = "core.testing.checkpoint_probes:out_of_space"
+        probe = "torch_hal.testing.checkpoint_probes:out_of_space"
         answer = ask(probe, reference(backend), str(tmp_path / "full"), before == "at a new path", limit=60).value
         assert answer["raised"].startswith("CheckpointError"), (
             f"a save without enough space gives {answer['raised']!r}. Expected: core.errors.CheckpointError"

@@ -296,7 +296,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
     def test_importing_it_takes_no_torch(self, backend: BackendUnderTest) -> None:
         """Importing the class does not import torch."""
         target = reference(backend)["target"]
-        assert not ask("core.testing.cluster_probes:imported", reference(backend)).value, (
+        assert not ask("torch_hal.testing.cluster_probes:imported", reference(backend)).value, (
             f"importing {target} imports torch"
         )
 
@@ -305,7 +305,7 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
         """Using it does not change ``os.environ``, and later changes of ``os.environ`` do not affect it."""
         variables = dict(cluster.variables[-1])
         answer = ask(
-            "core.testing.cluster_probes:used",
+            "torch_hal.testing.cluster_probes:used",
             reference(backend),
             variables,
             cluster.processes_per_node,

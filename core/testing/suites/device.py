@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch_hal.random
 from torch import nn
+
+import torch_hal.random
 
 from ... import Request, resolve
 from ...errors import DeviceError

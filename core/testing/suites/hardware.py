@@ -47,7 +47,7 @@ class HardwareTests:
         function = backend.spec.detect
         if function is None:
             not_run("its spec declares no `detect`")
-        answer = ask("core.testing.probes:detected", function, limit=3 * DETECTION_LIMIT)
+        answer = ask("torch_hal.testing.probes:detected", function, limit=3 * DETECTION_LIMIT)
         assert answer.value["is_count"], f"{function}() returned {answer.value['answer']}. Expected: an integer >= 0"
         assert not answer.value["torch"], f"{function}() imports torch. Expected: no import of torch"
         assert answer.seconds <= DETECTION_LIMIT, (  # after torch, whose import alone may take longer
@@ -61,7 +61,7 @@ class HardwareTests:
         function = backend.spec.detect
         if function is None:
             not_run("its spec declares no `detect`")
-        detected = ask("core.testing.probes:detected", function, limit=DETECTION_LIMIT).value["answer"]
+        detected = ask("torch_hal.testing.probes:detected", function, limit=DETECTION_LIMIT).value["answer"]
         counted = probed("availability", backend).value
         expected = counted["counts"][0] if counted["available"][0] == "True" else "0"
         assert detected == expected, (
@@ -115,7 +115,7 @@ class HardwareTests:
                 "variable of the driver, or override the suite's fixture `hide_devices`",
                 pytrace=False,
             )
-        answer = ask("core.testing.probes:availability", reference(backend), environ=hide_devices).value
+        answer = ask("torch_hal.testing.probes:availability", reference(backend), environ=hide_devices).value
         _check_available(answer)
         assert answer["available"][0] == "False", (
             f"is_available() returned True with {dict(hide_devices)}. Expected: False"

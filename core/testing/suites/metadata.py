@@ -58,7 +58,7 @@ class MetadataTests:
     def test_listing_imports_nothing(self, row: Row) -> None:
         """``python -m core.list`` shows the backend without importing its package or torch."""
         package = row.module if row.is_core else row.module.partition(".")[0]
-        answer = ask("core.testing.probes:listed", [package, "torch"])
+        answer = ask("torch_hal.testing.probes:listed", [package, "torch"])
         assert row.name in answer.output, f"python -m core.list does not show {row.name!r}:\n{answer.output}"
         assert answer.value == [], f"python -m core.list imports {answer.value}. Expected: neither {package} nor torch"
 
@@ -115,7 +115,8 @@ class MetadataTests:
             "Expected: 'package.module:Class'"
         )
         module = target.partition(":")[0]
-        assert ask("core.testing.probes:found", module).value, f"target={target!r} of {backend}: no module {module!r}"
+        found = ask("torch_hal.testing.probes:found", module).value
+        assert found, f"target={target!r} of {backend}: no module {module!r}"
 
 
 def _activated(backend: BackendUnderTest) -> Answer:
@@ -130,4 +131,4 @@ def _activated(backend: BackendUnderTest) -> Answer:
 
 @cache
 def _activated_module(module: str, declared: Any) -> Answer:
-    return ask("core.testing.probes:activated", module, {kind: list(names) for kind, names in declared})
+    return ask("torch_hal.testing.probes:activated", module, {kind: list(names) for kind, names in declared})

@@ -128,7 +128,7 @@ class ModuleMembers(nn.Module):
             ConfigurationError: The constructor needs an argument that is in neither, or the class is Module itself.
             WrongTypeError: The constructor does not have one of the overrides.
         """
-        if cls.__module__ == "core.trainer.module.module":
+        if cls.__module__ == "torch_hal.trainer.module.module":
             raise ConfigurationError(
                 "load_from_checkpoint: called on core.Module, the base class, which has no layers. Call it on the "
                 "class of your module: MyModule.load_from_checkpoint(path)."

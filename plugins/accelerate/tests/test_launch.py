@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from python_processes import run_python
+
 from torch_hal.errors import ConfigurationError
 
 from .conftest import SCRIPTS

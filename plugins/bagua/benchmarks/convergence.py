@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
-from torch_hal.strategies import DDPStrategy
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
 from torch_hal import Runtime, Strategy
+from torch_hal.strategies import DDPStrategy
 
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {},

@@ -172,10 +172,10 @@ def _compared(name: str) -> str:
 def _timed(name: str, steps: int) -> dict[str, float]:
     import torch
     from torch import nn
-    from torch_hal.strategies import DDPStrategy
     from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
     from torch_hal import Runtime
+    from torch_hal.strategies import DDPStrategy
 
     options = RUNS[name]
     strategy = BaguaStrategy(**options) if options else DDPStrategy(bucket_cap_mb=10)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import CheckpointError
-from torch_hal.strategies import unwrap_optimizer
 
 from torch_hal import Runtime
+from torch_hal.errors import CheckpointError
+from torch_hal.strategies import unwrap_optimizer
 
 from .groups import run_group
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from torch_hal.specs import StrategySpec
 from torch_hal.testing import check_backends
 

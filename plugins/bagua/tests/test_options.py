@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import ConfigurationError, CoreError, WrongTypeError
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 from torch_hal_bagua.algorithms import ALGORITHMS
 from torch_hal_bagua.communication import Layout
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError, CoreError, WrongTypeError
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "gradient_allreduce": {"hierarchical": False, "average": True},

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import ConfigurationError
 from torch_hal_bagua import BaguaStrategy
 
 from torch_hal import Module, Trainer
+from torch_hal.errors import ConfigurationError
 
 from .groups import run_group
 from .trainer_cases import ALGORITHMS, EQUAL_RANKS, EXACT

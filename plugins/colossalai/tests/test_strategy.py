@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from torch import nn
-from torch_hal.errors import BackendError, ConfigurationError, CoreError
 from torch_hal_colossalai import ColossalAIStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import BackendError, ConfigurationError, CoreError
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch_hal.errors import BackendError, ConfigurationError, DeviceError
 from torch_hal_cuda import CUDAAccelerator, detect
 from torch_hal_cuda.stats import DeviceStats
 
 from torch_hal import Trainer
+from torch_hal.errors import BackendError, ConfigurationError, DeviceError
 
 from .fake_pynvml import FakeNVML
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch_hal.testing import check_backends
 from torch_hal_cuda import detect
+
+from torch_hal.testing import check_backends
 
 pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_hal.errors import ConfigurationError
 
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError
 
 from .conftest import needs_compiler
 from .problem import BATCH, EPOCHS, OPTIONS, Classifier, batches, by_hand, loader, make_net

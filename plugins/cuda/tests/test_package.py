@@ -62,9 +62,8 @@ def test_it_is_listed() -> None:
 
 def test_auto_and_gpu(capfd: pytest.CaptureFixture[str]) -> None:
     """Under "auto" it is asked for devices; the alias "gpu" names it, and says so where it is absent."""
-    from torch_hal.errors import BackendError
-
     from torch_hal import Runtime
+    from torch_hal.errors import BackendError
 
     if detect.count():
         assert Runtime(accelerator="gpu", devices=1).plan.accelerator.name == "cuda"

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_hal.errors import ConfigurationError, WrongTypeError
-from torch_hal.strategies.wrapping.placement import move_module
 from torch_hal_cuda.parallel import DataParallel
 from torch_hal_cuda.parallel.gather import gather
 from torch_hal_cuda.parallel.replicate import replicate
 from torch_hal_cuda.parallel.scatter import scatter
+
+from torch_hal.errors import ConfigurationError, WrongTypeError
+from torch_hal.strategies.wrapping.placement import move_module
 
 from .conftest import needs_compiler
 

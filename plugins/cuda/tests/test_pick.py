@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_hal.errors import BackendError, DeviceError
 from torch_hal_cuda import CUDAAccelerator, detect, find_usable_cuda_devices, pick
 
 from torch_hal import Trainer
+from torch_hal.errors import BackendError, DeviceError
 
 from .fake_pynvml import FakeNVML
 

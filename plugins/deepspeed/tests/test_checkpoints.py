@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.checkpoints import is_committed, latest, read_manifest
-from torch_hal.errors import CheckpointError
 from torch_hal_deepspeed import DeepSpeedStrategy, library
 from torch_hal_deepspeed.checkpoints import convert_to_universal, write_enums_by_value
 
 import torch_hal
+from torch_hal.checkpoints import is_committed, latest, read_manifest
+from torch_hal.errors import CheckpointError
 
 from .conftest import STAGES, run, said
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_hal.errors import CheckpointError, CoreError
-from torch_hal.precisions import Precision
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.config import complete, read_config, settle_zero
 from torch_hal_deepspeed.library import part
 
 import torch_hal
+from torch_hal.errors import CheckpointError, CoreError
+from torch_hal.precisions import Precision
 
 from .conftest import prepared
 

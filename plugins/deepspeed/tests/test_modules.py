@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from torch_hal.errors import CoreError
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
 import torch_hal
+from torch_hal.errors import CoreError
 
 from .conftest import prepared
 

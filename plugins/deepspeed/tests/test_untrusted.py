@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO
+
 from torch_hal.checkpoints import FileRecord, Manifest, TorchCheckpointIO
 from torch_hal.errors import CheckpointError
-from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO
 
 pytestmark = pytest.mark.timeout(60)
 

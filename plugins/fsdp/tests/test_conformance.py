@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from torch_hal.specs import StrategySpec
 from torch_hal.testing import check_backends
 

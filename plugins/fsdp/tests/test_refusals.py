@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from torch import nn
-from torch_hal.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
-from torch_hal.errors import ConfigurationError, CoreError, WrongTypeError
-from torch_hal.precisions import HalfPrecision
 from torch_hal_fsdp import FSDPStrategy
 
 from torch_hal import Runtime
+from torch_hal.checkpoints import ShardedCheckpointIO, TorchCheckpointIO
+from torch_hal.errors import ConfigurationError, CoreError, WrongTypeError
+from torch_hal.precisions import HalfPrecision
 
 
 @pytest.mark.parametrize(

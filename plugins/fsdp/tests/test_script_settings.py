@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 
 import pytest
-from torch_hal.errors import ConfigurationError
 from torch_hal_fsdp import FSDPStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError
 
 
 def test_settings_show_the_arguments() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from torch_hal.checkpoints import is_committed
 
 from .conftest import run_script

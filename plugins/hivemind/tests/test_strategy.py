@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 from torch_hal_hivemind import HivemindStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 
 
 class Engine:

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from torch_hal.errors import ConfigurationError
 from torch_hal_horovod import HorovodEnvironment
 from torch_hal_horovod.detect import started
+
+from torch_hal.errors import ConfigurationError
 
 GLOO = {
     "HOROVOD_RANK": "5",

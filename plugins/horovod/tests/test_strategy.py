@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import BackendError, ConfigurationError, LaunchError
 from torch_hal_horovod import HorovodStrategy
 from torch_hal_horovod.steps import AdasumStep, ScaledLearningRate
 
 from torch_hal import Runtime
+from torch_hal.errors import BackendError, ConfigurationError, LaunchError
 
 FakeHorovod = Callable[..., Any]
 TWO = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}

@@ -89,8 +89,9 @@ def test_cards_without_the_library(this_machine: Machine, monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if "habana" in name else find_spec(name, *a))
     with pytest.raises(RuntimeError, match="found 2 Gaudi card\\(s\\), but habana_frameworks is not installed"):
         detect.count()
-    from torch_hal.errors import BackendError
     from torch_hal_hpu import HPUAccelerator
+
+    from torch_hal.errors import BackendError
 
     assert not HPUAccelerator().is_available()
     with pytest.raises(BackendError, match="habana_frameworks is not installed"):

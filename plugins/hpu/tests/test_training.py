@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("stand_ins", reason="needs the stand-ins for Intel's library")
 
 import torch
-import torch_hal.random
 from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 from torch import nn
-from torch_hal.errors import ConfigurationError
 from torch_hal_hpu import HPUAccelerator, HPUParallelStrategy, SingleHPUStrategy, detect
 
+import torch_hal.random
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError
 
 from .conftest import RunScript, needs_backward, needs_simulation
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import Callback
 
 from torch_hal import Module
+from torch_hal.callbacks import Callback
 
 OPTIONS: dict[str, Any] = {
     "enable_progress_bar": False,

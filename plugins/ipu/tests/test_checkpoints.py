@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+
+from torch_hal import Trainer
 from torch_hal.callbacks import ModelCheckpoint
 from torch_hal.checkpoints import TorchCheckpointIO
 from torch_hal.errors import CheckpointError
-
-from torch_hal import Trainer
 
 from .problem import OPTIONS, Classifier, Losses, loader
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.errors import ConfigurationError, CoreError
 from torch_hal_ipu.strategy import IPUStrategy
 
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError, CoreError
 
 from .problem import OPTIONS, Classifier, loader
 

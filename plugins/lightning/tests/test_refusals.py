@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 import pytest
+
 from torch_hal.errors import ConfigurationError, UnknownNameError, WrongTypeError
 
 

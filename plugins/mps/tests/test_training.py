@@ -11,10 +11,10 @@ pytest.importorskip("acme_driver", reason="needs the simulated devices")
 import torch
 from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu, net, optimizer_of
 from torch import nn
-from torch_hal.errors import ConfigurationError, CoreError, DeviceError
 from torch_hal_mps import MPSAccelerator
 
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError, CoreError, DeviceError
 
 from .conftest import needs_backward, needs_simulation
 

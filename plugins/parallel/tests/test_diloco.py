@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_hal.errors import CoreError
 from torch_hal_parallel import DiLoCoStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import CoreError
 
 from .conftest import run_script
 

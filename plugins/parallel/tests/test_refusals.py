@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from python_processes import run_python
 from torch import nn
-from torch_hal.errors import ConfigurationError, WrongTypeError
 from torch_hal_parallel import ModelParallelStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError, WrongTypeError
 
 from .conftest import SCRIPTS, run_script
 

@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 from torch_hal_ray import RayEnvironment
 from torch_hal_ray.detect import SINCE, started
 from torch_hal_ray.resources import resources_for
+
+from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 
 WORKER = {
     "RAY_RAYLET_PID": "77",

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError
 from torch_hal_torchao import Float8Precision, QATPrecision
 
 from torch_hal import Runtime
+from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError
 
 needs_torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="torchao is not installed; run nox -s torchao")
 

@@ -10,9 +10,9 @@ import pytest
 import python_processes
 import torch
 from torch import nn
-from torch_hal.callbacks import ModelCheckpoint
 
 from torch_hal import Module, Runtime, Trainer
+from torch_hal.callbacks import ModelCheckpoint
 
 from .problem import (
     NAMES,

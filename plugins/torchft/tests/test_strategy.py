@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 import pytest
-from torch_hal.errors import BackendError, CoreError
 from torch_hal_torchft import TorchFTStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import BackendError, CoreError
 
 AT = "http://127.0.0.1:1"
 

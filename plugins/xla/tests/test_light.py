@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 import pytest
-from torch_hal.specs import BackendSpec
 from torch_hal_xla import plugin
+
+from torch_hal.specs import BackendSpec
 
 HOOKS: dict[str, Callable[[], Sequence[BackendSpec]]] = {
     "core.accelerators": plugin.core_accelerators,

@@ -13,10 +13,10 @@ import device_problem
 import torch
 from device_problem import OPTIONS, Classifier, loader, losses_on_the_cpu
 from python_processes import run_python
-from torch_hal.errors import BackendError, DeviceError
 from torch_hal_xpu import XPUAccelerator, detect
 
 from torch_hal import Trainer
+from torch_hal.errors import BackendError, DeviceError
 
 from .conftest import needs_backward, needs_simulation
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_hal.utilities.lazy import lazy_names
-
 from torch_hal_accelerate.activation import activate, deactivate
 
 if TYPE_CHECKING:

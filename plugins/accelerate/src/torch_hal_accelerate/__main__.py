@@ -12,7 +12,6 @@ import runpy
 import sys
 
 from torch_hal.errors import CoreError
-
 from torch_hal_accelerate import activate
 
 __all__ = ["main"]

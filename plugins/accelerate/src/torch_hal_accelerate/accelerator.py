@@ -7,9 +7,9 @@ from typing import Any
 
 import accelerate
 import torch
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.plan import Plan
-
 from torch_hal_accelerate import random_state
 from torch_hal_accelerate.activation import activate
 from torch_hal_accelerate.active import active

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.plan import Plan, assemble
 from torch_hal.strategies import move_module
-
 from torch_hal_accelerate.active import Active, active, set_active
 from torch_hal_accelerate.importing import when_imported
 from torch_hal_accelerate.planning import make_plan, mixed_precision_of

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
 from torch_hal.plan import Plan
 from torch_hal.strategies import Strategy
 

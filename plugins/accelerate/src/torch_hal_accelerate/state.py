@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import Strategy
-
 from torch_hal_accelerate.active import Active
 from torch_hal_accelerate.planning import check_engines
 

@@ -8,8 +8,9 @@ import torch
 from accelerate import FullyShardedDataParallelPlugin
 from problem import EPOCHS, OUT, by_hand, distance, loader, network, say, sgd
 from torch import nn
-from torch_hal.errors import ConfigurationError
 from torch_hal_accelerate import Accelerator, deactivate
+
+from torch_hal.errors import ConfigurationError
 
 said: dict[str, Any] = {}
 

@@ -10,8 +10,8 @@ from enum import Enum
 
 import torch
 import torch.distributed as dist
-from torch_hal.errors import BackendError
 
+from torch_hal.errors import BackendError
 from torch_hal_bagua.buckets import WeightBucket
 from torch_hal_bagua.communication import Peers
 from torch_hal_bagua.gate import StepGate

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch_hal.errors import ConfigurationError
 
+from torch_hal.errors import ConfigurationError
 from torch_hal_bagua.options import whole_number
 
 __all__ = ["QAdamOptimizer"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch_hal.utilities.nested import map_tensors
 
+from torch_hal.utilities.nested import map_tensors
 from torch_hal_bagua.algorithms.base import Replica
 
 __all__ = ["STATE_KEY", "gather_states", "process_state", "restore_replica"]

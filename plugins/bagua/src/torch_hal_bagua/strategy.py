@@ -14,9 +14,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
 from torch_hal.errors import CheckpointError, ConfigurationError, WrongTypeError
 from torch_hal.strategies import DDPStrategy, ProcessGroupParts
-
 from torch_hal_bagua.algorithms import OPTIONS, create_algorithm
 from torch_hal_bagua.algorithms.base import Connection, GradientBucket, Replica, WeightAlgorithm
 from torch_hal_bagua.algorithms.gradient_allreduce import GradientAllReduce

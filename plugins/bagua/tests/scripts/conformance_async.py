@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 
 import pytest
+
 from torch_hal.testing import BackendUnderTest, StrategySuite, skip_by_declaration, tier
 from torch_hal.testing.suites.multi_process import Runs
 from torch_hal.testing.suites.strategy import Declaration

@@ -7,8 +7,9 @@ import os
 import pytest
 import torch
 from torch import nn
-from torch_hal.testing import BackendUnderTest, StrategySuite
 from torch_hal_bagua import QAdamOptimizer
+
+from torch_hal.testing import BackendUnderTest, StrategySuite
 
 
 def qadam(net: nn.Module) -> torch.optim.Optimizer:

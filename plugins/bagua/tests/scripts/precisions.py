@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_hal.errors import ConfigurationError
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.trainer_cases import ALGORITHMS, PRECISIONS

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
-from torch_hal.strategies import DDPStrategy
 from torch_hal_bagua import BaguaStrategy, QAdamOptimizer
 
 from torch_hal import Module, Trainer, seed_everything
+from torch_hal.callbacks import ModelCheckpoint
+from torch_hal.strategies import DDPStrategy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.trainer_cases import ALGORITHMS, EPOCHS, RESUMED_FROM

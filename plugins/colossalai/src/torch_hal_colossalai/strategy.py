@@ -7,6 +7,7 @@ import warnings
 from typing import Any, TypedDict, Unpack
 
 from torch import nn
+
 from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from torch_hal.strategies import DDPStrategy, StrategyParts, keyword_parameters
 

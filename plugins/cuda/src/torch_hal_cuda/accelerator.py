@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
+
 from torch_hal.accelerators import Accelerator
 from torch_hal.errors import BackendError, ConfigurationError, quoted
-
 from torch_hal_cuda import detect
 from torch_hal_cuda.pick import find_usable_cuda_devices
 from torch_hal_cuda.stats import DeviceStats

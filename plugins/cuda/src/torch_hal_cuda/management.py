@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+
 from torch_hal.errors import BackendError
 
 __all__ = ["Management", "is_installed", "uuid_of"]

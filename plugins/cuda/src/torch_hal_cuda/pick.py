@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from torch_hal.errors import BackendError, DeviceError
-
 from torch_hal_cuda.management import Management, is_installed
 
 __all__ = ["find_usable_cuda_devices"]

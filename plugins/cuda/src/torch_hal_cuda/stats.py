@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 import torch
+
 from torch_hal.accelerators import memory_stats
 from torch_hal.errors import BackendError
-
 from torch_hal_cuda.management import Management, is_installed, uuid_of
 
 __all__ = ["DeviceStats"]

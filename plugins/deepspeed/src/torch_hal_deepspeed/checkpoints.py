@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 import torch.distributed as dist
+
 from torch_hal.checkpoints import (
     SHARD,
     CheckpointIO,
@@ -39,7 +40,6 @@ from torch_hal.checkpoints import (
 )
 from torch_hal.errors import CheckpointError
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.library import PICKLED, load_file, part, quiet
 

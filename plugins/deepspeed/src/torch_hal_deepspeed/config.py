@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from torch_hal.errors import ConfigurationError, WrongTypeError, nearest, quoted
 from torch_hal.precisions import Precision
-
 from torch_hal_deepspeed.library import part
 
 __all__ = [

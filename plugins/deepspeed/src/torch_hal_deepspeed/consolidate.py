@@ -35,8 +35,8 @@ def consolidate(
             cannot be written.
     """
     import torch
-    from torch_hal.checkpoints import committed_file
 
+    from torch_hal.checkpoints import committed_file
     from torch_hal_deepspeed.checkpoints import read_checkpoint
     from torch_hal_deepspeed.library import import_deepspeed
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 from torch_hal.errors import CheckpointError
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_deepspeed.library import load_file, part
 
 __all__ = ["mapped", "take_charge"]

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch_hal.errors import ConfigurationError, quoted
 
+from torch_hal.errors import ConfigurationError, quoted
 from torch_hal_deepspeed import drive
 from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import load_file, part, quiet

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from torch_hal.errors import BackendError
 
 __all__ = ["PICKLED", "import_deepspeed", "load_file", "meet", "part", "quiet"]

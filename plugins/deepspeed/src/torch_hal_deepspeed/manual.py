@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
-from torch_hal.strategies import ManualGradients
 
+from torch_hal.strategies import ManualGradients
 from torch_hal_deepspeed.engine import Engine
 from torch_hal_deepspeed.library import part
 

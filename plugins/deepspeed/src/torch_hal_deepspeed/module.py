@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 from torch import Tensor, is_inference_mode_enabled, nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import ModuleWrapper, call_without_gradients
 from torch_hal.utilities.nested import map_tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import OptimizerWrapper
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpoint_by_torch
-from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
 
+from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
 from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import part
 

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch_hal.errors import ConfigurationError
-
 from torch_hal_deepspeed.config import Config
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
 from torch_hal.errors import CheckpointError, ConfigurationError, quoted
 from torch_hal.strategies import (
     InferenceModule,
@@ -20,7 +21,6 @@ from torch_hal.strategies import (
     TrainingStep,
     TrainingStepOptions,
 )
-
 from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
     Config,

@@ -17,11 +17,11 @@ from problem import OUT
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
 
 WIDTH = 1100  # in 16 bits too, half of each matrix is larger than the megabyte below which nothing goes to a drive
 CHECKPOINT = OUT / "checkpoints" / "epoch=0.ckpt"

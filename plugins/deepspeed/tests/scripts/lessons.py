@@ -9,9 +9,9 @@ from problem import MLP, OUT, batch_of
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
 
 
 class Lesson(torch_hal.Module):

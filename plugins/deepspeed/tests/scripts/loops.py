@@ -7,10 +7,10 @@ import sys
 from typing import Any
 
 from problem import WHOLE, bytes_held, evaluate, make, say, train
-from torch_hal.strategies import DDPStrategy
 from torch_hal_deepspeed import DeepSpeedStrategy
 
 from torch_hal import Runtime
+from torch_hal.strategies import DDPStrategy
 
 PROCESSES = int(sys.argv[1])
 NAMES = sys.argv[2:]

@@ -11,11 +11,11 @@ from lessons import data, trainer
 from problem import MLP, OUT, WHOLE
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch_hal.callbacks import ModelCheckpoint
-from torch_hal.errors import CoreError
 from torch_hal_deepspeed import DeepSpeedStrategy
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
+from torch_hal.errors import CoreError
 
 mode, processes, names = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 said: dict[str, Any] = {}

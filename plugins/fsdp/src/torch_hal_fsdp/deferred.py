@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import attrs
 import torch
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError, quoted
 from torch_hal.strategies.sharding import put_whole
-
 from torch_hal_fsdp.selection import post_order
 
 __all__ = ["Deferred", "InitFunction", "find_deferred", "initialize"]

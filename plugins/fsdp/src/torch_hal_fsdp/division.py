@@ -14,11 +14,11 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint as recomputed
+
 from torch_hal.errors import ConfigurationError, quoted
 from torch_hal.precisions import Precision
 from torch_hal.random import get_host_rng_state, set_host_rng_state
 from torch_hal.strategies.sharding import Plan, apply_plan, find_plan
-
 from torch_hal_fsdp.deferred import Deferred, InitFunction, find_deferred, initialize
 from torch_hal_fsdp.selection import Selection, post_order, select
 

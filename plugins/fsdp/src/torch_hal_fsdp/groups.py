@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
+
 from torch_hal.strategies.sharding import detach_mesh
 
 __all__ = ["attach", "detach", "divided_parts", "outermost", "reshard"]

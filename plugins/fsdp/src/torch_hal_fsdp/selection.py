@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from torch import nn
+
 from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
 
 __all__ = ["Selection", "check_selection", "post_order", "select"]

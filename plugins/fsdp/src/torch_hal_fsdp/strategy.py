@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import Replicate, Shard
 from torch.optim import Optimizer
+
 from torch_hal.accelerators import Accelerator
 from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
@@ -29,7 +30,6 @@ from torch_hal.strategies.sharding import (
     make_mesh,
     to_whole,
 )
-
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
 from torch_hal_fsdp.groups import attach, detach, divided_parts, outermost, reshard

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from problem import Transformer, evaluate, make, say, train
-from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
 
 from torch_hal import Runtime
+from torch_hal.strategies import DDPStrategy
 
 said: dict[str, Any] = {}
 FORMS: dict[str, Any] = {

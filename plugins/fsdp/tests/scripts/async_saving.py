@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from problem import OUT, Transformer, make, say, train
-from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 
 import torch_hal
+from torch_hal.checkpoints import AsyncCheckpointIO, ShardedCheckpointIO
 
 PROCESSES = int(sys.argv[1])
 said: dict[str, Any] = {}

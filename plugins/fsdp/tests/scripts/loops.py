@@ -10,10 +10,10 @@ from typing import Any
 
 from problem import MLP, Transformer, bytes_held, evaluate, loss_of, make, own_batch, say, train, whole_state
 from torch import nn
-from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
 
 from torch_hal import Runtime
+from torch_hal.strategies import DDPStrategy
 
 PROCESSES = int(sys.argv[1])
 ACCELERATOR = os.environ.get("ACCELERATOR", "cpu")

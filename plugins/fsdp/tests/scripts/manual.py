@@ -8,11 +8,11 @@ import torch
 from problem import OUT, numbers, say, whole_state
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.errors import ConfigurationError
-from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
 
 import torch_hal
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import DDPStrategy
 
 said: dict[str, Any] = {}
 

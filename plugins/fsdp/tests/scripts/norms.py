@@ -8,9 +8,9 @@ import torch
 from problem import OUT, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from torch_hal.callbacks import ModelCheckpoint
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
 
 ITEMS = torch.randn(30, 4, generator=torch.Generator().manual_seed(1)) + torch.arange(30)[:, None] / 10
 

@@ -14,11 +14,11 @@ from problem import MLP, Transformer, evaluate, loss_of, make, own_batch, say, t
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
-from torch_hal.errors import ConfigurationError
-from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import DDPStrategy
 
 said: dict[str, Any] = {}
 

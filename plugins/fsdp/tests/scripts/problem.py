@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 
 import torch_hal
 from torch_hal import Runtime
+from torch_hal.callbacks import ModelCheckpoint
 
 OUT = Path(os.environ["OUT"])
 VOCABULARY, LENGTH = 32, 12

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from problem import OUT, Lesson, data, trainer
-from torch_hal.strategies import DDPStrategy
 from torch_hal_fsdp import FSDPStrategy
+
+from torch_hal.strategies import DDPStrategy
 
 if __name__ == "__main__":
     said = {}

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from problem import OUT, Lesson, Transformer, data, evaluate, make, numbers, say, train, trainer, whole_state
-from torch_hal.checkpoints import ShardedCheckpointIO
-from torch_hal.consolidate import consolidate
-from torch_hal.strategies import DDPStrategy, SingleDeviceStrategy
 from torch_hal_fsdp import FSDPStrategy
 
 import torch_hal
+from torch_hal.checkpoints import ShardedCheckpointIO
+from torch_hal.consolidate import consolidate
+from torch_hal.strategies import DDPStrategy, SingleDeviceStrategy
 
 PROCESSES, MODE, SAVED = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3] if len(sys.argv) > 3 else ".")
 said: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 from torch.optim import Optimizer
+
 from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError, quoted
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts, keyword_parameters

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from torch_hal.environments import LaunchedEnvironment, RankVariables
 from torch_hal.errors import ConfigurationError
-
 from torch_hal_horovod.detect import BY_GLOO, BY_MPI, started, started_by_mpi
 
 __all__ = ["HorovodEnvironment"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_hal.strategies import AveragedGradients, ParallelStrategy
 
+from torch_hal.strategies import AveragedGradients, ParallelStrategy
 from torch_hal_horovod.library import import_horovod
 from torch_hal_horovod.options import HorovodOptions
 

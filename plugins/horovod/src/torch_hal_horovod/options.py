@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+
 from torch_hal.errors import ConfigurationError, quoted
 
 __all__ = ["HorovodOptions"]

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
 from torch_hal.errors import ConfigurationError, LaunchError, quoted
 from torch_hal.strategies import ManualGradients, ParallelStrategy, StrategyParts, TrainingStep, TrainingStepOptions
-
 from torch_hal_horovod.environment import HorovodEnvironment
 from torch_hal_horovod.library import import_horovod
 from torch_hal_horovod.manual import ReducedGradients

@@ -10,9 +10,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
+
 from torch_hal.accelerators import Accelerator
 from torch_hal.errors import BackendError
-
 from torch_hal_hpu import cards, detect
 
 __all__ = ["HPUAccelerator"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from torch_hal.errors import BackendError
-
 from torch_hal_hpu import detect
 
 __all__ = ["BOUND", "announce", "bind", "release"]

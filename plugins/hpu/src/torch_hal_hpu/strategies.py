@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import DDPStrategy, InferenceModule, SingleDeviceStrategy, Strategy
-
 from torch_hal_hpu import cards, detect
 from torch_hal_hpu.accelerator import HPUAccelerator
 

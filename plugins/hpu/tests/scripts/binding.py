@@ -8,9 +8,9 @@ import sys
 import pytest
 import stand_ins
 import torch
-from torch_hal.errors import BackendError
 
 from torch_hal import Runtime
+from torch_hal.errors import BackendError
 
 
 def run(devices: int | list[int]) -> Runtime:

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
+
 from torch_hal.accelerators import Accelerator
 from torch_hal.errors import BackendError
-
 from torch_hal_ipu import detect
 
 __all__ = ["IPUAccelerator"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_ipu.tracing import TracedStep
 
 __all__ = ["Devices", "Executable", "first_dimension", "joined"]

@@ -8,6 +8,7 @@ from typing import Any
 import poptorch
 import torch
 from torch.optim import Optimizer
+
 from torch_hal.errors import ConfigurationError, quoted
 
 __all__ = ["NativeOptimizer"]

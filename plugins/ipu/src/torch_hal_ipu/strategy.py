@@ -10,9 +10,9 @@ import poptorch
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
 from torch_hal.errors import CheckpointError, ConfigurationError, DeviceError
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts, TrainingStep, TrainingStepOptions
-
 from torch_hal_ipu.executable import Devices, Executable, joined
 from torch_hal_ipu.optimizers import NativeOptimizer
 from torch_hal_ipu.tracing import TracedStep

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import LOG_REDUCTIONS, LoggedValue, collect_logs, reduce_logged
 from torch_hal.utilities.nested import map_tensors

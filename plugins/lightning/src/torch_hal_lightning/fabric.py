@@ -14,10 +14,10 @@ from lightning.fabric.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.fabric.strategies.launchers.launcher import _Launcher
 from lightning.fabric.strategies.strategy import _BackwardSyncControl
 from torch import nn
+
 from torch_hal.plan import Plan
 from torch_hal.strategies import DDPStrategy as CoreDDPStrategy
 from torch_hal.strategies import Strategy, move_module
-
 from torch_hal_lightning.arguments import lightning_arguments
 from torch_hal_lightning.parallel import PlannedProcesses
 from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, reduced

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch_hal.strategies import Strategy
 
+from torch_hal.strategies import Strategy
 from torch_hal_lightning.parts import PlannedEnvironment
 from torch_hal_lightning.planning import Planned
 

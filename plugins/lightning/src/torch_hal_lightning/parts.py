@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import CheckpointIO as LightningCheckpointIO
 from lightning.fabric.plugins import ClusterEnvironment as LightningEnvironment
+
 from torch_hal.checkpoints import CheckpointIO
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import Strategy
-
 from torch_hal_lightning.planning import Planned
 
 __all__ = [

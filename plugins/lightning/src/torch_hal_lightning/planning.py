@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 from lightning.fabric.plugins import CheckpointIO as LightningCheckpointIO
 from lightning.fabric.plugins import ClusterEnvironment as LightningEnvironment
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.plan import Plan, Request, assemble, resolve
 from torch_hal.strategies import ProcessGroupStrategy, SingleDeviceStrategy, Strategy

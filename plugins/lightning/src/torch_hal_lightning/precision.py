@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.precisions import Precision
-
 from torch_hal_lightning.planning import Planned
 
 __all__ = ["precision_for"]

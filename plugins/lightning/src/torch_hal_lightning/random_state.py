@@ -8,7 +8,6 @@ from typing import Any
 
 from torch_hal.random import get_rng_state, set_rng_state
 from torch_hal.strategies import Strategy
-
 from torch_hal_lightning.planning import Planned
 
 __all__ = ["RandomStates"]

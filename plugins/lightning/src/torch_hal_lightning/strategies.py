@@ -14,9 +14,9 @@ from lightning.pytorch.strategies.launchers.launcher import _Launcher
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import nn
 from torch.distributed.tensor import DTensor
+
 from torch_hal.strategies import DDPStrategy as CoreDDPStrategy
 from torch_hal.strategies import Strategy, desynchronize, move_module
-
 from torch_hal_lightning.parallel import PlannedProcesses
 from torch_hal_lightning.parts import (
     PlannedCheckpointIO,

@@ -7,8 +7,8 @@ from typing import Any
 from lightning import pytorch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.plugins import precision as precisions
-from torch_hal.plan import Plan
 
+from torch_hal.plan import Plan
 from torch_hal_lightning.arguments import lightning_arguments
 from torch_hal_lightning.planning import check_plugins, plan_run
 from torch_hal_lightning.strategies import BatchNorms, PlannedDDP, strategy_for

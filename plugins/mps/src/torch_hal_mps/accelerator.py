@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch_hal.accelerators import Accelerator
 
+from torch_hal.accelerators import Accelerator
 from torch_hal_mps import detect
 
 __all__ = ["MPSAccelerator"]

@@ -7,9 +7,9 @@ import logging
 from typing import Any
 
 import torch
+
 from torch_hal.accelerators import Accelerator, memory_stats
 from torch_hal.errors import BackendError
-
 from torch_hal_npu import detect
 
 __all__ = ["NPUAccelerator"]

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_gather_single_autograd
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_parallel.gradients import Line
 
 __all__ = ["SequenceSplit", "positions"]

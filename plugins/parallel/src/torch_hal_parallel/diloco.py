@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
+
 from torch_hal.errors import CheckpointError, ConfigurationError, WrongTypeError
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import ProcessGroupParts, ProcessGroupStrategy, average_gradients

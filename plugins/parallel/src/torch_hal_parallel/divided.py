@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import attrs
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch_hal.errors import ConfigurationError
 
+from torch_hal.errors import ConfigurationError
 from torch_hal_parallel.context import SequenceSplit
 from torch_hal_parallel.gradients import Line
 

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import REDUCTIONS
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.func import functional_call
+
 from torch_hal.errors import ConfigurationError, quoted
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_parallel.gradients import Line
 from torch_hal_parallel.stages import Stage
 

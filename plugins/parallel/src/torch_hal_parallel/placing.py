@@ -7,9 +7,9 @@ from collections.abc import Callable, Container, Iterator
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
-from torch_hal.errors import ConfigurationError, quoted
 
 import torch_hal
+from torch_hal.errors import ConfigurationError, quoted
 
 __all__ = ["bring", "check_alone", "find_model", "inside", "plan_for_present"]
 

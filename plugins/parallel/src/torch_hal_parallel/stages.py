@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
 from torch_hal.precisions import Precision
 from torch_hal.strategies.sharding import matches

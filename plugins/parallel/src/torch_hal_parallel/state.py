@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
 from torch_hal.errors import CheckpointError
 from torch_hal.strategies.sharding import like, to_whole
-
 from torch_hal_parallel.gradients import Line
 
 __all__ = ["OwnParameters", "gather_states", "load_module", "load_optimizer", "whole_tensors"]

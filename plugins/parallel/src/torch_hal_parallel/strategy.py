@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
+
 from torch_hal.errors import ConfigurationError, WrongTypeError
 from torch_hal.strategies import (
     InferenceModule,
@@ -31,7 +32,6 @@ from torch_hal.strategies.sharding import (
     make_mesh,
     matches,
 )
-
 from torch_hal_parallel.arguments import check_used
 from torch_hal_parallel.context import SequenceSplit
 from torch_hal_parallel.divided import Divided, division_of, record

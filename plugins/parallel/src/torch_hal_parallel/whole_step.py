@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.random import get_rng_state
 from torch_hal.strategies import (
@@ -19,7 +20,6 @@ from torch_hal.strategies import (
     compose_training_step,
     reduce_logged,
 )
-
 from torch_hal_parallel.pipeline import Pipeline, first_inputs, microbatches_of
 
 if TYPE_CHECKING:

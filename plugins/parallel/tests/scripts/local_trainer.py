@@ -12,10 +12,10 @@ import torch
 from problem import LENGTH, OUT, VOCABULARY, Transformer, loss_of, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_parallel import DiLoCoStrategy
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
 
 PROCESSES = int(sys.argv[1])
 EVERY, SHARE, STEPS, EPOCHS, SAVED = 4, 8, 5, 2, 6

@@ -9,12 +9,12 @@ import torch
 from problem import Transformer, batch_of, loss_of, make, say
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
-from torch_hal.errors import ConfigurationError
 from torch_hal_parallel import ModelParallelStrategy
 
 import torch_hal
 from torch_hal import Runtime
+from torch_hal.callbacks import EMAWeightAveraging, StochasticWeightAveraging, WeightAveraging
+from torch_hal.errors import ConfigurationError
 
 
 class Two(nn.Module):

@@ -15,10 +15,10 @@ from problem import LENGTH, OUT, VOCABULARY, Transformer, say
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_parallel import ModelParallelStrategy
 
 import torch_hal
+from torch_hal.callbacks import ModelCheckpoint
 
 PROCESSES = int(sys.argv[1])
 MESHES: dict[str, dict[str, Any]] = {

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from torch_hal.environments import LaunchedEnvironment, RankVariables
 from torch_hal.errors import WrongTypeError
 from torch_hal.hints.argument_checks import check_count
-
 from torch_hal_ray.detect import SINCE, started
 from torch_hal_ray.resources import check_resources
 

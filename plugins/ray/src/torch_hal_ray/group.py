@@ -13,8 +13,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from torch_hal.errors import LaunchError
 
+from torch_hal.errors import LaunchError
 from torch_hal_ray.payload import pack, unpack
 from torch_hal_ray.resources import resources_for
 from torch_hal_ray.worker import Outcome, Place, Worker

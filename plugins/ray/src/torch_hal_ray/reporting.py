@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray.train
-from torch_hal.callbacks import Checkpoint
-from torch_hal.hints.argument_checks import check_count
 
 from torch_hal import Runtime
+from torch_hal.callbacks import Checkpoint
+from torch_hal.hints.argument_checks import check_count
 
 __all__ = ["RayReport", "report", "resumed"]
 

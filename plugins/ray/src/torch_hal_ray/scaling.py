@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig
-from torch_hal.discovery.registry import Registry
 
+from torch_hal.discovery.registry import Registry
 from torch_hal_ray.resources import RAY_NAMES, resources_for
 
 __all__ = ["scaling_config", "torch_config"]

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+
 from torch_hal.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.strategies import SingleDeviceStrategy, StrategyParts

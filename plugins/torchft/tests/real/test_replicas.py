@@ -15,10 +15,10 @@ import pytest
 import torch
 from python_processes import run_python
 from torch import nn
-from torch_hal.errors import ConfigurationError, LaunchError
 from torch_hal_torchft import TorchFTStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import ConfigurationError, LaunchError
 
 SCRIPT = Path(__file__).parent / "scripts" / "replica.py"
 STEPS, KILLED_AT = 60, 10

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import mse_loss
+
 from torch_hal.specs import StrategySpec
 from torch_hal.testing import check_backends
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch_hal.errors import BackendError
 
 from torch_hal import Accelerator
+from torch_hal.errors import BackendError
 from torch_hal_xla import detect
 
 __all__ = ["XLAAccelerator"]

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from torch import Tensor
+
 from torch_hal.checkpoints import TorchCheckpointIO
 from torch_hal.utilities.nested import map_tensors
 

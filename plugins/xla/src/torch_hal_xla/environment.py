@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from torch_hal.errors import ConfigurationError
-
 from torch_hal import ClusterEnvironment
+from torch_hal.errors import ConfigurationError
 from torch_hal_xla import detect
 
 __all__ = ["XLAEnvironment"]

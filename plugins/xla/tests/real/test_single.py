@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch_hal.random
 from torch import nn
-from torch_hal.errors import ConfigurationError
 
+import torch_hal.random
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError
 
 from ..problem import OPTIONS, Classifier, furthest, loader, net, plain_losses, sgd
 

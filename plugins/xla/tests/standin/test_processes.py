@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch_hal.checkpoints import TorchCheckpointIO
-from torch_hal.errors import ConfigurationError
 
 from torch_hal import Runtime
+from torch_hal.checkpoints import TorchCheckpointIO
+from torch_hal.errors import ConfigurationError
 
 from ..problem import BATCH, furthest, net, plain_losses
 from .conftest import RunScript

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
+
 from torch_hal.accelerators import Accelerator
 from torch_hal.errors import BackendError
-
 from torch_hal_xpu import detect, level_zero
 
 __all__ = ["XPUAccelerator"]

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch_hal.errors import ConfigurationError, nearest, quoted
 from torch_hal.strategies import ProcessGroupParts
-
 from torch_hal_bagua.algorithms.async_model_average import AsyncModelAverage
 from torch_hal_bagua.algorithms.base import Algorithm
 from torch_hal_bagua.algorithms.bytegrad import ByteGrad

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.futures import Future
-from torch_hal.utilities.nested import map_tensors
 
+from torch_hal.utilities.nested import map_tensors
 from torch_hal_bagua.algorithms.base import Connection, Replica, WeightAlgorithm
 from torch_hal_bagua.buckets import weight_buckets
 from torch_hal_bagua.communication import Communicator, swap

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
-from torch_hal.errors import ConfigurationError
 
+from torch_hal.errors import ConfigurationError
 from torch_hal_bagua.algorithms.base import UNSCALED_PRECISIONS, Algorithm, GradientBucket
 from torch_hal_bagua.algorithms.bytegrad import compressed_all_reduce
 from torch_hal_bagua.communication import Communicator, all_reduce

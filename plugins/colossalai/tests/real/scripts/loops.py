@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import ModelCheckpoint
 
 from torch_hal import Module, Runtime, Trainer
+from torch_hal.callbacks import ModelCheckpoint
 
 PROCESSES = int(sys.argv[1])
 OUT = Path(os.environ["OUT"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
 from torch_hal.errors import ConfigurationError
 
 __all__ = ["gather"]

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
+
 from torch_hal.strategies import LOG_REDUCTIONS, LoggedValue, reduce_logged
 
 __all__ = ["PartLog", "log_whole_batch"]

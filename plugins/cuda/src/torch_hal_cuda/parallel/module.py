@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import ModuleWrapper
-
 from torch_hal_cuda.parallel.gather import gather
 from torch_hal_cuda.parallel.logs import PartLog, log_whole_batch
 from torch_hal_cuda.parallel.replicate import check_replicable, replicate

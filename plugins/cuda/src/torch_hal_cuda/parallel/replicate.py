@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+
 from torch_hal.errors import WrongTypeError
 
 __all__ = ["check_replicable", "replicate"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+
 from torch_hal.errors import ConfigurationError, WrongTypeError, quoted
 from torch_hal.utilities.nested import map_tensors
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_hal.strategies import collect_logs
 
+from torch_hal.strategies import collect_logs
 from torch_hal_cuda.parallel.logs import PartLog
 
 __all__ = ["run_parts"]

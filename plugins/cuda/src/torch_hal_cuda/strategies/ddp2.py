@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch_hal.strategies import DDPStrategy
 
+from torch_hal.strategies import DDPStrategy
 from torch_hal_cuda.strategies.splitting import SplitsBatches
 
 __all__ = ["DDP2Strategy"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from torch import nn
-from torch_hal.strategies import SingleDeviceStrategy
 
+from torch_hal.strategies import SingleDeviceStrategy
 from torch_hal_cuda.strategies.splitting import SplitsBatches
 
 __all__ = ["DataParallelStrategy"]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import Strategy, TrainingStep, TrainingStepOptions
-
 from torch_hal_cuda.parallel import DataParallel
 
 __all__ = ["SplitsBatches"]

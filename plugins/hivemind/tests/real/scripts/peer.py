@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.callbacks import Callback, ModelCheckpoint
 from torch_hal_hivemind import HivemindStrategy
 
 from torch_hal import Module, Runtime, Trainer, seed_everything
+from torch_hal.callbacks import Callback, ModelCheckpoint
 
 OUT, NAME, FRONT_END, STEPS = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 KILLED_AT = int(sys.argv[5]) if len(sys.argv) > 5 else -1

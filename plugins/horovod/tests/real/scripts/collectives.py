@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from problem import loader, net
-from torch_hal.errors import CoreError
-from torch_hal.strategies import REDUCTIONS
 from torch_hal_horovod import HorovodStrategy
 
 from torch_hal import Runtime
+from torch_hal.errors import CoreError
+from torch_hal.strategies import REDUCTIONS
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8", "complex64")
 

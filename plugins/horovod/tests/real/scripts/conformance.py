@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
+
 from torch_hal.testing import BackendUnderTest, StrategySuite
 
 

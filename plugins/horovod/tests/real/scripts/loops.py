@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from problem import BATCH, RATE, custom_loop, trained
-from torch_hal.strategies import DDPStrategy
 from torch_hal_horovod import HorovodStrategy
 
 from torch_hal import Runtime, Trainer
+from torch_hal.strategies import DDPStrategy
 
 NAME, FILE = sys.argv[1:]
 QUIET: dict[str, Any] = {"enable_progress_bar": False, "enable_checkpointing": False, "logger": False, "max_epochs": 2}

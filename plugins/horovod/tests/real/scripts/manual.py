@@ -9,11 +9,11 @@ import torch
 from problem import flat
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from torch_hal.errors import CoreError
-from torch_hal.strategies import DDPStrategy
 from torch_hal_horovod import HorovodStrategy
 
 from torch_hal import Module, Runtime, Trainer
+from torch_hal.errors import CoreError
+from torch_hal.strategies import DDPStrategy
 
 NAME, FILE = sys.argv[1:]
 ROWS = 39

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from problem import Classifier, loader
-from torch_hal.errors import CoreError
 from torch_hal_horovod import HorovodStrategy
 
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import CoreError
 
 said: dict[str, str] = {}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 from problem import Classifier, custom_loop, flat, loader, net
-from torch_hal.callbacks import Callback
 
 from torch_hal import Module, Runtime, Trainer, seed_everything
+from torch_hal.callbacks import Callback
 
 folder, epochs, *checkpoint = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 seed_everything(3)

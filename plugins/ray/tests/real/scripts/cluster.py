@@ -17,11 +17,11 @@ from problem import Problem, arguments, loader, weights
 from ray.cluster_utils import Cluster
 from ray.train import FailureConfig, RunConfig
 from ray.train.torch import TorchTrainer
-from torch_hal.callbacks import ModelCheckpoint
-from torch_hal.errors import LaunchError
 from torch_hal_ray import RayEnvironment, RayReport, report, resumed, scaling_config
 
 from torch_hal import Runtime, Trainer, seed_everything
+from torch_hal.callbacks import ModelCheckpoint
+from torch_hal.errors import LaunchError
 
 
 def plain(out: Path) -> dict[str, Any]:

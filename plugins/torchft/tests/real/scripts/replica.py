@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from problem import Linear, loader_of
-from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_torchft import TorchFTStrategy
 
 from torch_hal import Callback, Trainer
+from torch_hal.callbacks import ModelCheckpoint
 
 OUT, NAME, LIGHTHOUSE, STEPS = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
 KILLED_AT = int(sys.argv[5]) if len(sys.argv) > 5 else -1

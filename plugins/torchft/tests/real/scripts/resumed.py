@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from problem import Linear, loader_of
-from torch_hal.callbacks import ModelCheckpoint
 from torch_hal_torchft import TorchFTStrategy
 
 from torch_hal import Callback, Trainer
+from torch_hal.callbacks import ModelCheckpoint
 
 OUT, NUMBER, LIGHTHOUSE, STEPS, KILLED_AT = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:6])
 

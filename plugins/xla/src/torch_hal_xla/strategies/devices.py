@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch_hal.errors import ConfigurationError
 
 from torch_hal import Accelerator
+from torch_hal.errors import ConfigurationError
 
 __all__ = ["require_all"]
 

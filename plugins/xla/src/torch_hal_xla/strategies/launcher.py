@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
 from torch_hal.errors import LaunchError
 from torch_hal.random import get_host_rng_state, set_host_rng_state
 from torch_hal.strategies import unpicklable_path
-
 from torch_hal_xla.checkpoint_io import on_host
 from torch_hal_xla.environment import XLAEnvironment
 

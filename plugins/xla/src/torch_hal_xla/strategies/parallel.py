@@ -10,9 +10,9 @@ from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
+
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import ParallelStrategy, StrategyParts
-
 from torch_hal_xla.checkpoint_io import on_host
 from torch_hal_xla.environment import XLAEnvironment
 from torch_hal_xla.strategies.checks import StepChecks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torch_hal.strategies import SingleDeviceStrategy
-
 from torch_hal_xla.strategies.steps import MarksSteps
 
 __all__ = ["SingleXLAStrategy"]

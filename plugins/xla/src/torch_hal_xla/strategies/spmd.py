@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
+
 from torch_hal.strategies import ModuleWrapper, SingleDeviceStrategy
 from torch_hal.utilities.nested import map_tensors
-
 from torch_hal_xla.strategies.devices import require_all
 from torch_hal_xla.strategies.steps import MarksSteps
 

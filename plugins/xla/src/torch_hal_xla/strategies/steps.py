@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 from torch.optim import Optimizer
-from torch_hal.errors import ConfigurationError
-from torch_hal.strategies import InferenceModule
 
 from torch_hal import Strategy
+from torch_hal.errors import ConfigurationError
+from torch_hal.strategies import InferenceModule
 from torch_hal_xla.checkpoint_io import on_host
 
 __all__ = ["MarksSteps"]

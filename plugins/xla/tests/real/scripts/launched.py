@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torch_hal.errors import LaunchError
 from torch_hal_xla.strategies import XLAStrategy
 from torch_hal_xla.strategies.launcher import launch
 
 from torch_hal import Runtime
+from torch_hal.errors import LaunchError
 
 
 def work() -> dict[str, Any]:

@@ -6,9 +6,9 @@ import json
 import sys
 
 import torch
-from torch_hal.errors import CoreError
 
 from torch_hal import Runtime
+from torch_hal.errors import CoreError
 
 told = {"error": ""}
 accelerator, *arguments = sys.argv[1:]

@@ -9,9 +9,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 import stand_ins
 from tests.problem import OPTIONS, Classifier, loader
-from torch_hal.errors import ConfigurationError
 
 from torch_hal import Trainer
+from torch_hal.errors import ConfigurationError
 
 module = Classifier(note=stand_ins.calls.append)
 trainer = Trainer(accelerator="xla", strategy="xla_spmd", **OPTIONS)

@@ -13,9 +13,9 @@ import stand_ins
 import torch
 from tests.problem import OPTIONS, Classifier, loader, net, sgd
 from torch import nn
-from torch_hal.errors import ConfigurationError, LaunchError
 
 from torch_hal import Runtime, Trainer
+from torch_hal.errors import ConfigurationError, LaunchError
 
 
 def train(runtime: Runtime, accumulate: int) -> dict[str, Any]:
