@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .hookspecs import hookimpl
-from .specs import (
-    AcceleratorSpec,
-    CheckpointIOSpec,
-    ClusterEnvironmentSpec,
-    PrecisionSpec,
-    StrategySpec,
-)
+from .specs import AcceleratorSpec, CheckpointIOSpec, ClusterEnvironmentSpec, PrecisionSpec, StrategySpec
 
 
 @hookimpl

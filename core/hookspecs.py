@@ -26,13 +26,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from .specs import (
-        AcceleratorSpec,
-        CheckpointIOSpec,
-        ClusterEnvironmentSpec,
-        PrecisionSpec,
-        StrategySpec,
-    )
+    from .specs import AcceleratorSpec, CheckpointIOSpec, ClusterEnvironmentSpec, PrecisionSpec, StrategySpec
 
 __all__ = [
     "core_accelerators",

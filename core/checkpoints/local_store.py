@@ -12,15 +12,7 @@ from typing import TypeVar
 
 from ..errors import CheckpointError
 from .agreement import GatherObject, check_shared, run_on_each_rank, run_on_rank_zero
-from .commit import (
-    RESERVED,
-    committed_local,
-    local_path,
-    locate,
-    remove_local,
-    set_aside_names,
-    write_errors,
-)
+from .commit import RESERVED, committed_local, local_path, locate, remove_local, set_aside_names, write_errors
 from .concurrent_reads import Attempts, read_together_undisturbed, read_undisturbed
 from .disk_remedies import FAILURES, reading_remedy
 from .manifest import Manifest, NewerFormatError, UnreadableError, unreadable

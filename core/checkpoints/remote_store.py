@@ -32,23 +32,8 @@ from .commit import RESERVED, temporary_directory
 from .concurrent_reads import Attempts
 from .directories import is_checkpoint, set_number
 from .disk_remedies import remedy
-from .manifest import (
-    FILE_NAME,
-    DamagedError,
-    Manifest,
-    NewerFormatError,
-    UnreadableError,
-)
-from .remote_objects import (
-    FOLDER,
-    Save,
-    file_system,
-    grouped,
-    grouped_by_name,
-    joined,
-    last_part,
-    size_in,
-)
+from .manifest import FILE_NAME, DamagedError, Manifest, NewerFormatError, UnreadableError
+from .remote_objects import FOLDER, Save, file_system, grouped, grouped_by_name, joined, last_part, size_in
 from .store import Store
 
 __all__ = ["RemoteStore"]

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .detect import (
-    LAUNCHED,
-    TORCHRUN_VARIABLES,
-    kubeflow,
-    lsf,
-    mpich,
-    openmpi,
-    plain,
-    slurm,
-    slurm_tasks,
-)
+from .detect import LAUNCHED, TORCHRUN_VARIABLES, kubeflow, lsf, mpich, openmpi, plain, slurm, slurm_tasks
 from .inherited import ranks_environ
 from .variables import whole_number
 

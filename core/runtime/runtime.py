@@ -24,15 +24,7 @@ from .free_memory import MemoryRelease
 from .gradient_state import GradientAccumulationPlugin
 from .process_control import ProcessControl
 from .profiling import ProfileKwargs, Profiling
-from .settings import (
-    HABITS,
-    REMEDIES,
-    check_rng_types,
-    read_accelerator,
-    read_accumulation,
-    read_data,
-    read_precision,
-)
+from .settings import HABITS, REMEDIES, check_rng_types, read_accelerator, read_accumulation, read_data, read_precision
 from .step.backward import StepParts
 from .tracking import Tracking
 

@@ -158,7 +158,9 @@ def test_each_launcher_in_a_project_with_a_core_of_its_own(tmp_path: Path) -> No
     weights = {}
     for strategy, devices, launcher in [*PROCESSES, ("ddp", 2, RUN)]:
         folders = [tmp_path / f"{project.name} {strategy} {len(launcher)}" for project in (own, other)]
-        one, two = (train(at, to, strategy, devices, 1, launcher=launcher) for at, to in zip((own, other), folders, strict=True))
+        one, two = (
+            train(at, to, strategy, devices, 1, launcher=launcher) for at, to in zip((own, other), folders, strict=True)
+        )
         assert one == two == weights.setdefault(devices, one)
         crossed = [train(at, to, strategy, devices, 2) for at, to in zip((other, own), folders, strict=True)]
         assert crossed[0] == crossed[1]

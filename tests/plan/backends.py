@@ -10,14 +10,7 @@ import torch
 
 from core import Accelerator, ClusterEnvironment, Plan, Request, resolve
 from core.checkpoints import TorchCheckpointIO
-from core.errors import (
-    BackendError,
-    ConfigurationError,
-    CoreError,
-    DeviceError,
-    UnknownNameError,
-    WrongTypeError,
-)
+from core.errors import BackendError, ConfigurationError, CoreError, DeviceError, UnknownNameError, WrongTypeError
 from core.plan import Choice
 
 __all__ = [

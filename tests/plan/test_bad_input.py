@@ -24,14 +24,7 @@ from core import (
 from core.accelerators import CPUAccelerator
 from core.checkpoints import TorchCheckpointIO
 from core.environments import LocalEnvironment
-from core.errors import (
-    BackendError,
-    ConfigurationError,
-    CoreError,
-    DeviceError,
-    UnknownNameError,
-    WrongTypeError,
-)
+from core.errors import BackendError, ConfigurationError, CoreError, DeviceError, UnknownNameError, WrongTypeError
 from core.precisions import FullPrecision, MixedPrecision
 from core.strategies import DDPStrategy, SingleDeviceStrategy
 

@@ -25,22 +25,9 @@ import torch
 
 from ...errors import LaunchError
 from ...random import set_host_rng_state
-from .base import (
-    POLL_SECONDS,
-    SETTLE_SECONDS,
-    Launcher,
-    advice_on,
-    describe_exit,
-    end_processes,
-)
+from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
 from .cause import cause_of, first_line, format_error, ranked
-from .exit_codes import (
-    EndedBySignal,
-    exit_code_of,
-    failed_at,
-    is_lost_peer,
-    show_launch_errors,
-)
+from .exit_codes import EndedBySignal, exit_code_of, failed_at, is_lost_peer, show_launch_errors
 from .forwarding import forwarding
 from .interrupts import interrupts_blocked, unblock_interrupts
 from .parent_watch import watch_parent

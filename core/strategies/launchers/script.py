@@ -16,22 +16,9 @@ from multiprocessing import process as multiprocess
 from typing import NamedTuple
 
 from ...errors import LaunchError
-from .base import (
-    POLL_SECONDS,
-    SETTLE_SECONDS,
-    Launcher,
-    advice_on,
-    describe_exit,
-    end_processes,
-)
+from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
 from .cause import CAUSE, causes_in, is_interactive, print_error, tell_also
-from .exit_codes import (
-    agreed_exit_code,
-    ended_by_failure,
-    exit_status,
-    note_exits,
-    show_launch_errors,
-)
+from .exit_codes import agreed_exit_code, ended_by_failure, exit_status, note_exits, show_launch_errors
 from .interrupts import interrupts_blocked
 from .parent_watch import LIFELINE
 

@@ -12,14 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ...checkpoints.weights_only import refuse_unreadable
-from ...errors import (
-    CheckpointError,
-    ConfigurationError,
-    UnknownAttributeError,
-    WrongTypeError,
-    nearest,
-    quoted,
-)
+from ...errors import CheckpointError, ConfigurationError, UnknownAttributeError, WrongTypeError, nearest, quoted
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch_hal.strategies import DDPStrategy as CoreDDPStrategy
 from torch_hal.strategies import Strategy, desynchronize, move_module
 from torch_hal_lightning.parallel import PlannedProcesses
-from torch_hal_lightning.parts import (
-    PlannedCheckpointIO,
-    check_optimizers,
-    is_part,
-    launch,
-    reduced,
-)
+from torch_hal_lightning.parts import PlannedCheckpointIO, check_optimizers, is_part, launch, reduced
 from torch_hal_lightning.planning import Planned
 from torch_hal_lightning.random_state import RandomStates
 
