@@ -7,15 +7,15 @@ comes first in the search path, ``from core import Trainer`` is ``from torch_hal
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 
 TYPE_CHECKING = False  # importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, ModuleType
+    from typing import Any
 
 __all__ = ["share"]
 
@@ -56,7 +56,7 @@ class _SecondName:
     ) -> ModuleSpec | None:
         """The spec of a module of this package, if it has a module of that name."""
         package, _, rest = name.partition(".")
-        found = importlib.util.find_spec(self._real(name)) if package == self._name and rest else None
+        found = _find(self._real(name)) if package == self._name and rest else None
         if found is None:
             return None
         is_package = found.submodule_search_locations is not None
@@ -75,7 +75,13 @@ class _SecondName:
 
     def get_code(self, name: str) -> CodeType | None:
         """The module's code, for ``python -m core.x``."""
-        spec = importlib.util.find_spec(self._real(name))
-        loader = None if spec is None else spec.loader
-        found: CodeType | None = loader.get_code(self._real(name)) if hasattr(loader, "get_code") else None  # type: ignore[union-attr]
+        spec = _find(self._real(name))
+        loader: Any = None if spec is None else spec.loader
+        found: CodeType | None = None if loader is None else loader.get_code(self._real(name))
         return found
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """As importlib.util.find_spec, whose own import takes as long as a listing."""
+    package = importlib.import_module(name.rpartition(".")[0])
+    return PathFinder.find_spec(name, package.__path__) if hasattr(package, "__path__") else None
