@@ -18,8 +18,8 @@ import pytest
 import core
 from core.utilities.environment_variables import INTERNAL, VARIABLES
 
-CORE = Path(core.__file__).parent
 ROOT = Path(__file__).parents[1]
+CORE = ROOT / "core"
 FILES = sorted(CORE.rglob("*.py"))
 
 NAMES = """

@@ -60,24 +60,24 @@ def python(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def package_files() -> set[str]:
-    """Every file of both import packages in this source tree."""
-    folders = (ROOT / "core", ROOT / "torch_hal")
-    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+    """Every file of the package in this source tree."""
+    files = [file for file in (ROOT / "core").rglob("*") if file.is_file() and file.suffix != ".pyc"]
     return {file.relative_to(ROOT).as_posix() for file in files}
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
-    """The wheel's files are those of core/ and torch_hal/, type markers and licence included, and its own metadata."""
+    """The wheel's files are those of core/ under both names, type markers and licence included, and its own metadata."""
     info = f"torch_hal-{PROJECT['version']}.dist-info"
     metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     with zipfile.ZipFile(built.wheel) as wheel:
-        assert {*wheel.namelist()} == package_files() | metadata
+        both = {f"{name}{file.removeprefix('core')}" for file in package_files() for name in ("core", "torch_hal")}
+        assert {*wheel.namelist()} == both | metadata
         assert {"core/py.typed", "torch_hal/py.typed"} <= {*wheel.namelist()}
         assert wheel.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
 def test_sdist_holds_what_the_wheel_is_built_from(built: Built) -> None:
-    """The sdist's files are those of core/ and torch_hal/, and what describes and builds the project."""
+    """The sdist's files are those of core/, and what describes and builds the project."""
     stem = f"torch_hal-{PROJECT['version']}"
     # hatchling adds .gitignore to every sdist.
     others = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}

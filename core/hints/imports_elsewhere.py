@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+from ..utilities.second_name import written
+
 __all__ = ["check_elsewhere"]
 
 RENAMED = {
@@ -37,4 +39,5 @@ def check_elsewhere(name: str, asking: str) -> None:
         line = None if module is None else f"from core.{module} import {name}"
     if line is not None:
         error = ImportError if asking == "_handle_fromlist" else AttributeError
-        raise error(f"core has no {name!r}. Write: {line}")
+        own = written("torch_hal")
+        raise error(f"{own} has no {name!r}. Write: {line.replace('from core', f'from {own}')}")

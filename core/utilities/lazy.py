@@ -22,11 +22,14 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in homes:
+            from .second_name import written
+
+            shown = written(package)
             remedy = _remedy(name, package) if name[:1].isupper() else ""
             asking = (sys._getframe(1), sys._getframe(1).f_back)  # __getattr__ of the package may be in between
             if remedy and any(frame and frame.f_code.co_name == "_handle_fromlist" for frame in asking):
-                raise ImportError(f"{package} has no {name!r}. {remedy}")  # an AttributeError would be replaced
-            raise AttributeError(f"module {package!r} has no attribute {name!r}. {remedy}".rstrip(". ") + ".")
+                raise ImportError(f"{shown} has no {name!r}. {remedy}")  # an AttributeError would be replaced
+            raise AttributeError(f"module {shown!r} has no attribute {name!r}. {remedy}".rstrip(". ") + ".")
         import importlib
 
         value = getattr(importlib.import_module(homes[name]), name)

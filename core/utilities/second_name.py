@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-__all__ = ["share"]
+__all__ = ["share", "written"]
 
 _REAL = __name__.partition(".")[0]
+
+
+def written(name: str) -> str:
+    """``name``, which begins with the real name, as the user's code writes it: ``core.strategies`` where that is ours."""
+    return f"core{name.removeprefix(_REAL)}" if sys.modules.get("core") is sys.modules[_REAL] else name
 
 
 def share(name: str, file: str) -> None:
@@ -59,8 +64,9 @@ class _SecondName:
         found = _find(self._real(name)) if package == self._name and rest else None
         if found is None:
             return None
-        is_package = found.submodule_search_locations is not None
-        return ModuleSpec(name, self, origin=found.origin, is_package=is_package)  # type: ignore[arg-type]
+        spec = ModuleSpec(name, self, origin=found.origin)  # type: ignore[arg-type]
+        spec.submodule_search_locations = found.submodule_search_locations
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module under its real name, imported if need be."""

@@ -14,7 +14,7 @@ def test_device_without_generator_functions_trains_and_saves(run_simulated: RunS
     output = run_simulated(_SCRIPTS / "without_rng_functions.py", devices=1)
     warnings = [line for line in output.splitlines() if "a resumed run will not be exact" in line]
     assert len(warnings) == 4  # one for each of three runs and for the Plan at the end
-    assert all(line.startswith("WARNING core.plan") for line in warnings)
+    assert all(line.startswith("WARNING torch_hal.plan") for line in warnings)
     assert all("torch.simx.get_rng_state does not exist" in line for line in warnings)
     assert "explained: True" in output
     assert "on the host: True" in output

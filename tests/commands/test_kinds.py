@@ -77,6 +77,7 @@ def sixth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of processes with a copy of core that has a sixth kind, and one plugin with a backend of it."""
     folder = tmp_path_factory.mktemp("sixth")
     shutil.copytree(ROOT / "core", folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "torch_hal").symlink_to("core")
     for name, addition in ADDITIONS.items():
         with (folder / "core" / name).open("a", encoding="utf-8") as file:
             file.write(addition)

@@ -348,7 +348,7 @@ def test_registered_name_replaces_an_unusable_one(site: Path, in_code: registrat
             "'nowhere.at_all:Thing' cannot be imported: ModuleNotFoundError: No module named 'nowhere'",
         ),
         ("torch_hal_sim_a.targets:SimAcelerator", "has no attribute 'SimAcelerator'. Did you mean 'SimAccelerator'"),
-        ("torch_hal_sim_a.targets:Stranger", "Stranger' is not a subclass of core.accelerators"),
+        ("torch_hal_sim_a.targets:Stranger", "Stranger' is not a subclass of torch_hal.accelerators"),
         ("torch_hal_sim_a.targets:function", "but an object of type function"),
         ("torch_hal_sim_a.targets:Unfinished", "does not define auto_device_count, get_parallel_devices"),
         ("torch_hal_sim_a.exits:Thing", "cannot be imported: SystemExit: 7"),

@@ -12,7 +12,7 @@ CHANGES = {
     "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])": "the processors that the process may use",
     "import logging; logging.disable(50)": "the level below which logging is off",
     "import logging; logging.basicConfig(level=10)": "the handlers of the root logger",
-    "import logging; logging.getLogger('core').setLevel(50)": "the level of the logger 'core'",
+    "import logging; logging.getLogger('torch_hal').setLevel(50)": "the level of the logger 'torch_hal'",
     "import signal; signal.setitimer(signal.ITIMER_REAL, 900)": "the timer of SIGALRM",
     "import socket; socket.setdefaulttimeout(0.1)": "the default timeout of sockets",
     "import locale; locale.setlocale(locale.LC_CTYPE, 'C')": "the locale",

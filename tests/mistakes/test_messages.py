@@ -27,10 +27,10 @@ def explained(level: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_levels_of_the_variable() -> None:
     """CORE_LOG=info shows the Plan, and debug also what discovery found and activated."""
     info, debug = explained("info"), explained("DEBUG")
-    assert "INFO core.plan.resolution: the Plan:" in info.stderr
+    assert "INFO torch_hal.plan.resolution: the Plan:" in info.stderr
     assert "DEBUG" not in info.stderr
-    assert "DEBUG core.discovery.registry: strategy 'ddp' of torch-hal" in debug.stderr
-    assert "activating core.builtin" in debug.stderr
+    assert "DEBUG torch_hal.discovery.registry: strategy 'ddp' of torch-hal" in debug.stderr
+    assert "activating torch_hal.builtin" in debug.stderr
     assert info.stdout == debug.stdout
 
 
@@ -77,7 +77,7 @@ def test_messages_of_checkpoints_and_resuming(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """At INFO: the Plan, each checkpoint with its path, and what a run resumes from."""
-    caplog.set_level(logging.INFO, logger="core")
+    caplog.set_level(logging.INFO, logger="torch_hal")
     fitting = trainer()
     fitting.fit(Net(), loader())
     fitting.save_checkpoint(tmp_path / "one.ckpt")

@@ -184,7 +184,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"strategy": DDPStrategy(accelerator=CPUAccelerator()), "accelerator": CPUAccelerator()},
-        ("contradicts accelerator='<core.accelerators.cpu:CPUAccelerator>'",),
+        ("contradicts accelerator='<torch_hal.accelerators.cpu:CPUAccelerator>'",),
     ),
     (
         {"strategy": DDPStrategy(accelerator=TwoAccelerator()), "accelerator": "nowhere"},
@@ -192,7 +192,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     (
         {"strategy": DDPStrategy(precision_plugin=MixedPrecision("bfloat16")), "precision": "32-true"},
-        ("precision='32-true' contradicts precision='<core.precisions.mixed:MixedPrecision>'",),
+        ("precision='32-true' contradicts precision='<torch_hal.precisions.mixed:MixedPrecision>'",),
     ),
     (
         {"strategy": DDPStrategy(precision_plugin="bf16"), "precision": 16},
@@ -268,7 +268,11 @@ STRATEGIES: list[tuple[dict[str, Any], type[CoreError], tuple[str, ...]]] = [
         ("SingleDeviceStrategy: unknown argument 'bucket_cap_mb'", "Valid: 'accelerator', 'checkpoint_io'"),
     ),
     ({"strategy": "bad_target"}, BackendError, ("strategy 'bad_target'", "does not exist", "'DDPStrategy'")),
-    ({"strategy": "no_strategy"}, BackendError, ("strategy 'no_strategy'", "not a subclass of core.strategies.base")),
+    (
+        {"strategy": "no_strategy"},
+        BackendError,
+        ("strategy 'no_strategy'", "not a subclass of torch_hal.strategies.base"),
+    ),
     (
         {"strategy": DDPStrategy(process_group_backend="nope")},
         BackendError,

@@ -159,7 +159,7 @@ def test_words_as_plain_data() -> None:
     )
     described = request.describe()
     assert json.loads(json.dumps(described)) == described
-    assert described["accelerator"] == "<core.accelerators.cpu:CPUAccelerator>"
+    assert described["accelerator"] == "<torch_hal.accelerators.cpu:CPUAccelerator>"
     assert described["devices"] == [0, 1]
     assert described["strategy"] == "auto"
 

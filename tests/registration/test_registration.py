@@ -150,7 +150,7 @@ def test_another_class_under_a_name_that_is_held() -> None:
     AcceleratorRegistry.register("mine", CPUAccelerator)
     with pytest.raises(ConfigurationError) as caught:
         AcceleratorRegistry.register("mine", _cell())
-    for part in ("name='mine'", "core.accelerators.cpu:CPUAccelerator", "CellAccelerator", "override=True"):
+    for part in ("name='mine'", "torch_hal.accelerators.cpu:CPUAccelerator", "CellAccelerator", "override=True"):
         assert part in str(caught.value)
     assert found("accelerator", "mine").target is CPUAccelerator
     replacement = _cell()

@@ -72,7 +72,7 @@ def test_compiled_steps_are_the_module_s(caplog: pytest.LogCaptureFixture) -> No
     """Same parameters and logged values as without, names as they were, and what it took is logged."""
     plain, compiled = both(Logging())
     expected = train(plain)
-    with caplog.at_level(logging.INFO, "core.trainer.step.compilation"):
+    with caplog.at_level(logging.INFO, "torch_hal.trainer.step.compilation"):
         trainer = train(compiled, compile=EAGER)
     assert compiled.traced
     assert_same(plain, compiled)

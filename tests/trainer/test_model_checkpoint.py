@@ -411,7 +411,7 @@ def test_an_exception(tmp_path: Path) -> None:
 
 def test_what_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """With ``verbose``, each decision."""
-    name = "core.callbacks.checkpoint.model_checkpoint"
+    name = "torch_hal.callbacks.checkpoint.model_checkpoint"
     caplog.set_level(logging.INFO, logger=name)
     run(ModelCheckpoint(tmp_path, monitor="score", verbose=True), max_epochs=3)
     said = [record for record in caplog.records if record.name == name]

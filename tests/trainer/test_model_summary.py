@@ -29,7 +29,7 @@ class Parts(Regression):
 
 def test_the_table(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     """By default a fit writes it to the error stream: 6 * 16 + 16 + 16 + 1 = 129 parameters in the network."""
-    caplog.set_level(logging.WARNING, logger="core.callbacks.display.model_summary")
+    caplog.set_level(logging.WARNING, logger="torch_hal.callbacks.display.model_summary")
     Trainer(
         accelerator="cpu",
         devices=1,
@@ -119,7 +119,7 @@ def test_logging_that_shows_information_gets_it(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Then it is not written a second time."""
-    with caplog.at_level(logging.INFO, logger="core.callbacks.display.model_summary"):
+    with caplog.at_level(logging.INFO, logger="torch_hal.callbacks.display.model_summary"):
         quiet(max_epochs=1, enable_model_summary=True).fit(Regression(), loader())
     assert "network" in caplog.text
     assert capsys.readouterr().err == ""

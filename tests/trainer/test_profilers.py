@@ -55,7 +55,7 @@ def test_simple(tmp_path: Path) -> None:
 
 def test_by_name_it_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """At level INFO."""
-    with caplog.at_level(logging.INFO, "core.profilers"):
+    with caplog.at_level(logging.INFO, "torch_hal.profilers"):
         quiet(max_epochs=1, profiler="simple").fit(Slow(), loader(25))
     assert "run_training_batch" in caplog.text
 

@@ -150,7 +150,7 @@ def main() -> None:
     torch.manual_seed(rank)
     random.seed(rank)
     heard = Heard()
-    logging.getLogger("core.data.rank_comparison").addHandler(heard)
+    logging.getLogger("torch_hal.data.rank_comparison").addHandler(heard)
     said: dict[str, Any] = {}
 
     def look(name: str, loader: Any, **options: Any) -> None:

@@ -51,26 +51,26 @@ def gathered(runtime: Runtime, loader: Any) -> dict[str, Any]:
 def warned(runtime: Runtime, loader: Any) -> list[str]:
     """The warnings of a process that calls another collective there; the last process calls it too, for its part."""
     handler = Warnings()
-    logging.getLogger("core").addHandler(handler)
+    logging.getLogger("torch_hal").addHandler(handler)
     steps = 0
     for _ in loader:
         runtime.reduce(torch.ones(1))
         steps += 1
     for _ in range(2 - steps):
         runtime.reduce(torch.ones(1))
-    logging.getLogger("core").removeHandler(handler)
+    logging.getLogger("torch_hal").removeHandler(handler)
     return handler.texts
 
 
 def padded(runtime: Runtime) -> list[str]:
     """The warnings of a loop that gathers one value for each batch, the last of which is padded."""
     handler = Warnings()
-    logging.getLogger("core").addHandler(handler)
+    logging.getLogger("torch_hal").addHandler(handler)
     for items in (24, 27, ITEMS):  # complete batches only; divided evenly; with padding
         for batch in runtime.prepare_data_loader(DataLoader(range(items), 8), evaluation=True):  # type: ignore[arg-type]
             mean = batch.float().mean()
             runtime.gather_for_metrics((batch, mean[None]) if items < ITEMS else {"each": batch, "mean": mean})
-    logging.getLogger("core").removeHandler(handler)
+    logging.getLogger("torch_hal").removeHandler(handler)
     return handler.texts
 
 
