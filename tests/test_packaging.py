@@ -66,7 +66,7 @@ def package_files() -> set[str]:
 
 
 def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
-    """The wheel's files are those of core/ under both names, type markers and licence included, and its own metadata."""
+    """The wheel holds the files of core/ under both names, type markers and licence included, and its own metadata."""
     info = f"torch_hal-{PROJECT['version']}.dist-info"
     metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
     with zipfile.ZipFile(built.wheel) as wheel:
@@ -80,7 +80,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(built: Built) -> None:
     """The sdist's files are those of core/, and what describes and builds the project."""
     stem = f"torch_hal-{PROJECT['version']}"
     # hatchling adds .gitignore to every sdist.
-    others = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    others = {"CHANGELOG.md", "LICENSE", "hatch_build.py", "README.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
     with tarfile.open(built.sdist) as sdist:
         assert {member.name for member in sdist if member.isfile()} == {
             f"{stem}/{name}" for name in package_files() | others

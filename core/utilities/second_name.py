@@ -23,7 +23,7 @@ _REAL = __name__.partition(".")[0]
 
 
 def written(name: str) -> str:
-    """``name``, which begins with the real name, as the user's code writes it: ``core.strategies`` where that is ours."""
+    """``name``, which begins with the real name, as scripts write it: ``core.strategies`` where that is ours."""
     return f"core{name.removeprefix(_REAL)}" if sys.modules.get("core") is sys.modules[_REAL] else name
 
 

@@ -25,7 +25,7 @@ CHANGES = {
     "from torch.optim.optimizer import register_optimizer_step_pre_hook as r; r(print)": "hooks of all optimizers",
     "import torch; torch.backends.cuda.enable_math_sdp(False)": "backends.cuda.math_sdp",
     "import torch; torch.distributed.all_reduce = print": "the function torch.distributed.all_reduce",
-    "import core; core.Trainer.fit = print": "the function core.trainer.trainer.Trainer.fit",
+    "import core; core.Trainer.fit = print": "the function torch_hal.trainer.trainer.Trainer.fit",
 }
 
 SCRIPT = """\
