@@ -1,12 +1,12 @@
-"""The kinds of backend: the one table from which everything that enumerates them is derived.
+"""The kinds of backend, and the kinds of class that a name selects: what enumerates them reads these tables.
 
-Registries, hooks, entry-point groups, listings, ``new-plugin``, requests and Plans read this table.
+Registries, hooks, entry-point groups, listings, ``new-plugin``, requests and Plans read :data:`KINDS`.
 ``python -m core.list`` imports it before anything else, so it imports nothing, not even ``typing``.
 """
 
 from __future__ import annotations
 
-__all__ = ["KINDS", "Kind"]
+__all__ = ["CLASS_KINDS", "KINDS", "Kind"]
 
 
 class Kind:
@@ -99,3 +99,25 @@ KINDS: dict[str, Kind] = {
     )
 }
 """The kinds of backends by name."""
+
+CLASS_KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "logger",
+            group="core.loggers",
+            base="torch_hal.loggers.base:Logger",
+            title="logger",
+            description="where metrics are written",
+        ),
+        Kind(
+            "profiler",
+            group="core.profilers",
+            base="torch_hal.profilers.base:Profiler",
+            title="profiler",
+            description="what measures a run",
+        ),
+    )
+}
+"""The kinds whose entry points name a class, ``package.module:Class``. Such a class is no backend: it has no spec, and
+the Plan does not name it."""

@@ -50,7 +50,7 @@ READS_THE_ENVIRONMENT = {
     "environments/torchelastic.py": "the package that reads it",
     "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
-    "loggers/find.py": "CORE_PLUGINS, where a logger of an installed distribution is requested",
+    "discovery/classes.py": "CORE_PLUGINS, where a logger or profiler is requested by name",
     "run/__main__.py": "the edge of a command; its variables become those of the processes that it starts",
     "run/agent.py": "gives started processes their variables",
     "strategies/launchers/__init__.py": "the start of a process that a launcher started: takes its lifeline",

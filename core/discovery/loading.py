@@ -1,11 +1,11 @@
-"""Importing what a spec names: ``"package.module:attribute"``."""
+"""Importing what a spec or an entry point names: ``"package.module:attribute"``."""
 
 from __future__ import annotations
 
 import importlib
 
 from ..errors import BackendError, CoreError, nearest
-from ..kinds import KINDS
+from ..kinds import KINDS, Kind
 
 TYPE_CHECKING = False  # detection imports this module, and little else
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ..specs import BackendSpec
 
-__all__ = ["describe", "import_target", "load", "load_target", "target_name", "trace"]
+__all__ = ["check_class", "describe", "import_target", "load", "load_target", "target_name", "trace"]
 
 
 def import_target(target: str) -> Any:
@@ -63,16 +63,30 @@ def load_target(spec: BackendSpec) -> type[Any]:
             target = import_target(target)
         except BackendError as error:
             raise BackendError(f"its target {error}") from error.__cause__
-    base = import_target(KINDS[spec.kind].base)
+    return check_class(target, target_name(spec.target), KINDS[spec.kind])
+
+
+def check_class(target: Any, name: str, kind: Kind) -> type[Any]:
+    """``target``, if it is a class of that kind.
+
+    Args:
+        target: What was imported.
+        name: Its ``"module:Class"``, for messages.
+        kind: The kind, whose base class it derives from.
+
+    Raises:
+        BackendError: It is not, or lacks a method.
+    """
+    base = import_target(kind.base)
     if not isinstance(target, type) or not issubclass(target, base):
         given = "" if isinstance(target, type) else f" but an object of type {type(target).__name__}"
         raise BackendError(
-            f"its target {target_name(spec.target)!r} is not a subclass of {base.__module__}.{base.__qualname__}"
-            f"{given}. Set target to such a class."
+            f"its target {name!r} is not a subclass of {base.__module__}.{base.__qualname__}{given}. Set target to "
+            "such a class."
         )
     missing = sorted(getattr(target, "__abstractmethods__", ()))
     if missing:
-        raise BackendError(f"its target {target_name(spec.target)!r} does not define {', '.join(missing)}.")
+        raise BackendError(f"its target {name!r} does not define {', '.join(missing)}.")
     return target
 
 

@@ -17,7 +17,7 @@ from .guarded_import import activate_watched, load_watched
 from .loading import import_target, load, target_name
 from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized
-from .selection import Survey, survey
+from .selection import Survey, survey, why_unusable
 from .suggestions import also_called, known_names, providers
 
 __all__ = ["Registry"]
@@ -333,11 +333,7 @@ class Registry:
 
     def _unusable(self, kind: str, name: str, subject: str) -> BackendError:
         rows = self._holders(kind, name)
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for row in rows:
-            reasons.setdefault((row.state, row.reason), []).append(row.origin)
-        text = "; ".join(f"{state} ({' and '.join(origins)}): {reason}" for (state, reason), origins in reasons.items())
-        error = BackendError(f"{subject}: {text}. Usable: {quoted(self.names(kind), near=name)}.")
+        error = BackendError(f"{subject}: {why_unusable(rows)}. Usable: {quoted(self.names(kind), near=name)}.")
         causes = (self._causes.get((row.kind, row.name, row.distribution)) for row in rows)
         error.__cause__ = next((cause for cause in causes if cause is not None), None)
         return error

@@ -1,7 +1,7 @@
-"""The installed backends, read from metadata files alone: no plugin is imported, and no large package.
+"""The installed backends, loggers and profilers, read from metadata files alone: no plugin is imported.
 
-The result is that of ``importlib.metadata.entry_points()`` for the groups of :data:`core.kinds.KINDS`: an earlier entry
-of ``sys.path`` shadows a later one. But the order does not depend on the file system, and damaged metadata becomes a
+The result is that of ``importlib.metadata.entry_points()`` for the groups of :mod:`core.kinds`: an earlier entry of
+``sys.path`` shadows a later one. But the order does not depend on the file system, and damaged metadata becomes a
 row instead of an exception. Path entries that are not directories, and finders of other tools, are read through
 ``importlib_metadata``.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..kinds import KINDS
+from ..kinds import CLASS_KINDS, KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ __all__ = ["CORE", "Damage", "Row", "normalized", "scan"]
 CORE = "torch-hal"
 """The name of this distribution."""
 
-_KIND_OF_GROUP = {kind.group: kind.name for kind in KINDS.values()}
-_ORDER_OF_KIND = {name: position for position, name in enumerate(KINDS)}
+_KIND_OF_GROUP = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())}
+_ORDER_OF_KIND = {name: position for position, name in enumerate(_KIND_OF_GROUP.values())}
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
@@ -61,7 +61,7 @@ class Row:
         reason: str = "",
     ) -> None:
         self.kind = kind
-        """A key of :data:`core.kinds.KINDS`."""
+        """A key of :data:`core.kinds.KINDS` or :data:`core.kinds.CLASS_KINDS`."""
         self.name = name
         """The backend's name: the entry point's key."""
         self.distribution = distribution
@@ -69,7 +69,7 @@ class Row:
         self.version = version
         """The distribution's version."""
         self.module = module
-        """The module that implements the hooks: the entry point's value."""
+        """The entry point's value: the module that implements the hooks, or ``module:Class``."""
         self.requires = requires
         """The distribution's requirements on ``torch-hal``, as it declares them."""
         self.location = location
@@ -152,15 +152,13 @@ def normalized(distribution: str) -> str:
 
 def scan(
     path: Sequence[str] | None = None,
-    groups: Mapping[str, str] | None = None,
     damaged: list[Damage] | None = None,
     shadowed: list[str] | None = None,
 ) -> list[Row]:
-    """Every backend that installed metadata declares.
+    """Every backend, logger and profiler that installed metadata declares.
 
     Args:
         path: The folders to search; by default ``sys.path``.
-        groups: Further entry-point groups, with the ``kind`` of their rows. Their values may name an attribute.
         shadowed: Gets a warning for each plugin distribution that an earlier entry of the path hides.
         damaged: Gets the files of all distributions, plugins or not, that ``importlib.metadata`` fails to read.
 
@@ -168,23 +166,20 @@ def scan(
         Rows ordered by kind, name, distribution; rows with unusable metadata have the state ``failed``.
     """
     path = sys.path if path is None else path
-    groups = {**_KIND_OF_GROUP, **(groups or {})}
     damaged = [] if damaged is None else damaged
     shadowed = [] if shadowed is None else shadowed
     rows: list[Row] = []
     seen: dict[str, str] = {}
     for finder in _finders():
         if finder is not None:
-            rows += _found_by(finder, path, seen, groups)
+            rows += _found_by(finder, path, seen)
             continue
         for root in path:
             if isinstance(root, str):  # Python's import ignores anything else, too
-                rows += _in_directory(root, seen, groups, damaged, shadowed)
+                rows += _in_directory(root, seen, damaged, shadowed)
     if CORE not in seen:
         rows += _source_tree()
-    rows.sort(
-        key=lambda row: (_ORDER_OF_KIND.get(row.kind, len(KINDS)), row.kind, row.name, row.distribution, row.module)
-    )
+    rows.sort(key=lambda row: (_ORDER_OF_KIND[row.kind], row.name, row.distribution, row.module))
     return rows
 
 
@@ -203,17 +198,15 @@ def _finders() -> list[Any]:
     return finders if None in finders else [*finders, None]
 
 
-def _in_directory(
-    root: str, seen: dict[str, str], groups: Mapping[str, str], damaged: list[Damage], shadowed: list[str]
-) -> list[Row]:
+def _in_directory(root: str, seen: dict[str, str], damaged: list[Damage], shadowed: list[str]) -> list[Row]:
     try:
         children = os.listdir(root or ".")
     except NotADirectoryError:
-        return _found_by(None, [root], seen, groups)
+        return _found_by(None, [root], seen)
     except (OSError, ValueError):  # what Python cannot list, it cannot import from either
         return []
     if root.endswith(".egg"):
-        return _found_by(None, [root], seen, groups)
+        return _found_by(None, [root], seen)
     infos = [child for child in children if child.endswith((".dist-info", ".egg-info"))]
     infos.sort()
     rows: list[Row] = []
@@ -233,7 +226,7 @@ def _in_directory(
             data = read("entry_points.txt") or b""
             if problem := _unreadable(data):
                 damaged.append(Damage(f"{location}/entry_points.txt", problem))
-            rows += _declared(name, location, data, read, groups)
+            rows += _declared(name, location, data, read)
         if not name and (problem := _decoded(_file_reader(location)("METADATA") or b"", "METADATA")[1]):
             damaged.append(Damage(f"{location}/METADATA", problem))  # importlib looks for the name there
     return rows
@@ -280,7 +273,7 @@ def _file_reader(location: str) -> Callable[[str], bytes | None]:
     return read
 
 
-def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str], groups: Mapping[str, str]) -> list[Row]:
+def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str]) -> list[Row]:
     """The rows of one finder of ``sys.meta_path``; ``None`` is the standard finder, which also reads zip files."""
     import importlib_metadata
 
@@ -293,7 +286,7 @@ def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str], groups: Ma
             if name not in seen:
                 seen[name] = location
                 read = _text_reader(distribution)
-                rows += _declared(name, location, read("entry_points.txt") or b"", read, groups)
+                rows += _declared(name, location, read("entry_points.txt") or b"", read)
     except Exception:  # another tool's finder may raise anything; it is logged
         import logging
 
@@ -320,13 +313,11 @@ def _text_reader(distribution: Any) -> Callable[[str], bytes | None]:
 # -- one distribution's declarations ----------------------------------------------------------------------------------
 
 
-def _declared(
-    name: str, location: str, data: bytes, read: Callable[[str], bytes | None], groups: Mapping[str, str]
-) -> list[Row]:
+def _declared(name: str, location: str, data: bytes, read: Callable[[str], bytes | None]) -> list[Row]:
     if b"[core." not in data:
         return []
     text, problem = _decoded(data, "entry_points.txt")
-    entries = list(_entries(text, groups))
+    entries = list(_entries(text))
     if not entries:
         return []
     distribution, version, requires, unreadable = _headers(read("METADATA") or read("PKG-INFO"))
@@ -360,29 +351,30 @@ def _decoded(data: bytes, file: str) -> tuple[str, str]:
         return data.decode(errors="backslashreplace"), problem
 
 
-def _entries(text: str, groups: Mapping[str, str]) -> Iterator[tuple[str, str, str, str]]:
+def _entries(text: str) -> Iterator[tuple[str, str, str, str]]:
     """``(kind, name, module, problem)`` for each entry point of our groups, in the syntax that importlib reads."""
     kind = None
     for line in map(str.strip, text.splitlines()):
         if not line or line.startswith("#"):
             continue
         if line.startswith("[") and line.endswith("]"):
-            kind = groups.get(line.strip("[]"))
+            kind = _KIND_OF_GROUP.get(line.strip("[]"))
         elif kind is not None:
             key, equals, module = (part.strip() for part in line.partition("="))
-            yield kind, key, module, _malformed(line, key, equals, module, kind not in KINDS)
+            yield kind, key, module, _malformed(line, key, equals, module, kind in CLASS_KINDS)
 
 
-def _malformed(line: str, key: str, equals: str, module: str, takes_attribute: bool) -> str:
-    valid = f"Valid: <name> = <package.module{':attribute' if takes_attribute else ''}>"
-    if takes_attribute:
-        module = module.replace(":", ".", 1)
+def _malformed(line: str, key: str, equals: str, value: str, names_class: bool) -> str:
+    valid = f"Valid: <name> = <package.module{':Class' if names_class else ''}>"
+    module, colon, path = value.partition(":")
     if not equals:
         return f"entry_points.txt has the line {line!r}. {valid}"
     if not key or not key.isprintable():
         return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
-    if not all(part.isidentifier() for part in module.split(".")):
-        return f"entry_points.txt gives {key!r} the value {module!r}, which is not a module name. {valid}"
+    parts = [*module.split("."), *path.split(".")] if names_class else value.split(".")
+    if (names_class and not colon) or not all(part.isidentifier() for part in parts):
+        what = "module:Class" if names_class else "a module name"
+        return f"entry_points.txt gives {key!r} the value {value!r}, which is not {what}. {valid}"
     return ""
 
 

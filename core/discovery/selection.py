@@ -1,4 +1,4 @@
-"""The state of each backend, according to metadata and ``CORE_PLUGINS``; nothing is imported.
+"""The state of each backend, logger and profiler, according to metadata and ``CORE_PLUGINS``; nothing is imported.
 
 ``CORE_PLUGINS`` is a list of entries separated by commas, with names of backends or distributions:
 
@@ -10,39 +10,37 @@
 ``-acme@torch-hal-acme``    denies that distribution's ``acme``
 ==========================  ===============================================================================
 
-core's own backends are always allowed.
+core's own are always allowed.
 """
 
 from __future__ import annotations
 
 from ..errors import ConfigurationError, nearest
+from ..kinds import CLASS_KINDS
 from ..utilities.environment_variables import check_variables
 from .scan import CORE, Damage, Row, normalized, scan
 from .versions import unmet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["LOGGERS", "VARIABLE", "Survey", "survey"]
+__all__ = ["VARIABLE", "Survey", "survey", "why_unusable"]
 
 VARIABLE = "CORE_PLUGINS"
-LOGGERS = "core.loggers"
-"""The entry-point group of loggers: the key is the name, the value ``package.module:Class``."""
-LOGGER = "logger"
 
 
 class Survey:
     """The installed backends, and which of them can be used."""
 
-    __slots__ = ("damaged", "loggers", "rows", "version", "warnings")
+    __slots__ = ("classes", "damaged", "rows", "version", "warnings")
 
     def __init__(
         self,
         rows: list[Row],
         version: str,
         warnings: list[str],
-        loggers: Sequence[Row] = (),
+        classes: Sequence[Row] = (),
         damaged: Sequence[Damage] = (),
     ) -> None:
         self.rows = rows
@@ -51,8 +49,8 @@ class Survey:
         """core's own version; empty if it has no metadata."""
         self.warnings = warnings
         """Warnings, such as entries of ``CORE_PLUGINS`` that have no effect."""
-        self.loggers = loggers
-        """All loggers, which are no backends: they have no spec and no part in the Plan."""
+        self.classes = classes
+        """All loggers and profilers: the kinds in :data:`core.kinds.CLASS_KINDS`."""
         self.damaged = damaged
         """Metadata files of any distribution that ``importlib.metadata`` fails to read."""
 
@@ -92,7 +90,7 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     entries = [_Entry(entry.strip()) for entry in environ.get(VARIABLE, "").split(",") if entry.strip()]
     damaged: list[Damage] = []
     shadowed: list[str] = []
-    rows = scan(path, {LOGGERS: LOGGER}, damaged, shadowed)
+    rows = scan(path, damaged, shadowed)
     version = next((row.version for row in rows if row.is_core), "")
     plugins = [row for row in rows if not row.is_core]
     _deny(plugins, entries)
@@ -102,8 +100,16 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     if not version:
         warnings.append(f"{CORE} itself is not installed, so its own backends are missing. Run: pip install {CORE}")
     warnings += shadowed + _look_alikes(rows)
-    backends = [row for row in rows if row.kind != LOGGER]
-    return Survey(backends, version, warnings, [row for row in rows if row.kind == LOGGER], damaged)
+    backends = [row for row in rows if row.kind not in CLASS_KINDS]
+    return Survey(backends, version, warnings, [row for row in rows if row.kind in CLASS_KINDS], damaged)
+
+
+def why_unusable(rows: Iterable[Row]) -> str:
+    """The states of all rows that claim one name, with the distributions and the reasons."""
+    origins: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        origins.setdefault((row.state, row.reason), []).append(row.origin)
+    return "; ".join(f"{state} ({' and '.join(of)}): {reason}" for (state, reason), of in origins.items())
 
 
 def _deny(rows: list[Row], entries: list[_Entry]) -> None:
@@ -156,7 +162,8 @@ def _find_conflicts(rows: list[Row]) -> None:
         if len(claiming) < 2:
             continue
         if any(row.is_core for row in claiming):
-            reason = f"{name!r} is reserved for {CORE}'s own backend"
+            kind = claiming[0].kind if claiming[0].kind in CLASS_KINDS else "backend"
+            reason = f"{name!r} is reserved for {CORE}'s own {kind}"
         else:
             origins = " and ".join(row.origin for row in claiming)
             settings = " or ".join(f"{VARIABLE}={name}@{row.distribution}" for row in claiming)

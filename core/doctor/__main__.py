@@ -94,7 +94,7 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
         return [Check("plugins", "problem", str(error), "Correct CORE_PLUGINS, or unset it.")]
     report.backends = [row.to_dict() for row in found.rows]
     report.plugins = {
-        row.distribution: row.version for row in (*found.rows, *found.loggers) if row.distribution != "torch-hal"
+        row.distribution: row.version for row in (*found.rows, *found.classes) if row.distribution != "torch-hal"
     }
     checks = [_of_row(row, timeout) for row in found.rows if row.state in _BROKEN]
     checks += [Check("plugins", "problem", warning) for warning in found.warnings]

@@ -69,8 +69,8 @@ class Logger(ABC):
             **options: Arguments of the library, such as those in ``init_kwargs``.
         """
         raise ConfigurationError(
-            f"log_with={cls.name!r}: {cls.__name__} cannot be made from a name. Pass an object of it in log_with, or "
-            "define its class method for_project."
+            f"{cls.name!r}: {cls.__name__} cannot be made from its name. Pass an object of it, or define its class "
+            "method for_project."
         )
 
     # -- what a subclass defines ---------------------------------------------------------------------------------

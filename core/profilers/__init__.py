@@ -1,13 +1,35 @@
-"""Profilers: how long the parts of a Trainer's run take, for ``Trainer(profiler=...)``."""
+"""Profilers: how long the parts of a Trainer's run take, for ``Trainer(profiler=...)``.
+
+A profiler is requested by name (``Trainer(profiler="simple")``) or made by its class. A distribution adds one with an
+entry point in the group ``core.profilers``; its class is called without arguments::
+
+    [project.entry-points."core.profilers"]
+    acme = "acme_tracking.profiler:AcmeProfiler"
+"""
+
+from __future__ import annotations
 
 from ..utilities.lazy import lazy_names
-from .advanced import AdvancedProfiler
-from .base import Profiler
-from .find import find_profiler
-from .pass_through import PassThroughProfiler
-from .pytorch import PyTorchProfiler
-from .simple import SimpleProfiler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .advanced import AdvancedProfiler
+    from .base import Profiler
+    from .find import find_profiler
+    from .pass_through import PassThroughProfiler
+    from .pytorch import PyTorchProfiler
+    from .simple import SimpleProfiler
 
 __all__ = ["AdvancedProfiler", "PassThroughProfiler", "Profiler", "PyTorchProfiler", "SimpleProfiler", "find_profiler"]
 
-__getattr__, __dir__ = lazy_names(__name__, {})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "AdvancedProfiler": "torch_hal.profilers.advanced",
+        "PassThroughProfiler": "torch_hal.profilers.pass_through",
+        "Profiler": "torch_hal.profilers.base",
+        "PyTorchProfiler": "torch_hal.profilers.pytorch",
+        "SimpleProfiler": "torch_hal.profilers.simple",
+        "find_profiler": "torch_hal.profilers.find",
+    },
+)

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import UnknownNameError, WrongTypeError, nearest, quoted
+from ..discovery.classes import find_class
+from ..discovery.loading import describe
+from ..errors import BackendError, CoreError, WrongTypeError
 from ..hints.argument_checks import instead_of_class
-from .advanced import AdvancedProfiler
 from .base import Profiler
 from .pass_through import PassThroughProfiler
-from .pytorch import PyTorchProfiler
-from .simple import SimpleProfiler
 
 __all__ = ["find_profiler"]
-
-BY_NAME: dict[str, type[Profiler]] = {
-    "simple": SimpleProfiler,
-    "advanced": AdvancedProfiler,
-    "pytorch": PyTorchProfiler,
-}
 
 
 def find_profiler(given: Any) -> Profiler:
     """The profiler of a name, or the object itself; for ``None`` one that measures nothing.
 
     Raises:
+        BackendError: The named profiler is broken, denied, incompatible or in conflict.
         UnknownNameError: There is no profiler of this name.
         WrongTypeError: It is neither a name nor a :class:`Profiler`.
     """
@@ -34,11 +28,17 @@ def find_profiler(given: Any) -> Profiler:
         return given
     if not isinstance(given, str):
         raise WrongTypeError(
-            f"profiler={given!r}: must be None, a name ({quoted(BY_NAME)}) or an object of a class in core.profilers."
+            f"profiler={given!r}: must be None, a name such as 'simple', or an object of a class in core.profilers."
             f"{instead_of_class(given)}"
         )
-    if given not in BY_NAME:
-        raise UnknownNameError(
-            f"profiler={given!r}: there is no such profiler.{nearest(given, list(BY_NAME))} Valid: {quoted(BY_NAME)}."
-        )
-    return BY_NAME[given]()
+    named = find_class("profiler", given, "profiler")
+    try:
+        profiler: Profiler = named()
+    except CoreError:
+        raise
+    except Exception as error:  # another distribution's class may raise anything
+        raise BackendError(
+            f"profiler={given!r}: {named.__qualname__}() raises {describe(error)}. If it needs arguments, pass an "
+            f"object: profiler={named.__qualname__}(...)."
+        ) from error
+    return profiler

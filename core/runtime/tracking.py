@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from ..discovery.classes import class_names
 from ..errors import ConfigurationError, UnknownNameError, WrongTypeError, nearest, quoted
 from ..loggers.base import Logger, NoExperiment
-from ..loggers.find import BUILT_IN, find_loggers
+from ..loggers.find import find_loggers
 from ..loggers.values import plain
 from ..logging import get_logger
 from ..plan import Plan
@@ -195,11 +196,11 @@ class Tracking(RunLife):
 
     def _options(self, argument: str, given: Mapping[str, Mapping[str, Any]] | None) -> Mapping[str, Mapping[str, Any]]:
         """``given``, whose keys may also name trackers that this run does not use: scripts choose them by an option."""
-        valid = {*BUILT_IN, *(tracker.name for tracker in self._requested)}
+        used = {tracker.name for tracker in self._requested}
         for name in given or {}:
-            if name not in valid:
+            if name not in used and name not in (valid := sorted({*used, *class_names("logger")})):
                 raise UnknownNameError(
-                    f"{argument}[{name!r}]: there is no such tracker.{nearest(name, sorted(valid))} Its keys are the "
-                    f"names of trackers: {quoted(sorted(valid))}."
+                    f"{argument}[{name!r}]: there is no such tracker.{nearest(name, valid)} Its keys are the names of "
+                    f"trackers: {quoted(valid)}."
                 )
         return given or {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.discovery.selection import survey
-from core.kinds import KINDS
+from core.kinds import CLASS_KINDS, KINDS
 
 GROUPS = sorted(kind.group for kind in KINDS.values())
 LINES = st.one_of(
@@ -65,10 +65,10 @@ def test_any_metadata(tmp_path: Path) -> None:
             if headers is not None:
                 (folder / name / ("METADATA" if name.endswith(".dist-info") else "PKG-INFO")).write_bytes(headers)
         found = survey({}, [str(folder)])
-        for row in (*found.rows, *found.loggers):
-            assert row.kind in {*KINDS, "logger"}
+        for row in (*found.rows, *found.classes):
+            assert row.kind in {*KINDS, *CLASS_KINDS}
             assert row.state in ("installed", "denied", "incompatible", "conflict", "failed"), row
-        said = [*found.warnings, *map(str, found.rows), *map(str, found.loggers), *map(str, found.damaged)]
+        said = [*found.warnings, *map(str, found.rows), *map(str, found.classes), *map(str, found.damaged)]
         "".join(said).encode(errors="surrogatepass")
 
     check()

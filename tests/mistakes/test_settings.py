@@ -104,7 +104,7 @@ SETTINGS: dict[str, Mistake] = {
     ),
     "number for a logger": Mistake(given(logger=3), "logger", "3", "a name such as 'csv'"),
     "class for a logger": Mistake(given(logger=CSVLogger), "logger", "CSVLogger", "create an object of it"),
-    "number for a profiler": Mistake(given(profiler=3), "profiler", "3", "a name ('simple'"),
+    "number for a profiler": Mistake(given(profiler=3), "profiler", "3", "a name such as 'simple'"),
     "negative fast_dev_run": Mistake(given(fast_dev_run=-1), "fast_dev_run", "-1", "a number of batches ≥ 1"),
     "text for fast_dev_run": Mistake(given(fast_dev_run="yes"), "fast_dev_run", "'yes'", "must be True, False"),
     "batches to overfit": Mistake(given(overfit_batches=2.5), "overfit_batches", "2.5", "a float from 0.0 to 1.0"),
