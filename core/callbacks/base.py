@@ -28,6 +28,9 @@ class Callback:
     foreign_arguments: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Arguments that the constructor does not have and that users give it: what to do instead."""
 
+    _logs_to: Any = None
+    """The module whose run this callback takes part in; ``None`` if no Trainer is running it."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         suggest_arguments_of(cls)
@@ -37,13 +40,15 @@ class Callback:
         """The name of this callback's state in checkpoints. Override it where objects differ by their arguments."""
         return type(self).__qualname__
 
-    def log(self, name: str, value: Any, **options: Any) -> None:
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
         """As :meth:`core.Module.log`, while a Trainer is running this callback; in the hooks of the same names.
 
         Raises:
             ConfigurationError: No Trainer is running.
         """
-        raise ConfigurationError(f"{type(self).__name__}.log({name!r}): no Trainer is running this callback.")
+        if self._logs_to is None:
+            raise ConfigurationError(f"{type(self).__name__}.log({name!r}): no Trainer is running this callback.")
+        self._logs_to.log(name, value, *args, **options)
 
     def log_dict(self, dictionary: Any, **options: Any) -> None:
         """As :meth:`core.Module.log_dict`; see :meth:`log`."""

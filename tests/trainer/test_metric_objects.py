@@ -157,15 +157,19 @@ def test_torch_functions_reduce() -> None:
 
 
 def test_a_callback_logs() -> None:
-    """With self.log, as a module does, while a Trainer runs it."""
+    """With self.log, as a module does, while a Trainer runs it; also after another Trainer has run it within."""
 
     class Own(Callback):
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-            self.log("mine", 5.0)
+            assert quiet(callbacks=self).validate(Regression(), loader())[0]["within"] == 3
+            self.log("mine", 5.0, True)
+
+        def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+            self.log("within", 3.0)
 
     callback = Own()
     trainer = quiet(max_epochs=1, callbacks=callback)
     trainer.fit(Regression(), loader())
-    assert float(trainer.callback_metrics["mine"]) == 5
+    assert float(trainer.callback_metrics["mine"]) == trainer.progress_bar_metrics["mine"] == 5
     with pytest.raises(ConfigurationError, match="no Trainer is running this callback"):
         callback.log("mine", 1.0)

@@ -54,7 +54,7 @@ class ModelSummary(Callback):
             return
         inputs = getattr(module, "example_input_array", None)
         obstacle = None if inputs is None else _obstacle(trainer.strategy, module)
-        flops = None if inputs is None or obstacle else _count_flops(trainer.strategy, module, inputs)
+        flops = None if inputs is None or obstacle else _count_flops(trainer, module, inputs)
         if not trainer.is_global_zero:
             return
         summary = summarize(module, self.max_depth, flops)
@@ -87,11 +87,12 @@ def _obstacle(strategy: Any, module: nn.Module) -> str | None:
     return None
 
 
-def _count_flops(strategy: Any, module: nn.Module, inputs: Any) -> dict[str, int]:
+def _count_flops(trainer: Any, module: nn.Module, inputs: Any) -> dict[str, int]:
     """The floating-point operations of a forward pass, by the layer's name."""
+    strategy = trainer.strategy
     inputs = map_tensors(lambda tensor: tensor.to(strategy.root_device), strategy.precision.convert_input(inputs))
     counter = FlopCounterMode(display=False)
-    with _unchanged(strategy, module), strategy.precision.forward_context(), counter:
+    with _unchanged(strategy, module), trainer.metric_log.ignoring(), strategy.precision.forward_context(), counter:
         if isinstance(inputs, dict):
             module(**inputs)
         else:
@@ -105,20 +106,14 @@ def _count_flops(strategy: Any, module: nn.Module, inputs: Any) -> dict[str, int
 
 @contextmanager
 def _unchanged(strategy: Any, module: nn.Module) -> Iterator[None]:
-    """A forward pass within changes nothing: modes, random numbers and logged values are as before."""
+    """A forward pass within changes nothing: modes and random numbers are as before."""
     modes = [(part, part.training) for part in module.modules()]
     generators = get_rng_state(strategy.accelerator, strategy.root_device)
-    own = module.__dict__.get("log")
-    module.__dict__["log"] = lambda *args, **options: None  # there is no epoch yet that a value could belong to
     module.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        if own is None:
-            del module.__dict__["log"]
-        else:
-            module.__dict__["log"] = own
         for part, training in modes:
             part.training = training
         set_rng_state(generators, strategy.accelerator, strategy.root_device)

@@ -228,6 +228,7 @@ class Preparing(LoaderState, DataFacts):
             return module
         if self._sync_batchnorm:
             self._synced_layers += strategy.sync_batch_norm(module)
+        before = strategy.moves_modules
         strategy.moves_modules = self._device_placement if device_placement is None else device_placement
         try:
             if evaluation_mode and not strategy.inference_is_collective:
@@ -235,7 +236,7 @@ class Preparing(LoaderState, DataFacts):
             else:
                 wrapped = strategy.setup_module(module)
         finally:
-            del strategy.moves_modules
+            strategy.moves_modules = before
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
         prepared = PreparedModule(wrapped, module, strategy.precision)

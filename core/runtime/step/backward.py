@@ -79,7 +79,13 @@ class StepParts(Synchronization):
     def _unbind_step(self) -> None:
         self._native_backward = None
 
-    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+    def backward(
+        self,
+        loss: Tensor = None,  # type: ignore[assignment]  # a call without one is an error that names it, at no cost
+        *args: Any,
+        num_items: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
 
         If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the
@@ -111,8 +117,6 @@ class StepParts(Synchronization):
             check_tensor(loss)
             loss = loss / divisor
         native(loss, *args, **kwargs)
-
-    backward.__defaults__ = (None,)  # a call without a loss is refused by name, which costs other calls nothing
 
     def _first_gradient(self, loss: Tensor, divisor: int) -> Tensor:
         """The gradient of ``loss / divisor``, a scalar: where its backward pass begins, without computing it."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from ...callbacks.base import Callback
 from ...callbacks.checkpoint.run_folders import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
 from ...errors import ConfigurationError
@@ -86,9 +85,9 @@ def _run_stage(
     datamodule = trainer.datamodule = source.datamodule
     if datamodule is not None:
         datamodule.trainer = trainer
-    logging_callbacks = [callback for callback in trainer.callbacks if type(callback).log is Callback.log]
-    for callback in logging_callbacks:
-        callback.__dict__["log"] = module.log
+    callbacks = [(callback, callback._logs_to) for callback in trainer.callbacks]
+    for callback, _ in callbacks:
+        callback._logs_to = module
     trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
     try:
         found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer, is_fit=source.stage == "fit")
@@ -133,8 +132,8 @@ def _run_stage(
         if run.profiler is not None:
             run.profiler.describe()
             run.profiler.teardown()
-        for callback in logging_callbacks:
-            callback.__dict__.pop("log", None)
+        for callback, before in callbacks:
+            callback._logs_to = before
         if datamodule is not None:
             datamodule.trainer = None
         trainer.metric_log.stage = trainer._run = trainer._fit_loop = trainer._evaluation = None

@@ -47,6 +47,8 @@ class MetricLog:
         """By stage and loader, how many batches were evaluated: the steps of values that are logged with each."""
         self._discards = False
         """Whether nothing is sent to the loggers."""
+        self._ignores = False
+        """Whether what is logged outside of epochs and evaluations is no error."""
         self._owner: Any = None
         self._progress = Progress()
         self._is_fitting = False
@@ -71,6 +73,8 @@ class MetricLog:
         """
         stage = self.stage
         if stage is None:
+            if self._ignores:
+                return
             raise ConfigurationError(
                 f"log({name!r}): no epoch or evaluation is running. Call log in a step, or in a hook from "
                 "on_train_start to on_train_epoch_end, from on_validation_start to on_validation_epoch_end, or from "
@@ -210,6 +214,15 @@ class MetricLog:
             yield
         finally:
             self.__dict__.update(kept)
+
+    @contextmanager
+    def ignoring(self) -> Iterator[None]:
+        """What is logged within, while no epoch or evaluation is running, is not recorded and no error."""
+        self._ignores = True
+        try:
+            yield
+        finally:
+            self._ignores = False
 
     # -- state ---------------------------------------------------------------------------------------------------
 
