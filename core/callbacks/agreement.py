@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ..errors import ConfigurationError, CoreError, nearest, quoted
+from ..checkpoints.agreement import decide_on_rank_zero
+from ..errors import ConfigurationError, nearest, quoted
 
 __all__ = ["decide_in_process_zero", "not_logged"]
 
@@ -22,20 +23,9 @@ def decide_in_process_zero(trainer: Any, decide: Callable[[], T]) -> T:
     if strategy.world_size == 1:
         return decide()
     trainer.metric_log.exchange()  # what it decides by
-    outcome: Any = (None, None)
-    caught: CoreError | None = None
-    if strategy.is_global_zero:
-        try:
-            outcome = (decide(), None)
-        except CoreError as error:
-            caught, outcome = error, (None, str(error))
-    result, message = strategy.broadcast(outcome)
-    if caught is not None:
-        raise caught
-    if message is not None:
-        raise ConfigurationError(message)
-    decided: T = result
-    return decided
+    return decide_on_rank_zero(
+        decide, strategy.is_global_zero, strategy.broadcast, lambda error: ConfigurationError(str(error))
+    )
 
 
 def not_logged(owner: str, monitor: str, logged: Iterable[str], remedy: str) -> ConfigurationError:

@@ -1,4 +1,4 @@
-"""Steps that all processes take, of which an error in one is raised in every process."""
+"""Steps that all processes take, and decisions of rank 0: an error in one process is raised in every process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import torch.distributed as dist
 
 from ..errors import CheckpointError, CoreError
 
-__all__ = ["GatherObject", "check_shared", "gather_over", "run_on_each_rank", "run_on_rank_zero"]
+__all__ = [
+    "GatherObject",
+    "check_shared",
+    "decide_on_rank_zero",
+    "gather_over",
+    "run_on_each_rank",
+    "run_on_rank_zero",
+]
 
 T = TypeVar("T")
 
@@ -64,6 +71,38 @@ def run_on_each_rank(function: Callable[[], T], gather: GatherObject | None = No
         if failure is not None:
             raise CheckpointError(f"rank {rank} could not do its part of the checkpoint: {failure}") from caught
     return [result for result, _ in outcomes]
+
+
+def decide_on_rank_zero(
+    function: Callable[[], T],
+    is_zero: bool,
+    broadcast: Callable[[Any], Any],
+    raised_elsewhere: Callable[[Exception], CoreError],
+    caught: type[Exception] = CoreError,
+) -> T:
+    """What ``function`` returns in rank 0, in every process; every process calls this, which costs one broadcast.
+
+    Args:
+        function: What is called. What it returns can be pickled.
+        is_zero: Whether this process is rank 0.
+        broadcast: Sends an object of rank 0 to all, and returns it.
+        raised_elsewhere: The error that the other processes raise, made of the one in rank 0.
+        caught: The exceptions that are raised in every process; any other ends rank 0 alone.
+    """
+    error: Exception | None = None
+    outcome: tuple[Any, CoreError | None] = (None, None)
+    if is_zero:
+        try:
+            outcome = (function(), None)
+        except caught as raised:
+            error, outcome = raised, (None, raised_elsewhere(raised))
+    result, refusal = broadcast(outcome)
+    if error is not None:
+        raise error
+    if refusal is not None:
+        raise refusal
+    decided: T = result
+    return decided
 
 
 def _gather(obj: Any) -> list[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from ..checkpoints.agreement import decide_on_rank_zero
 from ..errors import ConfigurationError, CoreError
 from .batches import batch_size_of, concatenate, slice_batch
 from .shard_share import Share
@@ -45,10 +46,6 @@ class Dispatch:
         return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
 
 
-class _Failed(str):
-    """What the reading process raised."""
-
-
 def dispatched(
     batches: Iterator[Any] | None,
     broadcast: Callable[[Any], Any],
@@ -70,25 +67,20 @@ def dispatched(
     Raises:
         CoreError: The reading process could not read.
     """
-    messages = None if batches is None else _messages(batches, share, batch_size, drop_last)
+    messages = iter(()) if batches is None else _messages(batches, share, batch_size, drop_last)
     while True:
-        error: Exception | None = None
-        message: Any = None
-        if messages is not None:
-            try:
-                message = next(messages)
-            except Exception as caught:  # noqa: BLE001  the user's data set may raise anything
-                error, message = caught, _Failed(f"{type(caught).__name__}: {caught}")
-        message = broadcast(message)
-        if error is not None:
-            raise error
-        if isinstance(message, _Failed):
-            raise CoreError(f"dispatch_batches=True: the process that reads the data failed: {message}")
-        parts, real, is_last = message
+        # A user's data set may raise anything.
+        parts, real, is_last = decide_on_rank_zero(
+            lambda: next(messages), batches is not None, broadcast, _failed, Exception
+        )
         if parts is not None and parts[share.shard] is not None:
             yield parts[share.shard][0], real, is_last
         if is_last:
             return
+
+
+def _failed(error: Exception) -> CoreError:
+    return CoreError(f"dispatch_batches=True: the process that reads the data failed: {type(error).__name__}: {error}")
 
 
 def _messages(

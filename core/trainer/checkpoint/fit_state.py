@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from ...callbacks.base import Callback
 from ...callbacks.checkpoint.run_folders import newest_checkpoint, run_folders
 from ...checkpoints import read_manifest
+from ...checkpoints.agreement import decide_on_rank_zero
 from ...errors import CheckpointError, nearest, quoted
 from ...random import get_rng_state
 from ...runtime.checkpoint.parts import load_errors, run_facts
@@ -308,19 +309,14 @@ def find_for_all(
     since = strategy.cluster_environment.restarted_since if is_fit else None
     if ckpt_path not in ("last", "best") and since is None:
         return None if ckpt_path is None else find_checkpoint(ckpt_path, trainer)
-    found: str | None = None
-    error = ""
-    if strategy.is_global_zero:
-        try:
-            found = None if since is None else _committed_since(since, trainer)
-            if found is None and ckpt_path is not None:
-                found = find_checkpoint(ckpt_path, trainer)
-        except CheckpointError as raised:
-            error = str(raised)
-    found, error = strategy.broadcast((found, error))
-    if error:
-        raise CheckpointError(error)
-    return found
+
+    def find() -> str | None:
+        found = None if since is None else _committed_since(since, trainer)
+        return find_checkpoint(ckpt_path, trainer) if found is None and ckpt_path is not None else found
+
+    return decide_on_rank_zero(
+        find, strategy.is_global_zero, strategy.broadcast, lambda error: CheckpointError(str(error)), CheckpointError
+    )
 
 
 def _committed_since(moment: float, trainer: Any) -> str | None:
