@@ -358,18 +358,6 @@ def vendor(session: nox.Session) -> None:
     many_processes(session, torch_python(session), "-m", "pytest", *arguments)
 
 
-@nox.session(venv_backend="none")
-def detection(session: nox.Session) -> None:
-    """Measure what detection by the seven hardware plugins costs beyond the listing."""
-    python = torch_python(session)
-    folders = [
-        installed(session, python, name, f"plugins/{name}")
-        for name in ("cuda", "hpu", "ipu", "mps", "npu", "xla", "xpu")
-    ]
-    env = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
-    session.run(python, "benchmarks/detection.py", *session.posargs, env=env)
-
-
 def horovod_python(session: nox.Session) -> str:
     """The interpreter of an environment with Horovod, its plugin and the dependencies of the plugin's tests.
 
