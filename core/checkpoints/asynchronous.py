@@ -259,6 +259,7 @@ class _Write:
 
     def _next(self) -> Callable[[], object] | None:
         with self._lock:
+            # Under the lock: `add` appends to a write that is not over, or learns that it is.
             if not self._functions:
                 self._is_over = True
                 return None

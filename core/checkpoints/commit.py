@@ -234,6 +234,7 @@ def _carry_over(old: Path, new: Path) -> None:
 def _keep(directory: Path) -> Path:
     """Give ``directory`` another name, under which it stays."""
     parent = directory.parent if directory.parent.name != _ASIDE else directory.parent.parent
+    # File systems allow 255 bytes for a name, here with what is added.
     short = os.fsdecode(os.fsencode(directory.name)[:200])
     for count in range(1, 1000):
         kept = parent / f"{short}.damaged-{count}"

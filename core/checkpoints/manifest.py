@@ -51,6 +51,7 @@ RUN_STATE = "run state"
 """What the manifest of ``Runtime.save_state`` has in place of the name of a CheckpointIO."""
 
 _CHUNK = 1 << 20
+# A file that is damaged, or another program's, is not read into memory whatever its size.
 LARGEST = 64 << 20
 """Bytes of a manifest."""
 MOST = 2**53 - 1

@@ -68,6 +68,7 @@ class RemoteStore(Store):
     def _objects(self, root: str | None = None) -> dict[str, int]:
         """Size by name of everything below, relative to it; its own name is empty if it is a file itself."""
         top = self._root if root is None else root
+        # fsspec remembers lists, in which the saves of other processes are missing.
         self._files.invalidate_cache()
         found: dict[str, Any] = self._files.find(top, detail=True)
         sizes = {name.rstrip("/"): info.get("size") for name, info in found.items() if info.get("type") != "directory"}
@@ -177,6 +178,7 @@ class RemoteStore(Store):
     @contextmanager
     def copied_together(self, gather: GatherObject | None) -> Iterator[Path]:
         """As in the base class. On each machine, one process copies the checkpoint for all."""
+        # The second part tells this process from the others on its machine.
         own = platform.node(), secrets.token_hex(8)
         all_ranks = run_on_each_rank(lambda: own, gather)
         leader = next(rank for rank, (host, _) in enumerate(all_ranks) if host == own[0])
@@ -321,6 +323,7 @@ class RemoteStore(Store):
                         "uploaded. Use a store that all processes reach."
                     ) from error
                 time.sleep(0.1)
+        # Last: a save is committed when it has a manifest.
         self._files.put_file(str(staged / FILE_NAME), f"{self._root}/{folder}/{FILE_NAME}")
         try:
             self._remove_replaced()
@@ -367,6 +370,7 @@ class RemoteStore(Store):
         if not save.folder:  # other files may be next to it
             with temporary_directory() as folder:
                 names &= {FILE_NAME, *self._manifest(save, folder).files}
+        # The manifest first: what is left without it is no checkpoint.
         self._delete(save.path(name) for name in sorted(names, key=lambda name: (name != FILE_NAME, name)))
         with suppress(Exception):  # where folders are not only a part of names
             self._files.rmdir(f"{self._root}/{save.folder}".rstrip("/"))
@@ -439,7 +443,7 @@ class RemoteStore(Store):
                 if set(self._objects(f"{self._root}/{folder}")) == {own}:
                     return joined(self.url, folder)
                 self._delete(iter([f"{folder}/{own}"]))  # another run came at the same time: both take another one
-                time.sleep(secrets.randbelow(1000) / 1000)
+                time.sleep(secrets.randbelow(1000) / 1000)  # so that they do not come at the same time again
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

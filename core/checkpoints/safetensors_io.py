@@ -167,7 +167,7 @@ class _Taken:
         if tensor.numel() and key in self._names:
             return self._names[key]
         name = ".".join(map(str, place))
-        while name in self.tensors or name == "__metadata__":
+        while name in self.tensors or name == "__metadata__":  # which the format uses itself
             name += "'"
         self._names[key] = name
         # Views of the same memory are written each by itself: the format knows no strides.

@@ -76,6 +76,7 @@ class ShardedCheckpointIO(CheckpointIO):
         keys = _keys(shards)
         parts, whole = {keys[place]: shards[place] for place in shards}, {"content": content, "places": keys}
         group, gather = self.group, gather_over(self.group)
+        # Rank 0 alone writes it; an error comes before anything is written.
         run_on_rank_zero(lambda: refuse_unreadable(content), gather)
         with store_of(path).committed_together(gather) as staged:
             written = run_on_each_rank(lambda: _write_shards(parts, staged, path, group), gather)

@@ -43,6 +43,7 @@ def refuse_unreadable(checkpoint: Any) -> None:
         if parts is None:
             _read_back(place, value)
         else:
+            # The last is taken first: so the error names the first place.
             pending.extend(reversed(list(parts)))
 
 

@@ -321,6 +321,7 @@ class _Pass:
         self.start, self.is_finished, self.is_left = start, False, False
         self.loader: PreparedLoader | None = prepared
         self._active, self._share = prepared._active, prepared._share
+        # Only the first pass compares.
         self._compare, prepared._compare = prepared._compare, None
         self._reading, self._dispatch, self._transfer = prepared._reading, prepared._dispatch, prepared._transfer
         self._number = self._taken = 0

@@ -83,6 +83,7 @@ def _plain(leaf: Any) -> Any:
 
 
 def _number(values: Any) -> int:
+    # Above 0, since it may get a sign, and small enough for int64.
     return (int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest(), "little") >> 2) + 1
 
 

@@ -53,6 +53,7 @@ class PassSeeds:
         """The base seed of the workers and the seed of the order in pass ``epoch``, from 0."""
         generator = Generator()
         generator.set_state(self.state)
+        # A loader draws two numbers in each pass.
         drawn = torch.empty(2 * (epoch + 1), dtype=torch.int64).random_(generator=generator)
         return int(drawn[-2]), int(drawn[-1])
 
@@ -104,5 +105,6 @@ def replayed(state: dict[str, Any]) -> Iterator[None]:
 def _seed_host(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
+        # NumPy takes words of 32 bits.
         sys.modules["numpy"].random.seed([seed & 0xFFFFFFFF, seed >> 32])
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the devices' generators too

@@ -18,6 +18,7 @@ from ..strategies.launchers.cause import print_error
 
 __all__ = ["Output"]
 
+# Output without the end of a line is passed on when it has so many bytes.
 _LONGEST_LINE = 1 << 16
 
 
@@ -93,6 +94,7 @@ class Output:
         with selectors.DefaultSelector() as selector:
             known = 0
             while True:
+                # Before the look at the streams: what was written before close() is there by then.
                 is_last = self._closing.is_set()
                 with self._lock:
                     for stream in self._streams[known:]:

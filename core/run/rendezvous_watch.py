@@ -17,6 +17,7 @@ __all__ = ["LostLink"]
 
 LOST_SECONDS = 30
 """How long the other machine may be silent."""
+# Connections may be opened at any time, so it looks for them again and again.
 SCAN_SECONDS = 5.0
 
 
@@ -50,8 +51,10 @@ class LostLink:
     def _limit(self, descriptor: int) -> None:
         if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
             return
+        # A copy, since this object closes its descriptor.
         with socket.socket(fileno=os.dup(descriptor)) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == self._port:
+                # The first is for data that is never confirmed, the others for a connection without data.
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_SECONDS * 1000)
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_SECONDS // 2)
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_SECONDS // 6)

@@ -52,7 +52,7 @@ class SecondSignal:
     ) -> None:
         if self._thread is not None:
             signal.set_wakeup_fd(self._before)
-            os.write(self._write, b"\0")
+            os.write(self._write, b"\0")  # no signal has this number: it ends the thread
             self._thread.join()
             os.close(self._read)
             os.close(self._write)

@@ -38,6 +38,7 @@ class LeftOver:
                 _end_importing(context)
             close(context, death_sig, min(timeout, FAILED_SECONDS) if self.failed else timeout)
 
+        # The agent has no setting for the time that it gives processes to end.
         self._patch: Any = mock.patch.object(PContext, "close", close_sooner)
 
     def __enter__(self) -> Self:

@@ -131,7 +131,7 @@ class _ShardedOptimizer(ZeroRedundancyOptimizer):
             parts[rank] = map_tensors(sent, parts[rank])
         if self.rank != 0:
             return None
-        self._all_state_dicts = parts
+        self._all_state_dicts = parts  # where torch's state_dict finds what was gathered
         state = self.state_dict()
         self._all_state_dicts = []
         return state

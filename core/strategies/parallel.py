@@ -429,6 +429,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         """
         failing = True
         try:
+            # The failure of a process that this one started may be the cause, and may show a moment later.
             if failed and self._script is not None:
                 self._script.check(settle=SETTLE_SECONDS)
             end_saving(self, self.board, failed)

@@ -87,6 +87,7 @@ class Meeting:
             if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank)
         )
         board.set(f"{self._place}/absent", pickle.dumps(absent))
+        # So that process 0 waits long only once for processes that never come to this place.
         (board.alone.add if len(absent) == len(others) else board.alone.discard)(site)
         return absent
 
@@ -123,6 +124,7 @@ class Meeting:
                 gathered[rank] = pickle.loads(self._receive(board, f"{place}/{rank}", rank))
                 board.delete(f"{place}/{rank}")
         if len(self.absent) < strategy.world_size - 1:
+            # It stays there: each of the others reads it when it comes.
             board.set(f"{place}/all", pickle.dumps(gathered))
         return gathered
 
@@ -165,6 +167,8 @@ def _call_site() -> str:
     frame: FrameType | None = user_frame()
     lines: list[str] = []
     while frame is not None and is_user_frame(frame) and len(lines) < DEPTH:
+        # The file's name alone: its folder may be another one on another machine.
         lines.append(f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}")
+        # What has started the script may differ between processes.
         frame = None if frame.f_code.co_name == "<module>" else frame.f_back
     return "<".join(lines)

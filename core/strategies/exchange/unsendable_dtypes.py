@@ -64,6 +64,7 @@ def check_sendable(strategy: str, kind: str, named: Iterable[tuple[str, Tensor]]
             by_dtype.setdefault(tensor.dtype, []).append(name)
     for dtype, names in by_dtype.items():
         try:
+            # torch does not say which dtypes a backend sends, so it is tried.
             dist.broadcast(torch.empty(1, dtype=dtype, device=device), 0)
         except (RuntimeError, TypeError, ValueError) as error:  # each backend has its own
             raise ConfigurationError(

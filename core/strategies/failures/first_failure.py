@@ -210,6 +210,7 @@ class Failures:
         """Tell the others of this process's failure."""
         with self._notes() as notes:
             notes.set(f"failed/{self._rank}", f"{code} {told}")
+            # Last: who finds this note reads the text.
             notes.compare_set("first", "", str(self._rank))
 
     @contextmanager
@@ -368,6 +369,7 @@ class Failures:
         with self._notes() as notes:
             notes.set(f"failed/{child.rank}", f"{exit_status(child.exit_code or 1)} {child}")
             notes.set(f"shown/{child.rank}", "")
+            # Last, as in _note.
             notes.compare_set("first", "", str(child.rank))
 
     def _failed_child(self) -> LaunchError | None:

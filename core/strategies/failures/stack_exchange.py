@@ -111,7 +111,7 @@ class Stacks:
         """Answer no more: the interpreter must not end while the thread is in the store."""
         self._done.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(5.0)
+            self._thread.join(5.0)  # the limit of its requests: see _notes
 
     def _notes(self) -> Any:
         store = another_connection(self._store)
@@ -130,7 +130,7 @@ class Stacks:
                 if asked > answered:
                     own = Whereabouts.of_main_thread(self._rank, self.note())
                     place = evolve(own, is_waiting=own.is_waiting or self.has_waited).encode()
-                    for question in range(answered + 1, asked + 1):
+                    for question in range(answered + 1, asked + 1):  # several may have asked meanwhile
                         notes.set(f"{question}/{self._rank}", place)
                     answered = asked
 

@@ -66,6 +66,7 @@ class LooksForWaiting:
 
     def _may_tell(self) -> bool:
         """Whether this process looks, and whether each collective needs it: one of a smaller group may not."""
+        # torch has no public list of the groups.
         groups = dist.distributed_c10d._world.pg_map
         return len(groups) == 1 and self._store.compare_set("looks", "", str(self._rank)) == str(self._rank).encode()
 

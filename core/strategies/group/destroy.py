@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 __all__ = ["ABANDON_SECONDS", "abandon", "destroy", "while_alive"]
 
+# Destroying the group takes much less, unless a collective is in progress.
 ABANDON_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ def abandon(exiting: bool) -> None:
     time limit, in C++, where no exception can interrupt it.
     """
     if exiting:  # no thread can be started any more
+        # Its watchdog runs in C, and ends the process even while this thread is blocked there.
         faulthandler.dump_traceback_later(ABANDON_SECONDS, exit=True, file=2)
         destroy()
         faulthandler.cancel_dump_traceback_later()

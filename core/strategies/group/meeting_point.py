@@ -61,6 +61,7 @@ def meet(
     Returns:
         Whether all have within ``limit``.
     """
+    # Before it is counted, so that no one that was counted is listed as missing.
     store.set(f"{point}/{rank}", "")
     if store.add(point, 1) == world_size:
         store.set(f"{point}/all", "")
@@ -110,7 +111,7 @@ def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, che
     ended = _Ended(store)
     try:
         store.set(f"method/{rank}", place)
-        if store.compare_set("method", "", kind).decode() != kind:
+        if store.compare_set("method", "", kind).decode() != kind:  # the first process's stays
             store.set("methods differ", "")
         met = meet(store, "joining", world_size, rank, limit, look, purpose=f" for {place}" if method else "")
         missing = [] if met else ranks_missing(store, "joining", world_size)
@@ -191,8 +192,10 @@ def tell_of_end(rank: int, store: Callable[[], Store]) -> None:
             return
         with suppress(dist.DistError, LaunchError):
             served = store()
+            # The run's own limit, half an hour by default, would keep this process from ending.
             served.set_timeout(timedelta(seconds=CONNECT_SECONDS))
             run = _run(served, served.add(f"core/runs/{rank}", 0) + 1)
+            # First who has ended, since the others look for the second note and then ask who it was.
             run.set(f"ended/{rank}", "")
             run.set("ended", "")
 

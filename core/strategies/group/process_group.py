@@ -55,6 +55,7 @@ __all__ = [
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
 """Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
+# How long a process that leaves waits for the others, and again as long while one of them writes a checkpoint.
 LEAVE_TIME = timedelta(seconds=30)
 LATE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
@@ -211,6 +212,7 @@ def join(
         raise lost_store(error) from error
     tell_of_end(rank, lambda: store)
     try:
+        # Before init_process_group, whose own wait neither notices a process that has failed nor says who is missing.
         meet_to_join(run, rank, world_size, timeout, check)
     except LaunchError as error:
         Failures(run, rank, world_size, check).explain_early(error)
@@ -370,6 +372,7 @@ class _Group:
         self.members: list[JoinedGroup] = []
         self.releases: list[Callable[[], None]] = []
         _Group.current = self
+        # Called before what was registered earlier, as the launcher's: that waits for processes that wait here.
         atexit.register(self._leave_at_exit)
 
     def leave(self, failed: bool, exiting: bool) -> None:
@@ -413,7 +416,7 @@ class _Group:
                 if failures := self._failures:
                     failures.tell_of_early_end(waited)
             elif self._rank != 0:
-                self._store.add("left", 1)
+                self._store.add("left", 1)  # rank 0 waits for it before it closes the store
         except dist.DistError as error:
             logger.warning("rank %s leaves the process group alone: %s", self._rank, lost_store(error))
             return False
@@ -445,7 +448,7 @@ class _Group:
         deadline = time.monotonic() + ABANDON_SECONDS
         with suppress(dist.DistError):  # another process served it, and has ended
             while self._store.add("left", 0) < self._world_size - 1 and time.monotonic() < deadline:
-                time.sleep(0.001)
+                time.sleep(0.001)  # all have met, and have one more request to make
 
     def _leave_at_exit(self) -> None:
         if os.getpid() != self._process:  # a fork of it

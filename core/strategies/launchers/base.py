@@ -90,6 +90,7 @@ def advice_on(code: int) -> str:
             " If you did not do that, the system did, because memory was exhausted ('dmesg' says so): use a smaller "
             "batch, or fewer workers."
         )
+    # On Linux SIGILL, SIGABRT, SIGBUS, SIGFPE and SIGSEGV.
     if code in (-4, -6, -7, -8, -11):
         return " It crashed in C or C++: set PYTHONFAULTHANDLER=1 to see where."
     return " What it wrote is above." if code > 0 else ""

@@ -262,7 +262,7 @@ def leave(code: int) -> NoReturn:
     """End this process at once, without the interpreter's exit functions, of which one would write the cause."""
     for write in _writers:
         write()
-    sys.stdout.flush()
+    sys.stdout.flush()  # os._exit does not
     os._exit(code)
 
 

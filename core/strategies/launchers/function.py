@@ -139,6 +139,7 @@ class FunctionLauncher(Launcher):
 
     def _fork(self, task: _Task) -> None:
         collects = gc.isenabled()
+        # A worker must not collect before _after_fork has set the parent's objects aside.
         gc.disable()
         gate = os.pipe()
         try:
@@ -162,7 +163,7 @@ class FunctionLauncher(Launcher):
             target=_work, args=(environ, local_rank == 0, theirs, task, os.getpid(), prepare), name=f"rank {rank}"
         )
         process.start()
-        theirs.close()
+        theirs.close()  # or the worker's end would not close the channel
         self._workers.append(_Worker(rank, process, ours))
 
     def _send(self, payload: memoryview) -> None:
@@ -238,6 +239,7 @@ class _Worker:
             yield self.process.sentinel
 
     def update(self) -> None:
+        # Before the channel is read: the report of a process that has ended is in there.
         exit_code = self.process.exitcode
         try:
             while not self.channel.closed and self.channel.poll():
@@ -314,7 +316,7 @@ def _work(
     """The main function of a worker."""
     if prepare is not None:
         prepare()
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the launcher has ended already
         return
     unblock_interrupts()
     watch_parent(parent)

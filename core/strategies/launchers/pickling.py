@@ -57,6 +57,7 @@ class _Nowhere:
         return len(data)
 
 
+# The pickler in C calls no method for each object.
 class _Tracer(pickle._Pickler):
     """Python's own pickler written in Python, remembering the way to what it is saving."""
 

@@ -82,7 +82,7 @@ class ScriptLauncher(Launcher):
             tell_also(self._causes.append, self._say_cause)  # it ends last
         atexit.register(self._at_exit)
         self._pipe, written = os.pipe()
-        os.set_blocking(self._pipe, False)
+        os.set_blocking(self._pipe, False)  # _say_cause takes what is there: the others hold the other end
         try:
             with interrupts_blocked():
                 for local_rank in range(1, self.num_processes):
@@ -224,6 +224,7 @@ def _describe(child: _Child, code: int) -> str:
 
 def _end_now(code: int) -> None:
     """End this process with another's failing exit code; see :func:`exit_status`."""
+    # os._exit does not flush them.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -289,6 +290,7 @@ def _what_python_runs(argv: Sequence[str]) -> tuple[str, int]:
             return "a script from standard input ('-')", position
         if not argument.startswith("-"):
             return "a script", position
+        # The one long option whose value is the next argument.
         if argument == "--check-hash-based-pycs":
             position += 1
         for place, letter in enumerate(argument[1:] if not argument.startswith("--") else "", start=2):
@@ -296,7 +298,7 @@ def _what_python_runs(argv: Sequence[str]) -> tuple[str, int]:
                 return "code given with '-c'", position
             if letter == "m":
                 return "a module", position
-            if letter in "WX":
+            if letter in "WX":  # their value is the rest of the argument, or the next one
                 position += place == len(argument)
                 break
         position += 1

@@ -147,7 +147,7 @@ def average_gradients(parameters: Sequence[nn.Parameter], strategy: Reduces) -> 
                 )
         gradients = [_own(parameter.grad) for parameter in bucket if parameter.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-        mean = strategy.all_reduce(flat, "mean").div_(strategy.world_size)
+        mean = strategy.all_reduce(flat, "mean").div_(strategy.world_size)  # its mean is a sum
         for gradient, part in zip(gradients, torch.split(mean, [one.numel() for one in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 

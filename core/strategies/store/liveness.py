@@ -102,6 +102,7 @@ def _machine() -> str:
     """Processes with the same text see each other's IDs; empty if that cannot be said."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        # The same ID is another process in another PID namespace, such as a container's.
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
@@ -111,6 +112,7 @@ def _start_of(process: int) -> str:
     """When a process was started, which tells it from a later one with its ID; empty if it has ended."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            # See proc(5): the name in parentheses may hold any character; behind it, the start is the 20th field.
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return ""

@@ -15,6 +15,7 @@ from ...environments.local import GLOO_INTERFACE
 
 __all__ = ["advice", "interface_towards", "is_loopback", "named_address"]
 
+# Of Linux: asks for an interface's address. It fills a struct ifreq, whose address follows 20 bytes.
 _SIOCGIFADDR = 0x8915
 _UNREACHED = re.compile(r"connectFullMesh|[Cc]onnect timeout|timed out connecting|find address|makeDevice|getaddrinfo")
 

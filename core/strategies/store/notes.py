@@ -108,6 +108,7 @@ def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], Non
         if time.monotonic() > deadline:
             return False
         time.sleep(pause)
+        # A short wait ends at once, and a long one does not keep the store busy.
         pause = min(2 * pause, 0.05)
     return True
 

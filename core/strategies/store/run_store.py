@@ -72,6 +72,7 @@ def listen_on_loopback(host: str, port: int) -> socket.socket | None:
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
+            # The backlog is for all ranks at once, on a machine with many devices.
             return socket.create_server((str(address), port), family=family, backlog=1024)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
