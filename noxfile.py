@@ -581,12 +581,6 @@ def xla_real(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def soak(session: nox.Session) -> None:
-    """Run a script on two processes a hundred times: how each run ends, and what it leaves behind."""
-    session.run(torch_python(session), "benchmarks/soak.py", *session.posargs)
-
-
-@nox.session(venv_backend="none")
 def listing(session: nox.Session) -> None:
     """Measure ``python -m core.list`` at 500 installed distributions."""
     session.run(torch_python(session), "benchmarks/listing.py", *session.posargs)
