@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .comet import CometLogger
     from .csv_file import CSVLogger
     from .find import find_loggers
+    from .folders import FolderLogger
     from .json_lines import JSONLogger
     from .ml_flow import MLFlowLogger
     from .tensor_board import TensorBoardLogger
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CSVLogger",
     "CometLogger",
+    "FolderLogger",
     "JSONLogger",
     "Logger",
     "MLFlowLogger",
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "CSVLogger": "torch_hal.loggers.csv_file",
         "CometLogger": "torch_hal.loggers.comet",
+        "FolderLogger": "torch_hal.loggers.folders",
         "JSONLogger": "torch_hal.loggers.json_lines",
         "Logger": "torch_hal.loggers.base",
         "MLFlowLogger": "torch_hal.loggers.ml_flow",

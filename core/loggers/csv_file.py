@@ -25,7 +25,7 @@ class CSVLogger(FolderLogger):
     the curves are drawn into ``metrics.png``, if matplotlib is installed.
 
     Args:
-        save_dir: See :class:`core.loggers.folders.FolderLogger`.
+        save_dir: See :class:`core.loggers.FolderLogger`.
         name: Likewise.
         version: Likewise.
         prefix: Likewise.

@@ -23,12 +23,12 @@ class TensorBoardLogger(FolderLogger):
     Numbers become scalars, text becomes text, and a mapping becomes scalars in one chart.
 
     Args:
-        save_dir: See :class:`core.loggers.folders.FolderLogger`.
+        save_dir: See :class:`core.loggers.FolderLogger`.
         name: Likewise.
         version: Likewise.
         log_graph: Whether a Trainer writes the graph of its module, called with its ``example_input_array``.
         default_hp_metric: Whether the table of hyperparameters has a column ``hp_metric``, with -1, to sort runs by.
-        prefix: See :class:`core.loggers.folders.FolderLogger`.
+        prefix: See :class:`core.loggers.FolderLogger`.
         sub_dir: A folder for the event files within the run's.
         **options: Further arguments of ``SummaryWriter``.
     """

@@ -39,6 +39,25 @@ class Acme(Logger):
         self.experiment.append((step, values))
 """
 
+LINES = """
+from pathlib import Path
+
+from core.loggers import FolderLogger
+
+class Lines(FolderLogger):
+    name = "lines"
+
+    def open(self):
+        Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+        return open(Path(self.log_dir, "lines.txt"), "a")
+
+    def write_metrics(self, values, step, **options):
+        print(step, *values, file=self.experiment)
+
+    def close(self, status):
+        self.experiment.close()
+"""
+
 PROFILER = """
 from core.profilers import Profiler
 
@@ -175,20 +194,16 @@ def test_front_ends_take_those_of_other_distributions_by_name(install: Any, tmp_
     """Trainer(logger=, profiler=) and Runtime(log_with=), with what the run has measured."""
     install("acme-tracking", "acme = acme_logger:Acme", acme_logger=GOOD)
     install("acme-timing", "acme = acme_profiler:Acme", group="core.profilers", acme_profiler=PROFILER)
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=1,
-        logger="acme",
-        profiler="acme",
-        log_every_n_steps=1,
-        enable_progress_bar=False,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(Net(), DataLoader(TensorDataset(ones(6, 2)), batch_size=2))
-    assert [type(logger).__module__ for logger in trainer.loggers] == ["acme_logger"]
+    install("acme-lines", "lines = acme_lines:Lines", acme_lines=LINES)
+    quiet: Any = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    quiet |= {"accelerator": "cpu", "devices": 1, "max_epochs": 1, "default_root_dir": tmp_path}
+    for _ in range(2):
+        trainer = Trainer(logger=["acme", "lines"], profiler="acme", log_every_n_steps=1, **quiet)
+        trainer.fit(Net(), DataLoader(TensorDataset(ones(6, 2)), batch_size=2))
+    assert [type(logger).__module__ for logger in trainer.loggers] == ["acme_logger", "acme_lines"]
+    for version in ("version_0", "version_1"):
+        lines = (tmp_path / "core_logs" / version / "lines.txt").read_text().splitlines()
+        assert lines == ["0 loss epoch", "1 loss epoch", "2 loss epoch"], "each run has its own folder"
     assert [step for step, values in trainer.loggers[0].experiment if "loss" in values] == [0, 1, 2]
     profiler: Any = trainer.profiler
     assert profiler.actions.count("run_training_batch") == 3
