@@ -93,10 +93,9 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
     except CoreError as error:
         return [Check("plugins", "problem", str(error), "Correct CORE_PLUGINS, or unset it.")]
     report.backends = [row.to_dict() for row in found.rows]
-    report.plugins = {
-        row.distribution: row.version for row in (*found.rows, *found.classes) if row.distribution != "torch-hal"
-    }
-    checks = [_of_row(row, timeout) for row in found.rows if row.state in _BROKEN]
+    rows = [*found.rows, *found.classes]
+    report.plugins = {row.distribution: row.version for row in rows if row.distribution != "torch-hal"}
+    checks = [_of_row(row, timeout) for row in rows if row.state in _BROKEN]
     checks += [Check("plugins", "problem", warning) for warning in found.warnings]
     checks = checks or [Check("plugins", "ok", f"{len(found.rows)} backends are installed, and none is broken")]
     # An engine that is not installed is no problem unless it was asked for: then the Plan is refused.
@@ -105,7 +104,7 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
 
 
 def _of_row(row: Row, timeout: float) -> Check:
-    """What is wrong with a backend."""
+    """What is wrong with a backend, a logger or a profiler."""
     subject, off = f"{row.kind} {row.name!r} of {row.distribution}", f"turn it off: CORE_PLUGINS=-{row.name}"
     if row.reason.startswith(TIMED_OUT):  # on a busy machine, that says nothing about the plugin
         found = f"{subject} has not answered within {timeout:g} s: it hangs, or this machine is busy"

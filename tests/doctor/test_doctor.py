@@ -221,15 +221,23 @@ def test_an_engine_that_is_not_installed_and_a_plugin_that_is_slow(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_machine_on_which_torch_does_not_import(tmp_path: Path) -> None:
-    """An extension that raises: the page names it, is complete, and comes from a process that did not import torch."""
+    """An extension that raises: the page names it, is complete, and comes from a process that did not import torch.
+
+    A logger that claims a name of torch-hal's is a problem as a backend would be.
+    """
     distribution(tmp_path, "broken", b"[torch.backends]\ndevice = broken_extension:load\n")
     (tmp_path / "broken_extension.py").write_text("def load():\n    raise OSError('no driver here')\n")
-    env = {"PYTHONPATH": str(tmp_path), "CORE_PLUGINS": "nonsense"}
+    distribution(tmp_path, "acme", b"[core.loggers]\ncsv = acme_tracking:Logger\n")
+    env = {"PYTHONPATH": str(tmp_path), "CORE_PLUGINS": "acme,nonsense"}
     code = (
         "import sys; from core.doctor.__main__ import main; code = main(['--json']); assert 'torch' not in sys.modules"
     )
     ended = run_python("-c", f"{code}; sys.exit(code)", cwd=tmp_path, env=env, expect=1, leaves_nothing=True)
-    checks = {check["name"]: check for check in json.loads(ended.stdout)["checks"]}
+    page = json.loads(ended.stdout)
+    checks = {check["name"]: check for check in page["checks"]}
+    assert page["plugins"] == {"acme": "1.0"}
+    conflict = "logger 'csv' of acme is conflict: 'csv' is reserved for torch-hal's own logger"
+    assert conflict in [check["found"] for check in page["checks"]]
     assert "no driver here" in checks["import torch"]["detail"]
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in checks["import torch"]["remedy"]
     assert checks["two processes"]["state"] == "skipped"
