@@ -113,6 +113,8 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
 @hookimpl
 def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
     """This machine alone, and processes started by torchrun, MPI or SLURM."""
+    where = ("MASTER_ADDR", "MASTER_PORT")
+    of_slurm = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_NPROCS")
     return [
         ClusterEnvironmentSpec(
             name="local",
@@ -120,12 +122,24 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="this machine; the strategy starts the processes",
             priority=0,
             detect="torch_hal.environments.detect:local",
+            rank="NODE_RANK",
+            variables=(
+                *("CORE_LAUNCHED_PLAN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+                *where,
+            ),
         ),
         ClusterEnvironmentSpec(
             name="torchelastic",
             target="torch_hal.environments.torchelastic:TorchElasticEnvironment",
             description="processes started by torchrun, or by a launcher that sets the same variables",
             detect="torch_hal.environments.detect:torchelastic",
+            rank="RANK",
+            size="WORLD_SIZE",
+            requires=("LOCAL_RANK", *where),
+            variables=(
+                *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+                *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", *where),
+            ),
         ),
         ClusterEnvironmentSpec(
             name="kubeflow",
@@ -133,6 +147,12 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="replicas of Kubeflow's PyTorchJob, with one process each",
             priority=46,
             detect="torch_hal.environments.detect:kubeflow",
+            rank="RANK",
+            size="WORLD_SIZE",
+            requires=("KUBERNETES_SERVICE_HOST", *where),
+            excludes="LOCAL_RANK",
+            min_processes=2,
+            variables=where,
         ),
         ClusterEnvironmentSpec(
             name="lsf",
@@ -140,6 +160,11 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by jsrun in a job of LSF",
             priority=44,
             detect="torch_hal.environments.detect:lsf",
+            rank="JSM_NAMESPACE_RANK",
+            size="JSM_NAMESPACE_SIZE",
+            requires="LSB_JOBID",
+            min_processes=2,
+            variables=("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
         ),
         ClusterEnvironmentSpec(
             name="pmix",
@@ -147,6 +172,11 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by SLURM's srun --mpi=pmix",
             priority=35,
             detect="torch_hal.environments.detect:pmix",
+            rank="PMIX_RANK",
+            size="SLURM_STEP_NUM_TASKS",
+            requires="SLURM_PROCID",
+            min_processes=2,
+            variables=("PMIX_NAMESPACE", *of_slurm),
         ),
         ClusterEnvironmentSpec(
             name="plain",
@@ -154,6 +184,12 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes that were given RANK and WORLD_SIZE, but no local rank",
             priority=10,
             detect="torch_hal.environments.detect:plain",
+            rank="RANK",
+            size="WORLD_SIZE",
+            requires=where,
+            excludes="LOCAL_RANK",
+            min_processes=2,
+            variables=("LOCAL_WORLD_SIZE", *where),
         ),
         ClusterEnvironmentSpec(
             name="openmpi",
@@ -161,6 +197,10 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by Open MPI's mpirun",
             priority=40,
             detect="torch_hal.environments.detect:openmpi",
+            rank="OMPI_COMM_WORLD_RANK",
+            size="OMPI_COMM_WORLD_SIZE",
+            min_processes=2,
+            variables=("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK", "PMIX_NAMESPACE"),
         ),
         ClusterEnvironmentSpec(
             name="slurm",
@@ -168,6 +208,10 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by SLURM's srun",
             priority=30,
             detect="torch_hal.environments.detect:slurm",
+            rank="SLURM_PROCID",
+            size="SLURM_STEP_NUM_TASKS",
+            min_processes=2,
+            variables=of_slurm,
         ),
         ClusterEnvironmentSpec(
             name="mpich",
@@ -175,5 +219,10 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by mpiexec of MPICH, and of others with its launcher",
             priority=37,
             detect="torch_hal.environments.detect:mpich",
+            rank="PMI_RANK",
+            size="PMI_SIZE",
+            requires="MPI_LOCALRANKID",
+            min_processes=2,
+            variables=("PMI_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         ),
     ]

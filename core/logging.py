@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, ParamSpec, TypeVar
 
-from .environments.ranks import launched_ranks
+from .discovery.ranks import launched_ranks
 from .errors import ConfigurationError, WrongTypeError, nearest, quoted
 from .utilities.live_runtimes import last_run
 
@@ -42,11 +42,12 @@ class MultiProcessAdapter(logging.LoggerAdapter[logging.Logger]):
         main_process_only = kwargs.pop("main_process_only", True)
         in_order = kwargs.pop("in_order", False)
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
-        run, (rank, world_size) = last_run(), _ranks()
         if main_process_only:
-            if rank == 0:
+            if self.isEnabledFor(level) and _ranks()[0] == 0:
                 super().log(level, msg, *args, **kwargs)
-        elif not in_order or world_size == 1:
+            return
+        run, (rank, world_size) = last_run(), _ranks() if in_order else (0, 1)
+        if world_size == 1:
             super().log(level, msg, *args, **kwargs)
         elif run is None:
             raise ConfigurationError(

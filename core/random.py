@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .accelerators.base import Accelerator
-from .environments.ranks import launched_ranks
+from .discovery.ranks import launched_ranks
 from .errors import ConfigurationError
 from .utilities.live_runtimes import last_run
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core import Runtime, get_logger, rank_zero_only
-from core.environments.ranks import launched_ranks
+from core.discovery.ranks import launched_ranks
 from core.errors import ConfigurationError
 from core.utilities.live_runtimes import note_run, remove_run
 

@@ -9,10 +9,12 @@ import socket
 import tempfile
 from collections.abc import Mapping
 
-from ..environments import detect
+from ..discovery.ranks import by_priority, has_started
+from ..discovery.registry import Registry
+from ..environments.detect import LAUNCHED, TORCHRUN_VARIABLES
 from ..environments.inherited import OWNER
 from ..environments.variables import LARGEST_PORT, whole_number
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, CoreError
 from .report import Check
 
 __all__ = ["check_disk", "check_memory", "check_ports", "check_variables", "environment"]
@@ -45,24 +47,25 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 def check_variables(environ: Mapping[str, str]) -> list[Check]:
     """Variables that contradict each other, or were left over by another run."""
     checks = []
-    some = [name for name in detect.TORCHRUN_VARIABLES if name in environ]
-    if detect.LAUNCHED in environ or OWNER in environ:
-        left = detect.LAUNCHED if detect.LAUNCHED in environ else OWNER
+    some = [name for name in TORCHRUN_VARIABLES if name in environ]
+    if LAUNCHED in environ or OWNER in environ:
+        left = LAUNCHED if LAUNCHED in environ else OWNER
         found = f"{left} is set, which belongs to the processes of one run"
         checks.append(Check("variables", "problem", found, f"Unset {left}, or open a new shell."))
-    elif "RANK" in some and len(some) < len(detect.TORCHRUN_VARIABLES):
-        missing = ", ".join(name for name in detect.TORCHRUN_VARIABLES if name not in environ)
+    elif "RANK" in some and len(some) < len(TORCHRUN_VARIABLES):
+        missing = ", ".join(name for name in TORCHRUN_VARIABLES if name not in environ)
         remedy = f"Set {missing} too, or unset {', '.join(some)}. torch-hal run sets all of them."
         checks.append(Check("variables", "problem", f"{', '.join(some)} set, but not {missing}", remedy))
-    for name in detect.ORDER:
-        try:
-            if getattr(detect, name)(environ):
-                checks.append(Check("variables", "ok", f"a run started here would use cluster environment {name!r}"))
-                break
-        except ConfigurationError as error:
-            remedy = "Unset what the error names, or set cluster_environment to the launcher that you use."
-            checks.append(Check("variables", "problem", str(error), remedy))
-            break
+    try:
+        registry = Registry.read(environ)
+        specs = by_priority(registry.specs("cluster_environment"))
+        told = registry.started(specs, environ)
+        used = (spec.name for spec in specs if has_started(registry, spec, told.get(spec.name), environ))
+        found = f"a run started here would use cluster environment {next(used, 'none')!r}"
+        checks.append(Check("variables", "ok", found))
+    except CoreError as error:
+        remedy = "Unset what the error names, or set cluster_environment to the launcher that you use."
+        checks.append(Check("variables", "problem", str(error), remedy))
     return checks
 
 

@@ -9,7 +9,6 @@ from .variables import whole_number
 
 __all__ = [
     "LAUNCHED",
-    "ORDER",
     "TORCHRUN_VARIABLES",
     "kubeflow",
     "local",
@@ -29,9 +28,6 @@ LAUNCHED = "CORE_LAUNCHED_PLAN"
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 """The variables that torchrun sets. Whoever starts processes by hand must set them too."""
-
-ORDER = ("torchelastic", "kubeflow", "lsf", "openmpi", "mpich", "pmix", "slurm", "plain", "local")
-"""The names of core's cluster environments in the order in which they are asked; each is a function here."""
 
 _SIZES = (
     *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "PALS_SIZE"),

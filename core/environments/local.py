@@ -12,10 +12,16 @@ from .base import ClusterEnvironment
 from .detect import LAUNCHED, TORCHRUN_VARIABLES
 from .variables import LARGEST_PORT, whole_number
 
-__all__ = ["GLOO_INTERFACE", "LAUNCHED", "LocalEnvironment", "loopback_interface"]
+__all__ = ["GLOO_INTERFACE", "LAUNCHED", "LAUNCH_VARIABLES", "LocalEnvironment", "loopback_interface"]
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 """The variable with the network interface at which gloo listens; without it, that of the machine's name."""
+
+LAUNCH_VARIABLES = (
+    *(LAUNCHED, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
+"""The variables that belong to one of the processes that a strategy's launcher has started."""
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 """Values that a single process may have; the variables may also be unset."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, ClassVar, Self, final
 
-from ..environments.ranks import launched_ranks
+from ..discovery.ranks import launched_ranks
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
 from .values import as_mapping, plain
@@ -52,12 +52,20 @@ class Logger(ABC):
                 )
 
     def __init__(self) -> None:
-        self.process_index = launched_ranks()[0]
-        """The number of this process. Loggers of other processes than 0 write nothing."""
+        self._process_index: int | None = None
         self.prefix = ""
         """What the names of metrics start with, followed by a hyphen; nothing if empty."""
         self._experiment: Any = None
         self._is_finished = False
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process. Loggers of other processes than 0 write nothing."""
+        return launched_ranks()[0] if self._process_index is None else self._process_index
+
+    @process_index.setter
+    def process_index(self, number: int) -> None:
+        self._process_index = number
 
     @classmethod
     def for_project(cls, project: str, save_dir: str | None, **options: Any) -> Self:

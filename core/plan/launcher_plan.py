@@ -9,7 +9,8 @@ import attrs
 from .. import specs
 from ..discovery.loading import load
 from ..discovery.registry import Registry
-from ..environments.local import LAUNCHED
+from ..environments.inherited import claim_ranks
+from ..environments.local import LAUNCH_VARIABLES, LAUNCHED
 from ..kinds import KINDS
 from .construction import construct
 from .model import Choice, Plan
@@ -26,6 +27,8 @@ def take_launched(request: Request) -> Plan | None:
     Raises:
         CoreError: A part cannot be constructed in this process.
     """
+    if request.is_of_process:
+        claim_ranks([LAUNCHED], LAUNCH_VARIABLES)
     plan = Plan.from_json(request.environ[LAUNCHED])
     if plan.request != request.describe():
         return None

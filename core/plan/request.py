@@ -79,6 +79,8 @@ class Request:
     """Whether ``devices=k`` means devices that no other process uses, rather than the first."""
     environ: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)
     """The environment variables at the time of the request."""
+    is_of_process: bool = attrs.field(default=False, eq=False)
+    """Whether they are this process's, so that their ranks are for no program that it starts."""
     sources: Mapping[str, str] = attrs.field(factory=dict, eq=False)
     """By argument: ``argument``, the name of an environment variable, or ``default``."""
 
@@ -109,12 +111,13 @@ class Request:
             raise ConfigurationError(
                 f"unknown argument {quoted(unknown)}.{nearest(unknown[0], ARGUMENTS)} Valid: {quoted(ARGUMENTS)}."
             )
-        environ = own_environ() if environ is None else dict(environ)
+        is_of_process, environ = environ is None, own_environ() if environ is None else dict(environ)
         read = [_read(name, arguments.get(name, "auto"), environ) for name in ARGUMENTS]
         return cls(
             imports=read_imports(import_modules, environ),
             auto_select_gpus=auto_select_gpus,
             environ=environ,
+            is_of_process=is_of_process,
             sources={argument.name: argument.source for argument in read},
             **{argument.name: checked(argument) for argument in read},
         )
@@ -145,7 +148,7 @@ class Request:
         return {name: describe(getattr(self, name)) for name in ARGUMENTS}
 
 
-_OTHERS = ("imports", "auto_select_gpus", "environ", "sources")
+_OTHERS = ("imports", "auto_select_gpus", "environ", "is_of_process", "sources")
 ARGUMENTS = tuple(field.name for field in attrs.fields(Request) if field.name not in _OTHERS)
 """The arguments that Runtime, Trainer and ``python -m core.explain`` have in common: the kinds, ``devices`` and
 ``num_nodes``."""

@@ -12,14 +12,15 @@ import torch
 
 from ..accelerators.base import Accelerator
 from ..accelerators.devices import parse_devices
-from ..discovery.loading import describe, import_target
+from ..discovery.loading import describe
+from ..discovery.ranks import by_priority, claim_ranks_of, has_started
 from ..discovery.registry import Registry
 from ..environments.base import ClusterEnvironment
 from ..environments.local import LAUNCHED
 from ..errors import BackendError, ConfigurationError, DeviceError, UnknownNameError, harmless, quoted
 from ..kinds import KINDS
 from ..logging import follow_variable, get_logger
-from ..specs import AcceleratorSpec, BackendSpec, ClusterEnvironmentSpec, StrategySpec
+from ..specs import AcceleratorSpec, BackendSpec, StrategySpec
 from ..strategies.base import Strategy
 from ..utilities.user_modules import import_all
 from .backend_check import check_process_group_backend
@@ -56,7 +57,10 @@ def resolve(request: Request, registry: Registry | None = None) -> Plan:
         taken = take_launched(request)
         if taken is not None:
             return taken
-    plan = _Resolution(request, registry or Registry.read(request.environ)).plan()
+    resolution = _Resolution(request, registry or Registry.read(request.environ))
+    if request.is_of_process:
+        claim_ranks_of(resolution.environments)
+    plan = resolution.plan()
     for variable in _RESTARTS:
         if (count := request.environ.get(variable, "0")) != "0":
             messages.info("restart %s of this run, as its launcher says in %s", count, variable)
@@ -73,6 +77,7 @@ class _Resolution:
     def __init__(self, request: Request, registry: Registry) -> None:
         self.request = request
         self.registry = registry
+        self.environments = by_priority(registry.specs("cluster_environment"))
         self.arguments = {name: request.argument(name) for name in ARGUMENTS}
         self.choices: dict[str, Choice] = {}
         self.specs: dict[str, Any] = {}
@@ -279,9 +284,8 @@ class _Resolution:
     def _detect_environment(self) -> None:
         chosen: BackendSpec | None = None
         rejected = unusable("cluster_environment", self.registry)
-        specs = sorted(self.registry.specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
-        told = self.registry.started(specs, self.request.environ)
-        for spec in specs:
+        told = self.registry.started(self.environments, self.request.environ)
+        for spec in self.environments:
             if chosen is not None:
                 rejected.append(outranked(spec, chosen))
             elif (reason := self._not_started_by(spec, told.get(spec.name))) is None:
@@ -298,14 +302,9 @@ class _Resolution:
 
     def _not_started_by(self, spec: Any, told: bool | str | None) -> str | None:
         """Why a cluster environment is not the one; ``told`` is what a plugin's has said in a separate process."""
-        environment_spec: ClusterEnvironmentSpec = spec
         try:
-            if isinstance(told, str):
-                raise BackendError(told)
-            if told is None:
-                detect = environment_spec.detect
-                told = (import_target(detect) if detect else self.registry.load(spec).detect)(self.request.environ)
-            return None if told else "did not start this process"
+            is_its = has_started(self.registry, spec, told, self.request.environ)
+            return None if is_its else "did not start this process"
         except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin's function may raise anything; it is shown
             rejected = Rejected(spec.name, f"detection failed: {describe(error)}")
             logger.warning("cluster environment %r cannot be used: %s", spec.name, rejected.reason)

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from ..accelerators.base import Accelerator
 from ..checkpoints.agreement import run_on_each_rank
 from ..environments.base import ClusterEnvironment
-from ..environments.inherited import own_environ
-from ..environments.local import LAUNCHED, LocalEnvironment
+from ..environments.inherited import claim_ranks, own_environ
+from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
@@ -326,7 +326,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         launcher.start()
         # From here on this process is local rank 0 of those processes, in later runs of this script too.
         os.environ.update(variables(0))
-        own_environ()
+        claim_ranks([LAUNCHED], LAUNCH_VARIABLES)
         return launcher
 
     def _run_function(self, environment: LocalEnvironment, function: Callable[..., T], args: Any, kwargs: Any) -> T:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core import environments
-from core.environments import ClusterEnvironment, detect
+from core.discovery.ranks import launched_ranks
+from core.environments import ClusterEnvironment
 from core.environments.inherited import own_environ
-from core.environments.ranks import launched_ranks
 from core.environments.slurm import first_host
 from core.errors import CoreError
 
@@ -55,7 +55,7 @@ def asked(question: Callable[[], Any]) -> Any:
 
 
 def check(environ: dict[str, str]) -> None:
-    answers = [asked(partial(getattr(detect, name), dict(environ))) for name in detect.ORDER]
+    answers = [asked(partial(kind.detect, dict(environ))) for kind in CLASSES]
     assert all(isinstance(answer, bool | CoreError) for answer in answers)
     answers += [asked(partial(ask, dict(environ))) for ask in (own_environ, launched_ranks)]
     for kind in CLASSES:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from python_processes import run_python
 
-from core.environments.inherited import OWNER, own_environ
+from core.environments.inherited import OWNER, claim_ranks, own_environ
 
 RANKS = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1234"}
 
@@ -26,9 +26,8 @@ runtime.teardown()
 PARENT = """
 import os, subprocess, sys
 if BEFORE:
-    import core.strategies.launchers
-    from core.environments.inherited import own_environ
-    own_environ()
+    from core import Request, resolve
+    resolve(Request.read())
     subprocess.run([sys.executable, "child.py", "1"], check=True, timeout=60)
 from core import Runtime
 runtime = Runtime(accelerator="cpu", devices=DEVICES)
@@ -45,14 +44,20 @@ os.write(1, f"parent {again.process_index} {again.num_processes}\\n".encode())
 def test_ranks_are_used_by_the_first_process_that_asks() -> None:
     """It may ask again; a process with another number may not, unless it was given other ranks."""
     environ = dict(RANKS)
-    assert own_environ(environ)["RANK"] == "1"
+    names = [*RANKS, "MY_RANK"]
+    claim_ranks(["RANK", "MY_RANK"], names, environ)
     assert environ[OWNER].startswith(f"{os.getpid()}/")
     assert own_environ(environ)["RANK"] == "1"
     child = {**environ, OWNER: environ[OWNER].replace(str(os.getpid()), "1", 1), "OTHER": "x"}
     assert own_environ(dict(child)) == {"OTHER": "x"}
     assert own_environ({**child, "RANK": "0"})["RANK"] == "0"
     assert own_environ({**child, OWNER: "rubbish"})["RANK"] == "1"
+    assert own_environ({**child, "MY_RANK": "0"})["RANK"] == "1"  # another launcher has started it
     assert own_environ({"OTHER": "x"}) == {"OTHER": "x"}
+    for environ, is_claimed in ((child, False), ({**child, "RANK": "0"}, True), ({"OTHER": "x"}, False)):
+        claimed = dict(environ)
+        claim_ranks(["RANK"], names, claimed)
+        assert claimed.get(OWNER, "").startswith(f"{os.getpid()}/") == is_claimed
 
 
 @pytest.mark.slow

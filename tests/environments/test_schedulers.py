@@ -11,6 +11,7 @@ import pytest
 from python_processes import run_python
 
 from core import Request, resolve
+from core.discovery.ranks import by_priority, launched_ranks
 from core.discovery.registry import Registry
 from core.environments import (
     KubeflowEnvironment,
@@ -19,9 +20,7 @@ from core.environments import (
     OpenMPIEnvironment,
     PMIxEnvironment,
     SlurmEnvironment,
-    detect,
 )
-from core.environments.ranks import launched_ranks
 from core.environments.slurm import first_host
 from core.errors import BackendError, ConfigurationError, CoreError
 
@@ -261,10 +260,10 @@ def test_what_would_train_alone_by_mistake_is_refused(
 
 def test_the_order_of_detection() -> None:
     """It is that of the priorities, and the one that the documentation shows."""
-    specs = sorted(Registry.read({}).specs("cluster_environment"), key=lambda spec: (-spec.priority, spec.name))
-    assert [spec.name for spec in specs if not spec.target.startswith("torch_hal_")] == list(detect.ORDER)
+    specs = by_priority(Registry.read({}).specs("cluster_environment"))
+    names = [spec.name for spec in specs if not spec.target.startswith("torch_hal_")]
     page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text("utf-8")
-    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == list(detect.ORDER)
+    assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")] == names
 
 
 def test_each_process_alone_if_the_user_says_so() -> None:

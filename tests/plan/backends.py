@@ -14,6 +14,7 @@ from core.errors import BackendError, ConfigurationError, CoreError, DeviceError
 from core.plan import Choice
 
 __all__ = [
+    "ORDER",
     "TORCHRUN",
     "AbsentAccelerator",
     "BrokenAccelerator",
@@ -25,6 +26,8 @@ __all__ = [
     "refuse",
 ]
 
+ORDER = ("torchelastic", "kubeflow", "lsf", "openmpi", "mpich", "pmix", "slurm", "plain", "local")
+"""Core's cluster environments, in the order in which they are asked."""
 TORCHRUN = {
     "RANK": "1",
     "WORLD_SIZE": "2",

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from core import AcceleratorRegistry, Runtime, Trainer
-from core.environments import detect
 from core.explain import main
 
-from .backends import TORCHRUN, AbsentAccelerator, BrokenAccelerator, TwoAccelerator
+from .backends import ORDER, TORCHRUN, AbsentAccelerator, BrokenAccelerator, TwoAccelerator
 
 ARGUMENTS: list[dict[str, str]] = [
     {},
@@ -90,7 +89,7 @@ def test_every_choice_and_every_candidate_is_explained(capsys: pytest.CaptureFix
         f"cluster_environment  local  [torch-hal {_version()}]",
         "has the highest priority of those that detect how this",
         "process was started",
-        *(f"not {name}: did not start this process" for name in detect.ORDER[:-1]),
+        *(f"not {name}: did not start this process" for name in ORDER[:-1]),
         "devices              cpu, cpu",
         "requested by devices='2'",
         "num_nodes            1",

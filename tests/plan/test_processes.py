@@ -9,11 +9,11 @@ import pytest
 
 from core import AcceleratorRegistry, ClusterEnvironmentRegistry, Runtime, StrategyRegistry, Trainer
 from core.discovery.registry import Registry
-from core.environments import LocalEnvironment, detect
+from core.environments import LocalEnvironment
 from core.errors import ConfigurationError, DeviceError, LaunchError
 from core.strategies import DDPStrategy
 
-from .backends import TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, plan_of, rejected
+from .backends import ORDER, TORCHRUN, ForeignEnvironment, MyIO, TwoAccelerator, plan_of, rejected
 
 # -- the cluster environment -------------------------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ def test_a_process_without_a_launcher() -> None:
     """With no launcher's variables the processes are the strategy's own to start."""
     plan = plan_of()
     assert plan.cluster_environment.name == "local"
-    assert rejected(plan.cluster_environment) == dict.fromkeys(detect.ORDER[:-1], "did not start this process")
+    assert rejected(plan.cluster_environment) == dict.fromkeys(ORDER[:-1], "did not start this process")
 
 
 @pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, [0, 1]])
@@ -37,7 +37,7 @@ def test_torchrun_says_how_many(front_end: Any, devices: Any, monkeypatch: pytes
     assert plan.launcher is None
     assert rejected(plan.cluster_environment) == {
         name: f"its priority ({priority}) is lower than that of torchelastic (50)"
-        for name, priority in zip(detect.ORDER[1:], (46, 44, 40, 37, 35, 30, 10, 0), strict=True)
+        for name, priority in zip(ORDER[1:], (46, 44, 40, 37, 35, 30, 10, 0), strict=True)
     }
     runtime = given if isinstance(given, Runtime) else given.runtime
     assert (runtime.process_index, runtime.num_processes) == (1, 2)

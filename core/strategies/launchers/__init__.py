@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from ...environments.inherited import own_environ, ranks_environ
+from ...environments.inherited import claim_ranks, ranks_environ
+from ...environments.local import LAUNCH_VARIABLES, LAUNCHED
 from .base import Launcher
 from .cause import CAUSE, attach_cause
 from .function import FunctionLauncher
@@ -27,5 +28,5 @@ __all__ = [
 unblock_interrupts()
 _path = os.environ.pop(CAUSE, "")
 if attach_lifeline(os.environ):
-    own_environ()  # the ranks are this process's, also if it starts others before its run
+    claim_ranks([LAUNCHED], LAUNCH_VARIABLES)  # the ranks are this process's, also if it starts others before its run
 attach_cause(_path, ranks_environ())
