@@ -114,7 +114,7 @@ def core_checkpoint_ios() -> list[CheckpointIOSpec]:
 def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
     """This machine alone, and processes started by torchrun, MPI or SLURM."""
     where = ("MASTER_ADDR", "MASTER_PORT")
-    of_slurm = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_NPROCS")
+    of_slurm = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_NPROCS")
     return [
         ClusterEnvironmentSpec(
             name="local",

@@ -46,15 +46,6 @@ def _integer(instance: Any, attribute: attrs.Attribute[Any], value: object) -> N
         )
 
 
-def _variables(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    for item in value if isinstance(value, tuple) else (value,):
-        if not (isinstance(item, str) and item and item.isprintable() and not {*"=,"} & {*item}):
-            raise ValueError(
-                f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected names of "
-                "environment variables"
-            )
-
-
 def _target(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
     if value is None and attribute.default is None:
         return
@@ -163,22 +154,29 @@ class ClusterEnvironmentSpec(BackendSpec):
 
     # What a process must know before a run, when no plugin's code may run in it: which messages are its to log, and
     # which variables are not for the programs that it starts.
-    rank: str | None = attrs.field(default=None, validator=attrs.validators.optional(_variables))
+    rank: str | None = None
     """The environment variable with the rank of the process; ``None`` if no variable has it."""
-    size: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_variables)
+    size: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """The variable with the number of processes; of several, the first that is set counts. Without any, ``rank`` counts
     only once there is a run, because it has another meaning, such as the rank of a machine."""
-    requires: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_variables)
+    requires: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """Further variables that are set in every process that the cluster has started."""
-    excludes: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_variables)
+    excludes: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """Variables of which none is set in such a process: another launcher has set ``rank`` and ``size`` then."""
     min_processes: int = attrs.field(default=1, validator=_integer)
     """The smallest number of processes that counts; 2 if a process that is alone is to be a run like any other."""
-    variables: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_variables)
+    variables: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """All other variables that belong to one process, such as its rank on its machine. In a program that the process
     starts, which inherits them, they are ignored: it is no rank of this run."""
+
+    def __attrs_post_init__(self) -> None:
+        for name in (*self.process_variables, *self.requires, *self.excludes):
+            if not (isinstance(name, str) and name and name.isprintable() and not {*"=,"} & {*name}):
+                raise ValueError(
+                    f"{name!r} of {type(self).__name__} {self.name!r}: expected the name of an environment variable"
+                )
 
     @property
     def process_variables(self) -> tuple[str, ...]:
         """All variables that belong to one process."""
-        return (*([self.rank] if self.rank else []), *self.size, *self.variables)
+        return (*(() if self.rank is None else (self.rank,)), *self.size, *self.variables)

@@ -24,7 +24,7 @@ from .loading import import_target
 if TYPE_CHECKING:
     from .registry import Registry
 
-__all__ = ["by_priority", "claim_ranks_of", "has_started", "launched_ranks", "ranks_by"]
+__all__ = ["by_priority", "claim_ranks_of", "has_started", "launched_ranks", "ranks_by", "with_variables"]
 
 _SETTINGS = ("CORE_PLUGINS", "CORE_PROBE_TIMEOUT", "XDG_CACHE_HOME", "HOME", "LOCALAPPDATA")
 """The variables that decide which plugins are found, and where their specs are kept."""
@@ -40,8 +40,8 @@ def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     if LAUNCHED in environ and "RANK" in environ:  # by a strategy: such a process does not scan for plugins
         return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE", low=1)
     installed = _installed(tuple((name, environ.get(name, "")) for name in _SETTINGS), tuple(map(str, sys.path)))
-    registered = map(_completed, ClusterEnvironmentRegistry.specs().values())
-    found = (ranks_by(spec, environ) for spec in by_priority([*installed, *registered]))
+    specs = by_priority([*installed, *ClusterEnvironmentRegistry.specs().values()])
+    found = (ranks_by(spec, environ) for spec in specs)
     return next((ranks for ranks in found if ranks is not None), (0, 1))
 
 
@@ -86,6 +86,7 @@ def ranks_by(spec: ClusterEnvironmentSpec, environ: Mapping[str, str]) -> tuple[
     Raises:
         ConfigurationError: The value of one of the two variables is not an integer.
     """
+    spec = with_variables(spec)
     size = next((name for name in spec.size if name in environ), None)
     if size is None or spec.rank is None or any(name in environ for name in spec.excludes):
         return None
@@ -101,13 +102,13 @@ def claim_ranks_of(specs: Iterable[Any]) -> None:
     Args:
         specs: All cluster environments that these programs may know.
     """
-    specs = [_completed(spec) for spec in specs]
+    specs = [with_variables(spec) for spec in specs]
     ranks = [spec.rank for spec in specs if spec.rank is not None]
     claim_ranks(ranks, (name for spec in specs for name in spec.process_variables))
 
 
-def _completed(spec: ClusterEnvironmentSpec) -> ClusterEnvironmentSpec:
-    """The spec; of a class that was registered in code, with the variables that the class names."""
+def with_variables(spec: ClusterEnvironmentSpec) -> ClusterEnvironmentSpec:
+    """The spec; that of a class that was registered in code, with the variables that the class names."""
     names = getattr(spec.target, "variables", None)
     if spec.rank is not None or not isinstance(names, RankVariables):
         return spec

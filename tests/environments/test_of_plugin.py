@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from installing import files_of, lay_down
 from python_processes import run_python
 
 from core import ClusterEnvironmentRegistry
 from core.discovery.ranks import launched_ranks
 from core.environments import LaunchedEnvironment, RankVariables
+from core.specs import ClusterEnvironmentSpec
 
 PLUGIN = """
 from core.hookspecs import hookimpl
@@ -115,3 +117,10 @@ def test_a_class_that_was_registered_in_code() -> None:
     assert launched_ranks(FARM) == (0, 1)
     ClusterEnvironmentRegistry.register("farm", Farm)
     assert launched_ranks(FARM) == (3, 4)
+
+
+@pytest.mark.parametrize("fields", [{"rank": ""}, {"size": "A=1"}, {"requires": ["A", 3]}, {"variables": "A,B"}])
+def test_what_is_no_variable(fields: dict[str, Any]) -> None:
+    """The error names it, and the backend."""
+    with pytest.raises(ValueError, match=r"of ClusterEnvironmentSpec 'farm': expected the name of an environment var"):
+        ClusterEnvironmentSpec(name="farm", target="farm:Farm", **fields)

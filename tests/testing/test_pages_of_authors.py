@@ -29,7 +29,8 @@ def core_checkpoint_ios():
 @hookimpl
 def core_cluster_environments():
     target, detect = "environment_page:JobEnvironment", "environment_page:JobEnvironment.detect"
-    return [ClusterEnvironmentSpec(name="pytorch_job", target=target, description="an example", detect=detect)]
+    own = {"rank": "RANK", "size": "WORLD_SIZE", "excludes": "LOCAL_RANK", "variables": ("MASTER_ADDR", "MASTER_PORT")}
+    return [ClusterEnvironmentSpec(name="pytorch_job", target=target, description="an example", detect=detect, **own)]
 """
 
 

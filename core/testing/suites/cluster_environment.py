@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from ...discovery.loading import import_target
+from ...discovery.ranks import ranks_by, with_variables
 from ...errors import ConfigurationError, CoreError
 from ..backend import BackendUnderTest
 from ..cluster_probes import describe
@@ -209,6 +210,30 @@ class ClusterEnvironmentSuite(MetadataTests, ImportTests, Suite):
             assert found == expected, f"process {rank} of {nodes} x {per_node} reports {found}. Expected: {expected}"
             for name, value in found.items():
                 assert type(value) is int, f"{name} is {value!r}. Expected: an integer"
+
+    @tier("T1")
+    def test_the_spec_names_its_variables(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """The spec's ``rank`` and ``size`` tell the ranks before a run; ``variables`` are all others that differ."""
+        if not _make(backend, cluster.variables[0]).creates_processes_externally:
+            skip_by_declaration("creates_processes_externally is False")
+        spec, ranks = with_variables(backend.spec), list(enumerate(cluster.variables))
+        if not (spec.rank and spec.size):
+            having = sorted(name for name in ranks[0][1] if all(each.get(name) == str(rank) for rank, each in ranks))
+            assert not having, (
+                f"the spec has rank={spec.rank!r}, size={spec.size}. Expected: rank={having[0]!r}, and size"
+            )
+            skip_by_declaration("the spec names no variable with the rank")
+        for rank, variables in ranks:
+            found, expected = ranks_by(spec, variables), (rank, len(ranks))
+            assert found == expected, (
+                f"by the spec's rank, size, requires and excludes, process {rank} has rank and world size {found}. "
+                f"Expected: {expected}"
+            )
+        differ = {name for _, each in ranks for name in each if each[name] != ranks[0][1].get(name)}
+        missing = sorted(differ.difference(spec.process_variables))
+        assert not missing, (
+            f"the spec's variables lack {missing}, which differ between processes. Expected: all of them"
+        )
 
     @tier("T1")
     def test_main_address_and_port(self, backend: BackendUnderTest, cluster: Cluster) -> None:

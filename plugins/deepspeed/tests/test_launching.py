@@ -6,7 +6,9 @@ import socket
 from pathlib import Path
 
 import pytest
+from torch_hal.discovery.ranks import ranks_by
 from torch_hal_deepspeed.environment import DeepSpeedEnvironment, detect
+from torch_hal_deepspeed.plugin import core_cluster_environments
 
 from .conftest import run, said
 
@@ -35,8 +37,10 @@ def test_ranks_are_read_on_several_machines() -> None:
 @pytest.mark.parametrize("missing", ["LOCAL_SIZE", "CROSS_RANK", "RANK", "MASTER_ADDR"])
 def test_processes_of_others_are_not_claimed(missing: str) -> None:
     """Where one of its variables is missing, another launcher started the process."""
-    assert detect(VARIABLES)
-    assert not detect({name: value for name, value in VARIABLES.items() if name != missing})
+    (spec,) = core_cluster_environments()
+    others = {name: value for name, value in VARIABLES.items() if name != missing}
+    assert (detect(VARIABLES), ranks_by(spec, VARIABLES)) == (True, (3, 4))
+    assert (detect(others), ranks_by(spec, others)) == (False, None)
 
 
 LAUNCHERS = {

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import pytest
 from torch_hal_horovod import HorovodEnvironment
 from torch_hal_horovod.detect import started
+from torch_hal_horovod.plugin import core_cluster_environments
 
+from torch_hal.discovery.ranks import ranks_by
 from torch_hal.errors import ConfigurationError
 
 GLOO = {
@@ -58,6 +60,8 @@ def test_ranks(environ: Mapping[str, str], uses_mpi: bool) -> None:
     assert (environment.global_rank, environment.world_size) == (5, 6)
     assert (environment.local_rank, environment.local_world_size) == (1, 2)
     assert (environment.node_rank, environment.num_nodes) == (2, 3)
+    (spec,) = core_cluster_environments()
+    assert ranks_by(spec, environ) == (None if uses_mpi else (5, 6))  # under mpirun, core's environment tells them
 
 
 def test_address_of_another_strategy() -> None:

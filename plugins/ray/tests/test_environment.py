@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from torch_hal_ray import RayEnvironment
 from torch_hal_ray.detect import SINCE, started
+from torch_hal_ray.plugin import core_cluster_environments
 from torch_hal_ray.resources import resources_for
 
+from torch_hal.discovery.ranks import ranks_by
 from torch_hal.errors import ConfigurationError, CoreError, LaunchError
 
 WORKER = {
@@ -42,8 +44,10 @@ def without(name: str) -> dict[str, str]:
     ],
 )
 def test_detection(environ: Mapping[str, str], expected: bool) -> None:
-    """Workers of Ray Train are recognized, and nothing else."""
+    """Workers of Ray Train are recognized, and nothing else; before a run by what the spec says."""
     assert RayEnvironment.detect(environ) == started(environ) == expected
+    (spec,) = core_cluster_environments()
+    assert ranks_by(spec, environ) == ((3, 4) if expected else None)
 
 
 def test_ranks_of_a_worker() -> None:

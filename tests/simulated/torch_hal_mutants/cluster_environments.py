@@ -49,6 +49,18 @@ class RanksOfOneMachine(_Unchecked):
         return self.local_rank
 
 
+class NamesNoRank(TorchElasticEnvironment):
+    """Its spec names no variable with the rank."""
+
+
+class NamesTheMachine(TorchElasticEnvironment):
+    """Its spec takes the rank of the machine for that of the process."""
+
+
+class SharesItsLocalRank(TorchElasticEnvironment):
+    """Its spec leaves the local rank to programs that the process starts."""
+
+
 class MeetsApart(TorchElasticEnvironment):
     @property
     def main_port(self) -> int:

@@ -4,6 +4,8 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from core import specs
 from core.hookspecs import hookimpl
 from core.kinds import KINDS
@@ -55,4 +57,19 @@ def core_checkpoint_ios() -> list[specs.CheckpointIOSpec]:
 
 @hookimpl
 def core_cluster_environments() -> list[specs.ClusterEnvironmentSpec]:
-    return _handed_over("cluster_environment")
+    given = _handed_over(
+        "cluster_environment",
+        rank="RANK",
+        size="WORLD_SIZE",
+        requires=("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        variables=("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    )
+    return [attrs.evolve(spec, **_WRONG.get(spec.name, {})) for spec in given]
+
+
+_WRONG: dict[str, dict[str, Any]] = {
+    "namesnorank": {"rank": None},
+    "namesthemachine": {"rank": "GROUP_RANK"},
+    "sharesitslocalrank": {"variables": "GROUP_RANK"},
+}
+"""Fields of specs that break a rule."""

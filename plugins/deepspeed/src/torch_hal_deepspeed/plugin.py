@@ -33,6 +33,9 @@ _NAMES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+_OWN_VARIABLES = ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE")
+"""What DeepSpeed's launcher sets in addition to torchrun's variables."""
+
 
 @hookimpl
 def core_strategies() -> Iterator[StrategySpec]:
@@ -55,4 +58,8 @@ def core_cluster_environments() -> Iterator[ClusterEnvironmentSpec]:
         description="Processes started by DeepSpeed's launcher.",
         priority=60,
         detect="torch_hal_deepspeed.environment:detect",
+        rank="RANK",
+        size="WORLD_SIZE",
+        requires=("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *_OWN_VARIABLES),
+        variables=("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", *_OWN_VARIABLES),
     )

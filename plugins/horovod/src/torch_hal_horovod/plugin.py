@@ -30,5 +30,9 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by horovodrun, horovod.run, or mpirun with HOROVOD_CONTROLLER=mpi",
             priority=60,
             detect="torch_hal_horovod.detect:started",
+            rank="HOROVOD_RANK",
+            size="HOROVOD_SIZE",
+            requires=("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+            variables=("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE"),
         )
     ]

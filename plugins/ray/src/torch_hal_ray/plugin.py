@@ -7,6 +7,8 @@ from torch_hal.specs import ClusterEnvironmentSpec
 
 __all__ = ["core_cluster_environments"]
 
+_OTHERS = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+
 
 @hookimpl
 def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
@@ -18,5 +20,10 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="Ray starts the processes on its nodes; or Ray Train has started them",
             priority=60,
             detect="torch_hal_ray.detect:started",
+            rank="RANK",
+            size="WORLD_SIZE",
+            requires=("RAY_RAYLET_PID", *_OTHERS),
+            excludes="TORCHELASTIC_RUN_ID",
+            variables=("TORCH_HAL_RAY_SINCE", *_OTHERS),
         )
     ]

@@ -79,5 +79,7 @@ def core_cluster_environments() -> list[ClusterEnvironmentSpec]:
             description="processes started by torch_xla.launch",
             priority=60,
             detect="torch_hal_xla.detect:is_launched",
+            rank="PJRT_LOCAL_PROCESS_RANK",  # of this machine: before a run, the ranks are the runtime's to tell
+            variables="PJRT_LOCAL_PROCESS_COUNT",
         )
     ]
