@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..environments.detect import LAUNCHED
 from ..environments.external import RankVariables
 from ..environments.inherited import claim_ranks, ranks_environ
-from ..environments.variables import whole_number
+from ..environments.variables import LAUNCHED, whole_number
 from ..errors import BackendError
 from ..registration import ClusterEnvironmentRegistry
 from ..specs import ClusterEnvironmentSpec

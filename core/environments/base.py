@@ -7,8 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from .detect import requeue_command
-
 __all__ = ["ClusterEnvironment"]
 
 
@@ -94,7 +92,11 @@ class ClusterEnvironment(ABC):
 
     def requeue_command(self) -> list[str]:
         """The command that puts the job back into the scheduler's queue, to start again; empty if there is none."""
-        return requeue_command(self.environ)
+        if self.environ.get("SLURM_ARRAY_JOB_ID") and self.environ.get("SLURM_ARRAY_TASK_ID"):
+            job = f"{self.environ['SLURM_ARRAY_JOB_ID']}_{self.environ['SLURM_ARRAY_TASK_ID']}"
+        else:
+            job = self.environ.get("SLURM_JOB_ID", "")
+        return ["scontrol", "requeue", job] if job else []
 
     def connect(self, processes_per_node: int, num_nodes: int) -> None:
         """Receive the numbers of the run that is about to start, and check them.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .external import LaunchedEnvironment, RankVariables
+from .torchelastic import check_size, has_env_variables
 
 __all__ = ["KubeflowEnvironment"]
 
@@ -23,8 +23,17 @@ class KubeflowEnvironment(LaunchedEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether this is one of several replicas, and torchrun has not started this process."""
-        return detect.kubeflow(os.environ if environ is None else environ)
+        """Whether this is one of several replicas, and no launcher in it has set a local rank.
+
+        Raises:
+            ConfigurationError: The replicas' number contradicts that of another launcher.
+        """
+        environ = os.environ if environ is None else environ
+        in_pod = "KUBERNETES_SERVICE_HOST" in environ or "KUBERNETES_PORT" in environ
+        if not in_pod or not has_env_variables(environ):
+            return False
+        check_size("kubeflow", environ)
+        return True
 
     @property
     def local_rank(self) -> int:

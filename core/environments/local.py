@@ -7,10 +7,8 @@ import socket
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .base import ClusterEnvironment
-from .detect import LAUNCHED, TORCHRUN_VARIABLES
-from .variables import LARGEST_PORT, whole_number
+from .variables import LARGEST_PORT, LAUNCHED, TORCHRUN_VARIABLES, whole_number
 
 __all__ = ["GLOO_INTERFACE", "LAUNCHED", "LAUNCH_VARIABLES", "LocalEnvironment", "loopback_interface"]
 
@@ -25,6 +23,15 @@ LAUNCH_VARIABLES = (
 
 _ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
 """Values that a single process may have; the variables may also be unset."""
+
+
+_SIZES = (
+    *("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE", "PALS_SIZE"),
+    *("MV2_COMM_WORLD_SIZE", "PMIX_SIZE"),
+)
+"""How many processes a launcher has started; not all of these launchers have a cluster environment."""
+_RANKS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK")
+"""A process with another rank than 0 is not alone."""
 
 
 class LocalEnvironment(ClusterEnvironment):
@@ -45,8 +52,25 @@ class LocalEnvironment(ClusterEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """True, unless a launcher has started this process as one of several."""
-        return detect.local(os.environ if environ is None else environ)
+        """True, unless a launcher has started this process as one of several: then each would train by itself.
+
+        Raises:
+            ConfigurationError: It has, by a variable that the error names.
+        """
+        environ = os.environ if environ is None else environ
+        if LAUNCHED in environ:
+            return True
+        named = [(name, whole_number(environ, name) > 1) for name in _SIZES if name in environ]
+        named += [(name, whole_number(environ, name) > 0) for name in _RANKS if name in environ]
+        for name, is_one_of_several in named:
+            if is_one_of_several:
+                raise ConfigurationError(
+                    f"environment variable {name} is {environ[name]!r}: a launcher has started this process as one of "
+                    "several, and each would train by itself. Set cluster_environment to that launcher's, set RANK, "
+                    "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or set "
+                    "cluster_environment='local' if each is a run of its own"
+                )
+        return True
 
     @property
     def is_launched(self) -> bool:

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .external import LaunchedEnvironment, RankVariables
-from .variables import LARGEST_ID, LARGEST_PORT, whole_number
+from .variables import LARGEST_ID, LARGEST_PORT, LAUNCHED, whole_number
 
 __all__ = ["LSFEnvironment"]
 
@@ -32,7 +31,8 @@ class LSFEnvironment(LaunchedEnvironment):
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
         """Whether jsrun has started several processes in a job of LSF."""
-        return detect.lsf(os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        return LAUNCHED not in environ and "LSB_JOBID" in environ and whole_number(environ, "JSM_NAMESPACE_SIZE", 1) > 1
 
     @property
     def local_world_size(self) -> int:

@@ -7,9 +7,8 @@ import zlib
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .external import LaunchedEnvironment, RankVariables
-from .variables import LARGEST_PORT, whole_number
+from .variables import LARGEST_PORT, LAUNCHED, whole_number
 
 __all__ = ["MPICHEnvironment", "OpenMPIEnvironment"]
 
@@ -62,7 +61,8 @@ class OpenMPIEnvironment(_MPIEnvironment):
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
         """Whether Open MPI started several processes."""
-        return detect.openmpi(os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        return LAUNCHED not in environ and whole_number(environ, "OMPI_COMM_WORLD_SIZE", 1) > 1
 
     @property
     def main_port(self) -> int:
@@ -83,8 +83,13 @@ class MPICHEnvironment(_MPIEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether MPICH's launcher started several processes."""
-        return detect.mpich(os.environ if environ is None else environ)
+        """Whether MPICH's launcher, or one with the same variables, has started several processes.
+
+        In a job of SLURM they also have the variables of the task that started them; ``srun --mpi=pmi2`` sets
+        ``PMI_SIZE``, but no ``MPI_LOCALRANKID``.
+        """
+        environ = os.environ if environ is None else environ
+        return LAUNCHED not in environ and "MPI_LOCALRANKID" in environ and whole_number(environ, "PMI_SIZE", 1) > 1
 
     @property
     def main_port(self) -> int:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .external import LaunchedEnvironment, RankVariables
+from .torchelastic import check_size, has_env_variables
 from .variables import whole_number
 
 __all__ = ["PlainEnvironment"]
@@ -28,8 +28,16 @@ class PlainEnvironment(LaunchedEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether the variables for ``env://`` are set for several processes, and ``LOCAL_RANK`` is not."""
-        return detect.plain(os.environ if environ is None else environ)
+        """Whether the variables for ``env://`` are set for several processes, and ``LOCAL_RANK`` is not.
+
+        Raises:
+            ConfigurationError: Their number contradicts that of another launcher.
+        """
+        environ = os.environ if environ is None else environ
+        if not has_env_variables(environ):
+            return False
+        check_size("plain", environ)
+        return True
 
     @property
     def local_world_size(self) -> int:

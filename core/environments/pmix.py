@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
 from .external import RankVariables
 from .slurm import SlurmEnvironment
 from .variables import LARGEST_PORT, whole_number
@@ -29,7 +28,8 @@ class PMIxEnvironment(SlurmEnvironment):
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
         """Whether SLURM has started several tasks and told them their ranks by PMIx."""
-        return detect.pmix(os.environ if environ is None else environ)
+        environ = os.environ if environ is None else environ
+        return "PMIX_RANK" in environ and SlurmEnvironment.detect(environ)
 
     @property
     def main_port(self) -> int:

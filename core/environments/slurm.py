@@ -7,10 +7,8 @@ import re
 from collections.abc import Mapping
 
 from ..errors import ConfigurationError
-from . import detect
-from .detect import slurm_tasks
 from .external import LaunchedEnvironment, RankVariables
-from .variables import LARGEST_ID, LARGEST_PORT, whole_number
+from .variables import LARGEST_ID, LARGEST_PORT, LAUNCHED, whole_number
 
 __all__ = ["SlurmEnvironment", "first_host"]
 
@@ -36,13 +34,18 @@ class SlurmEnvironment(LaunchedEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether SLURM has several tasks for this program."""
-        return detect.slurm(os.environ if environ is None else environ)
+        """Whether SLURM has several tasks for this program; an interactive shell is one, whatever was allocated."""
+        environ = os.environ if environ is None else environ
+        if LAUNCHED in environ or "SLURM_PROCID" not in environ:
+            return False
+        if "SLURM_STEP_NUM_TASKS" not in environ and environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+            return False
+        return _tasks(environ) > 1
 
     @property
     def world_size(self) -> int:
         """Number of tasks of the step."""
-        return slurm_tasks(self.environ)
+        return _tasks(self.environ)
 
     @property
     def local_world_size(self) -> int:
@@ -113,6 +116,12 @@ class SlurmEnvironment(LaunchedEnvironment):
                 "for a run of this process alone."
             )
         super().validate_settings(processes_per_node, num_nodes)
+
+
+def _tasks(environ: Mapping[str, str]) -> int:
+    """The number of tasks of this step; of the job, if the step's is not set."""
+    names = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+    return whole_number(environ, next((name for name in names if name in environ), names[0]), 1, low=1)
 
 
 def first_host(hosts: str) -> str:

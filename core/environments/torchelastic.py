@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from . import detect
+from ..errors import ConfigurationError
 from .external import LaunchedEnvironment, RankVariables
-from .variables import whole_number
+from .lsf import LSFEnvironment
+from .mpi import MPICHEnvironment, OpenMPIEnvironment
+from .slurm import SlurmEnvironment
+from .variables import LAUNCHED, TORCHRUN_VARIABLES, whole_number
 
-__all__ = ["TorchElasticEnvironment"]
+__all__ = ["TorchElasticEnvironment", "check_size", "has_env_variables"]
 
 
 class TorchElasticEnvironment(LaunchedEnvironment):
@@ -24,8 +27,17 @@ class TorchElasticEnvironment(LaunchedEnvironment):
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:
-        """Whether all of torchrun's variables are set."""
-        return detect.torchelastic(os.environ if environ is None else environ)
+        """Whether all of torchrun's variables are set, and were not set by a strategy's launcher.
+
+        Raises:
+            ConfigurationError: They contradict those of another launcher, and torchrun has not set them.
+        """
+        environ = os.environ if environ is None else environ
+        if LAUNCHED in environ or not all(variable in environ for variable in TORCHRUN_VARIABLES):
+            return False
+        if "TORCHELASTIC_RUN_ID" not in environ:
+            check_size("torchelastic", environ)
+        return True
 
     @property
     def hosts_store(self) -> bool:
@@ -56,3 +68,30 @@ class TorchElasticEnvironment(LaunchedEnvironment):
         """
         _ = self.main_address, self.main_port  # they raise
         super().validate_settings(processes_per_node, num_nodes)
+
+
+def has_env_variables(environ: Mapping[str, str]) -> bool:
+    """Whether the variables for torch's ``env://`` are set for several processes, without a local rank."""
+    needed = [name for name in TORCHRUN_VARIABLES if name != "LOCAL_RANK"]
+    if LAUNCHED in environ or "LOCAL_RANK" in environ or not all(name in environ for name in needed):
+        return False
+    return whole_number(environ, "WORLD_SIZE", low=1) > 1
+
+
+def check_size(asked: str, environ: Mapping[str, str]) -> None:
+    """Refuse ``WORLD_SIZE``, which may be left over, where another launcher has started another number of processes.
+
+    Args:
+        asked: The name of the environment that would use it.
+        environ: The environment variables.
+
+    Raises:
+        ConfigurationError: One has.
+    """
+    for kind in (LSFEnvironment, OpenMPIEnvironment, MPICHEnvironment, SlurmEnvironment):
+        if kind.detect(environ) and str(size := kind(environ).world_size) != environ["WORLD_SIZE"]:
+            raise ConfigurationError(
+                f"the environment variables contradict each other: WORLD_SIZE={environ['WORLD_SIZE'][:100]}, and those "
+                f"of {kind.name!r} for {size} processes. Set cluster_environment to {asked!r} or {kind.name!r}, or "
+                "unset RANK and WORLD_SIZE"
+            )

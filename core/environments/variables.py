@@ -1,4 +1,4 @@
-"""Reading integers from environment variables."""
+"""Environment variables that several cluster environments share, and reading integers from variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Mapping
 
 from ..errors import ConfigurationError
 
-__all__ = ["LARGEST_ID", "LARGEST_PORT", "whole_number"]
+__all__ = ["LARGEST_ID", "LARGEST_PORT", "LAUNCHED", "TORCHRUN_VARIABLES", "whole_number"]
+
+LAUNCHED = "CORE_LAUNCHED_PLAN"
+"""Set by a strategy's launcher in the processes that it starts: the Plan that they run, as JSON."""
+
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""The variables that torchrun sets. Whoever starts processes by hand must set them too."""
 
 LARGEST_PORT = 65535
 LARGEST_ID = 10**18

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from ..environments.detect import LAUNCHED
 from ..environments.inherited import OWNER
+from ..environments.variables import LAUNCHED
 from ..kinds import KINDS
 from ..plan import Request, resolve
 from ..plan.request import VARIABLES

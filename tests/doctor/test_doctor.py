@@ -15,8 +15,8 @@ from python_processes import run_python
 
 from core.doctor import installed, machine, processes
 from core.doctor.report import Check, Report, limited
-from core.environments.detect import LAUNCHED
 from core.environments.inherited import OWNER
+from core.environments.variables import LAUNCHED
 
 
 def problems(checks: list[Check]) -> list[Check]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 
 from torch_hal.environments import TorchElasticEnvironment
-from torch_hal.environments.detect import torchelastic
 
 __all__ = ["DeepSpeedEnvironment", "detect"]
 
@@ -16,7 +15,7 @@ _OWN = ("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE")
 
 def detect(environ: Mapping[str, str]) -> bool:
     """Whether DeepSpeed's launcher started this process."""
-    return torchelastic(environ) and all(name in environ for name in _OWN)
+    return TorchElasticEnvironment.detect(environ) and all(name in environ for name in _OWN)
 
 
 class DeepSpeedEnvironment(TorchElasticEnvironment):
