@@ -21,6 +21,8 @@ __all__ = [
     "UnknownAttributeError",
     "UnknownNameError",
     "WrongTypeError",
+    "nearest",
+    "quoted",
 ]
 
 

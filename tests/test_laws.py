@@ -278,6 +278,57 @@ def test_public_names_are_listed_and_say_where_they_live() -> None:
         core.NoSuchName  # noqa: B018
 
 
+def names_of_core(source: str) -> set[tuple[str, str]]:
+    """The names of core that a file imports or takes from an imported module, each with its module."""
+    nodes = list(ast.walk(ast.parse(source)))
+    taken = {(ast.unparse(node.value), node.attr) for node in nodes if isinstance(node, ast.Attribute)}
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found |= {(node.module, name.name) for name in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {pair for name in node.names for pair in taken if pair[0] == (name.asname or name.name)}
+            found |= {(name.name, "") for name in node.names if "." in name.name}
+    found = {(re.sub(r"^torch_hal(?=\.|$)", "core", module), name) for module, name in found}
+    return {(module, name) for module, name in found if module.partition(".")[0] == "core"}
+
+
+def is_documented(module: str, name: str, entries: list[str]) -> bool:
+    """Whether the API reference with these entries has the name: by itself, or in the ``__all__`` of a module."""
+    public = module in entries and (not name or name in importlib.import_module(module).__all__)
+    return public or f"{module}.{name}" in entries
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from core.data.shares import Share", {("core.data.shares", "Share")}),
+        ("from torch_hal.errors import quoted", {("core.errors", "quoted")}),
+        ("import core\ncore.Module, x.core.y", {("core", "Module")}),
+        ("import core.random\ncore.random.f()", {("core.random", ""), ("core.random", "f")}),
+        ("from torch_hal_ray import core\nfrom . import core", set()),
+    ],
+)
+def test_a_name_of_core_is_noticed(source: str, found: set[tuple[str, str]]) -> None:
+    """The search below finds each way to a name of core."""
+    assert names_of_core(source) == found
+
+
+def test_plugins_import_only_public_names() -> None:
+    """What the plugins of this repository do, those of anyone else can do by the API reference.
+
+    The devkit is none of them: it tests what core does inside.
+    """
+    files = [file for file in (ROOT / "plugins").glob("*/src/**/*.py") if file.relative_to(ROOT).parts[1] != "devkit"]
+    found = {
+        (*name, file.relative_to(ROOT).parts[1]) for file in files for name in names_of_core(file.read_text("utf-8"))
+    }
+    pages = "\n".join(page.read_text("utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    entries = re.findall(r"^::: (\S+)", pages, re.MULTILINE)
+    assert len(found) > 100
+    assert not [each for each in sorted(found) if not is_documented(*each[:2], entries)]
+
+
 def test_the_page_on_architecture_has_every_package() -> None:
     """Its table has each package and module of core once, those of a higher layer of the import contract first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]

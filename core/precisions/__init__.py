@@ -2,9 +2,19 @@
 
 from ..utilities.lazy import lazy_names
 from .base import Precision
+from .keep_float32 import Parts, find_parts, read_parts
 from .mixed import MixedPrecision
 from .single_dtype import DoublePrecision, FullPrecision, HalfPrecision
 
-__all__ = ["DoublePrecision", "FullPrecision", "HalfPrecision", "MixedPrecision", "Precision"]
+__all__ = [
+    "DoublePrecision",
+    "FullPrecision",
+    "HalfPrecision",
+    "MixedPrecision",
+    "Parts",
+    "Precision",
+    "find_parts",
+    "read_parts",
+]
 
 __getattr__, __dir__ = lazy_names(__name__, {})

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig
 
-from torch_hal.discovery.registry import Registry
+from torch_hal import Request, resolve
 from torch_hal_ray.resources import RAY_NAMES, resources_for
 
 __all__ = ["scaling_config", "torch_config"]
@@ -39,10 +40,9 @@ def torch_config(accelerator: str, **others: Any) -> TorchConfig:
     Raises:
         CoreError: The accelerator is not installed, or has no device here.
     """
-    registry = Registry.read({})
-    live = registry.load(registry.find("accelerator", accelerator)[0])()
+    plan = resolve(Request.read(environ={}, accelerator=accelerator, devices=1))
+    live, device = plan.parts["accelerator"], torch.device(plan.devices[0])
     live.import_backend()
-    device = live.get_parallel_devices(live.parse_devices([0]))[0]
     own = live.process_group_backend(device)
     backend = own if device.type == "cpu" or ":" in own else f"cpu:gloo,{device.type}:{own}"
     return TorchConfig(backend=backend, **others)

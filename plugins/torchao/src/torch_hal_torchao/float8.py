@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError, quoted
-from torch_hal.precisions import MixedPrecision
-from torch_hal.precisions.keep_float32 import Parts
+from torch_hal.precisions import MixedPrecision, Parts
+
 from torch_hal_torchao.engine import load
 from torch_hal_torchao.layers import Layers, LayersPrecision
 
