@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,6 +105,29 @@ def test_launched_ranks() -> None:
     assert launched_ranks(torchrun) == (3, 4)
     assert launched_ranks({"RANK": "3"}) == (0, 1)
     assert launched_ranks({"CORE_LAUNCHED_PLAN": "{}", "RANK": "1", "WORLD_SIZE": "2"}) == (1, 2)
+
+
+def test_a_filter_may_ask_for_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the messages that the search for plugins logs meanwhile, which would be endless otherwise."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # plugins are searched for again
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    messages: list[str] = []
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        messages.append(record.getMessage())
+        return launched_ranks()[0] == 0
+
+    own, handler = logging.getLogger("core.discovery"), logging.StreamHandler(io.StringIO())
+    handler.addFilter(is_shown)
+    own.addHandler(handler)
+    own.setLevel(logging.DEBUG)
+    try:
+        assert launched_ranks() == (2, 3)
+    finally:
+        own.removeHandler(handler)
+        own.setLevel(logging.NOTSET)
+    assert messages
 
 
 def test_functions_of_process_0(third: Run) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,6 +28,8 @@ __all__ = ["by_priority", "claim_ranks_of", "has_started", "launched_ranks", "ra
 
 _SETTINGS = ("CORE_PLUGINS", "CORE_PROBE_TIMEOUT", "XDG_CACHE_HOME", "HOME", "LOCALAPPDATA")
 """The variables that decide which plugins are found, and where their specs are kept."""
+_is_asking = ContextVar("_is_asking", default=False)
+"""Whether plugins are searched for, which logs messages: a handler or filter of these may ask for the rank again."""
 
 
 def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -38,7 +41,13 @@ def launched_ranks(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     environ = ranks_environ() if environ is None else environ
     if LAUNCHED in environ and "RANK" in environ:  # by a strategy: such a process does not scan for plugins
         return whole_number(environ, "RANK"), whole_number(environ, "WORLD_SIZE", low=1)
-    installed = _installed(tuple((name, environ.get(name, "")) for name in _SETTINGS), tuple(map(str, sys.path)))
+    if _is_asking.get():
+        return 0, 1
+    token = _is_asking.set(True)
+    try:
+        installed = _installed(tuple((name, environ.get(name, "")) for name in _SETTINGS), tuple(map(str, sys.path)))
+    finally:
+        _is_asking.reset(token)
     specs = by_priority([*installed, *ClusterEnvironmentRegistry.specs().values()])
     found = (ranks_by(spec, environ) for spec in specs)
     return next((ranks for ranks in found if ranks is not None), (0, 1))
