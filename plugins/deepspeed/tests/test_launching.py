@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from torch_hal.discovery.ranks import ranks_by
 from torch_hal_deepspeed.environment import DeepSpeedEnvironment, detect
 from torch_hal_deepspeed.plugin import core_cluster_environments
+
+from torch_hal.discovery.ranks import ranks_by
 
 from .conftest import run, said
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from torch_hal.errors import BackendError, ConfigurationError, WrongTypeError, quoted
 from torch_hal.precisions import MixedPrecision, Parts
-
 from torch_hal_torchao.engine import load
 from torch_hal_torchao.layers import Layers, LayersPrecision
 

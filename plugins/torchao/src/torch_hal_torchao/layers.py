@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+
 from torch_hal.precisions import Precision, find_parts
 
 __all__ = ["Layers", "LayersPrecision", "linear_layers"]

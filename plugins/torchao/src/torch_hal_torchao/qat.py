@@ -13,7 +13,6 @@ from torch import nn
 from torch_hal.errors import ConfigurationError, quoted
 from torch_hal.hints.argument_checks import check_count
 from torch_hal.precisions import FullPrecision, Parts, find_parts, read_parts
-
 from torch_hal_torchao.engine import load
 from torch_hal_torchao.layers import Layers, LayersPrecision, linear_layers
 
