@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from multiprocessing import active_children
+from multiprocessing import active_children, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
@@ -19,6 +20,8 @@ __all__ = ["Workers"]
 
 _END: Any = object()
 """In place of a batch, where there is none."""
+_set_mask: Callable[..., Collection[int]] = getattr(signal, "pthread_sigmask", lambda *_: ())
+"""Windows has none, and no signals to a group."""
 
 
 class Workers:
@@ -62,10 +65,14 @@ class Workers:
         """A context in which ``loader`` may start workers."""
         numbers, own, before = handled_signals(), loader.worker_init_fn, active_children()
         if numbers:
-            object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers))
+            # A worker that is forked or spawned inherits the mask: a signal to it waits until it has its handlers.
+            mask = _block(numbers, (loader.multiprocessing_context or multiprocessing).get_start_method())
+            object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask))
         try:
             yield
         finally:
+            if numbers:
+                _set_mask(signal.SIG_SETMASK, mask)
             object.__setattr__(loader, "worker_init_fn", own)
             for process in active_children():
                 if process.daemon and process not in before:
@@ -124,17 +131,30 @@ class _WorkerStart:
     Args:
         own: The user's.
         numbers: The signals.
+        mask: Those that wait in the worker afterwards, as in the process that starts it.
     """
 
-    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int]) -> None:
-        self._own, self._numbers = own, numbers
+    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int], mask: Collection[int]) -> None:
+        self._own, self._numbers, self._mask = own, numbers, mask
 
     def __call__(self, worker_id: int) -> None:
         """Begin the worker."""
         for number in self._numbers:
             signal.signal(number, Handled(signal.SIG_DFL))
+        _set_mask(signal.SIG_SETMASK, self._mask)
         if self._own is not None:
             self._own(worker_id)
+
+
+def _block(numbers: Collection[int], start_method: str) -> Collection[int]:
+    """Let signals wait in this thread and in what it starts; returns the mask before."""
+    if start_method == "forkserver":
+        forkserver.ensure_running()  # without the mask, which others than workers would get from it too
+    mask = _set_mask(signal.SIG_BLOCK, numbers)
+    if start_method == "spawn" and os.name == "posix":
+        resource_tracker.ensure_running()  # which no longer blocks SIGTERM and SIGINT when it has started
+        _set_mask(signal.SIG_BLOCK, numbers)
+    return mask
 
 
 _all: WeakSet[Workers] = WeakSet()

@@ -19,12 +19,29 @@ from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint
 
 
+def signal_once():
+    if MOMENT == "start":
+        try:
+            os.mkdir("sent")
+        except FileExistsError:
+            return
+        os.killpg(0, getattr(signal, sys.argv[1]))
+
+
 class Items(Dataset):
     def __len__(self):
         return 62
 
     def __getitem__(self, index):
         return torch.full((4,), index / 100)
+
+    def __reduce__(self):
+        return received, ()
+
+
+def received():  # in a process that is spawned, before it is a worker
+    signal_once()
+    return Items()
 
 
 class Small(Module):
@@ -41,11 +58,13 @@ class Small(Module):
 
 class SignalToAll(Callback):
     def on_train_batch_end(self, trainer, module, *_):
-        if trainer.global_step == 2 and trainer.is_global_zero:
+        if MOMENT == "step" and trainer.global_step == 2 and trainer.is_global_zero:
             os.killpg(0, getattr(signal, sys.argv[1]))
 
 
+MOMENT = sys.argv[4]
 if __name__ == "__main__":
+    os.register_at_fork(after_in_child=signal_once)
     loader = DataLoader(Items(), batch_size=2, num_workers=2, prefetch_factor=1, multiprocessing_context=sys.argv[2])
     devices = int(sys.argv[3])
     trainer = Trainer(
@@ -58,21 +77,24 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("name", "context", "devices"),
+    ("name", "context", "devices", "moment"),
     [
-        ("SIGTERM", "fork", 1),
-        pytest.param("SIGTERM", "spawn", 1, marks=pytest.mark.slow),
-        pytest.param("SIGTERM", "fork", 3, marks=pytest.mark.slow),
-        pytest.param("SIGINT", "fork", 1, marks=pytest.mark.slow),
-        pytest.param("SIGINT", "spawn", 1, marks=pytest.mark.slow),
-        pytest.param("SIGUSR1", "spawn", 1, marks=pytest.mark.slow),
+        ("SIGTERM", "fork", 1, "start"),
+        pytest.param("SIGTERM", "spawn", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "fork", 3, "step", marks=pytest.mark.slow),
+        pytest.param("SIGINT", "fork", 1, "step", marks=pytest.mark.slow),
+        pytest.param("SIGINT", "spawn", 1, "step", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "spawn", 1, "start", marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: int, tmp_path: Path) -> None:
-    """As schedulers and terminals send it: the workers of loaders stay until the run has saved, and none is left."""
+def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: int, moment: str, tmp_path: Path) -> None:
+    """As schedulers and terminals send it: the workers of loaders, also those that are starting, stay until the run has
+    saved, and none is left."""
     (tmp_path / "train.py").write_text(SCRIPT)
     code = 0 if name == "SIGUSR1" else 128 + signal.Signals[name]
-    ended = run_python("train.py", name, context, devices, cwd=tmp_path, expect=code, leaves_nothing=context == "fork")
+    ended = run_python(
+        "train.py", name, context, devices, moment, cwd=tmp_path, expect=code, leaves_nothing=context == "fork"
+    )
     assert is_committed(tmp_path / "run" / "signal.ckpt"), ended.stderr
     if name == "SIGUSR1":
         assert ended.stdout.split() == ["steps", "93"]
