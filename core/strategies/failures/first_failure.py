@@ -11,6 +11,7 @@ import atexit
 import logging
 import multiprocessing
 import os
+import re
 import socket
 import sys
 import time
@@ -61,6 +62,9 @@ SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
 ENDED_SETTLE_SECONDS = 1.0
 """The same, if the other process is known to have ended."""
+
+_OF_GLOO = re.compile(r"\[\S*/gloo/\S*\] | This is typically caused by .*")
+"""What gloo adds to an error: its own file and line, and a guess."""
 
 ENDED_EARLY = "has ended its script, or torn down, before the others"
 
@@ -319,7 +323,8 @@ class Failures:
             end_with(str(first))
             raise SystemExit(exit_status(first.exit_code or 1))
         if first is None:
-            print_error(f"{self._ends} it lost another process, which told no reason: {first_line(str(error))}")
+            text = first_line(_OF_GLOO.sub("", str(error)))
+            print_error(f"{self._ends} it lost another process, which told no reason: {text}")
             raise SystemExit(1)
         if ENDED_EARLY in first.told:
             end_with(
