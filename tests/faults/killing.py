@@ -55,6 +55,8 @@ class Case:
     """After how many checkpoints it is killed."""
     share: float
     """How long after that: as a share of the time from one checkpoint to the next."""
+    workers: int
+    """Of the loader, in each process."""
 
     @classmethod
     def draw(cls, seed: int) -> Case:
@@ -62,16 +64,17 @@ class Case:
         chance = random.Random(seed)
         setup = list(SETUPS)[seed % len(SETUPS)]
         victims = ["first"] if setup == "single_device" else ["first", "rank 0", "rank 1", "all"]
-        return cls(setup, chance.choice(SETUPS[setup]), chance.choice(victims), chance.randrange(10), chance.random())
+        io, victim = chance.choice(SETUPS[setup]), chance.choice(victims)
+        return cls(setup, io, victim, chance.randrange(10), chance.random(), chance.choice([0, 2, 2]))
 
     def command(self, mode: str) -> list[str]:
         """The arguments of Python."""
-        script = [str(SCRIPT), "ddp", "2", self.io, mode]
+        script = [str(SCRIPT), "ddp", "2", self.io, str(self.workers), mode]
         if self.setup == "torchrun":
             return ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *script]
         if self.setup == "torch-hal run":
             return ["-m", "core.run", "--devices", "2", *script]
-        return [self.setup, "1" if self.setup == "single_device" else "2", self.io, mode]
+        return [self.setup, "1" if self.setup == "single_device" else "2", self.io, str(self.workers), mode]
 
 
 @frozen

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,12 +48,12 @@ class Ended:
     """Standard error."""
 
 
-def start(out: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a script in a new process group, with its output in files."""
+def start(out: Path, *arguments: str, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start a script in a new process group, with its output in files; ``within`` is a command that runs a command."""
     environ = {**os.environ, "OUT": str(out), "OMP_NUM_THREADS": "1"}
     environ.pop("FORK_SERVERS", None)
     with (out / "output").open("wb") as output, (out / "error").open("wb") as error:
-        command = [sys.executable, "-W", "ignore", *arguments]
+        command = [*within, sys.executable, "-W", "ignore", *arguments]
         return subprocess.Popen(command, stdout=output, stderr=error, env=environ, cwd=out, start_new_session=True)
 
 

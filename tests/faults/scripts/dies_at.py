@@ -11,6 +11,8 @@ from typing import Any
 WAY, LIMIT = sys.argv[1], float(sys.argv[2])
 START_METHOD = sys.argv[3] if len(sys.argv) > 3 else ""
 VICTIM = os.environ.get("RANK") == "1"
+WORKERS = 0 if WAY in ("stop and go", "callback end") else 2
+"""A fault is harder with workers of the loaders, which must end too."""
 
 
 def tell() -> None:
@@ -124,8 +126,8 @@ def main() -> None:
     )
     trainer.fit(
         Net(),
-        DataLoader(TensorDataset(torch.randn(120, 4)), batch_size=2),
-        DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=2),
+        DataLoader(TensorDataset(torch.randn(120, 4)), batch_size=2, num_workers=WORKERS),
+        DataLoader(TensorDataset(torch.randn(12, 4)), batch_size=2, num_workers=WORKERS),
     )
     print(f"trained {trainer.global_step}", flush=True)
 

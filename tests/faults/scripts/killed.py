@@ -1,4 +1,4 @@
-"""Trains with frequent checkpoints, for tests that kill it: ``killed.py STRATEGY DEVICES IO go|resume``.
+"""Trains with frequent checkpoints, for tests that kill it: ``killed.py STRATEGY DEVICES IO WORKERS go|resume``.
 
 ``killed.py template`` has imported everything. For each line of its input, ``OUT SETUP…``, it forks a process that runs
 this script as if Python had just started it; it prints the process's ID, and when that has ended its exit code.
@@ -73,7 +73,7 @@ class Record(Callback):
 
 
 def main() -> None:
-    strategy, devices, name, mode = sys.argv[1:]
+    strategy, devices, name, workers, mode = sys.argv[1:]
     out = Path(os.environ["OUT"])
     io: CheckpointIO | str = IOS[name]()
     spread: Strategy | str = strategy
@@ -96,7 +96,8 @@ def main() -> None:
         enable_model_summary=False,
     )
     data = TensorDataset(torch.randn(53, 6, generator=torch.Generator().manual_seed(4)))
-    loader = DataLoader(data, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(5))
+    order = torch.Generator().manual_seed(5)
+    loader = DataLoader(data, batch_size=2, shuffle=True, num_workers=int(workers), generator=order)
     trainer.fit(module, loader, ckpt_path="last" if mode == "resume" and latest(out / "saved") else None)
 
 

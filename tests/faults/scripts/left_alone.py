@@ -66,4 +66,4 @@ if __name__ == "__main__":
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Net(), DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=2))
+    ).fit(Net(), DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=2, num_workers=2))

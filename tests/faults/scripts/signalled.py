@@ -15,6 +15,8 @@ from core.callbacks import ModelCheckpoint
 
 OUT = Path(os.environ["OUT"])
 STAY_SECONDS = 2.0
+WORKERS = 0 if sys.argv[1] == "save" else 2
+"""A signal is harder with workers of the loaders, which must end too."""
 
 
 class Net(Module):
@@ -78,8 +80,8 @@ def main() -> None:
         enable_model_summary=False,
     ).fit(
         Net(),
-        DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=2),
-        DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2),
+        DataLoader(TensorDataset(torch.randn(160, 4)), batch_size=2, num_workers=WORKERS),
+        DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2, num_workers=WORKERS),
     )
 
 

@@ -54,4 +54,4 @@ if __name__ == "__main__":
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Line(), DataLoader(data, batch_size=1))
+    trainer.fit(Line(), DataLoader(data, batch_size=1, num_workers=2))

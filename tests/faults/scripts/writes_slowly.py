@@ -80,7 +80,7 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Counts(), DataLoader(TensorDataset(torch.zeros(11, 2)), batch_size=2))
+    ).fit(Counts(), DataLoader(TensorDataset(torch.zeros(11, 2)), batch_size=2, num_workers=2))
 
 
 if __name__ == "__main__":
