@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -353,7 +354,7 @@ def test_clipping_tells_the_norm_after_the_step(stage: int, max_norm: float) -> 
 
 @pytest.mark.deepspeed
 def test_a_prepared_module_can_be_copied_unless_it_is_sharded() -> None:
-    """AveragedModel takes it; its copy is the plain module. Under stage 3 the error says what to do."""
+    """AveragedModel takes it; its copy is the plain module. Under stage 3 the error says what to do, also for parts."""
     for stage in (2, 3):
         with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
             own = nn.Linear(4, 2)
@@ -362,8 +363,46 @@ def test_a_prepared_module_can_be_copied_unless_it_is_sharded() -> None:
             if stage == 2:
                 assert torch.equal(AveragedModel(model)(INPUTS), expected)
             else:
-                with pytest.raises(CoreError, match=r"stage=2 or less.*get_state_dict"):
-                    AveragedModel(model)
+                for each in (model, own, own.weight):
+                    with pytest.raises(CoreError, match=r"'weight' is sharded.*stage=2 or less.*get_state_dict"):
+                        copy.deepcopy(each)
+                with pytest.raises(CoreError, match="stage=2 or less"):
+                    AveragedModel(own)
+
+
+class Averaged(nn.Module):
+    """Has the average of a part of it, as torch's documentation makes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.average = AveragedModel(self.layer).requires_grad_(False)
+
+    def forward(self, data: Tensor) -> Tensor:
+        """Of the part itself."""
+        return cast("Tensor", self.layer(data))
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_module_that_averages_a_part_of_itself(stage: int) -> None:
+    """The average is right after each step; stage 3, under which it would stay as it was, refuses the module."""
+    with torch_hal.Runtime(
+        accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage, config=WHOLE), devices=1
+    ) as runtime:
+        own = Averaged()
+        if stage == 3:
+            with pytest.raises(CoreError, match=r"Averaged has an AveragedModel, 'average'.*stage=2 or less"):
+                runtime.prepare(own, torch.optim.SGD(own.layer.parameters(), lr=0.1))
+            return
+        model, optimizer = runtime.prepare(own, torch.optim.SGD(own.layer.parameters(), lr=0.1))
+        weights = []
+        for _ in range(3):
+            runtime.backward(model(INPUTS).sum())
+            optimizer.step()
+            own.average.update_parameters(own.layer)
+            weights.append(own.layer.weight.detach().clone())
+        assert torch.allclose(own.average.module.weight, torch.stack(weights).mean(0))
 
 
 class Classifier(nn.Module):

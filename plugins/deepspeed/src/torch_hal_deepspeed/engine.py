@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from torch_hal.errors import ConfigurationError, quoted
 from torch_hal_deepspeed import drive
@@ -17,7 +19,7 @@ from torch_hal_deepspeed.config import Config
 from torch_hal_deepspeed.library import load_file, part, quiet
 from torch_hal_deepspeed.module import EngineModule
 
-__all__ = ["Engine", "is_divided", "is_released", "load_divided", "whole_state"]
+__all__ = ["Engine", "check_averages", "is_divided", "is_released", "load_divided", "whole_state"]
 
 LARGEST_BUCKET = 500_000_000
 """DeepSpeed's default number of elements in a gradient bucket. It allocates that many, however small the model."""
@@ -31,6 +33,31 @@ def is_divided(module: nn.Module) -> bool:
 def is_released(module: nn.Module) -> bool:
     """Whether parameters of ``module`` were sharded in a run that has ended."""
     return any(getattr(parameter, "ds_process_group", parameter) is None for parameter in module.parameters())
+
+
+def check_averages(module: nn.Module) -> None:
+    """Check that no part of ``module``, which is to be sharded, averages another one.
+
+    Raises:
+        ConfigurationError: One does. Between the steps it would find nothing to average.
+    """
+    for name, each in module.named_modules():
+        if isinstance(each, AveragedModel):
+            raise ConfigurationError(
+                f"module: {type(module).__name__} has an AveragedModel, {name!r}, and DeepSpeed's stage 3 shards the "
+                f"parameters that it averages. {_TO_AVERAGE}"
+            )
+
+
+_TO_AVERAGE = "To average weights, set stage=2 or less."
+
+
+def _refuse_copy(name: str, memo: object) -> NoReturn:
+    del memo
+    raise ConfigurationError(
+        f"copy.deepcopy: the parameter {name!r} is sharded by DeepSpeed's stage 3 and cannot be copied. {_TO_AVERAGE} "
+        "For a copy of the whole model, use runtime.get_state_dict(model)."
+    )
 
 
 class Engine:
@@ -74,6 +101,9 @@ class Engine:
             _drop_copies(self.engine.optimizer, self.stage)
         if optimizer is not None:  # without one, it writes and loads nothing
             self.engine.checkpoint_engine.load = load_file
+        for name, parameter in self.module.named_parameters():
+            if hasattr(parameter, "ds_id"):  # what copy.deepcopy calls for it, also for a part of the module
+                parameter.__deepcopy__ = partial(_refuse_copy, name)  # type: ignore[attr-defined]
         if self.stage == 3 and optimizer is not None:
             drive.take_charge(self.engine)
         model.attach(self.engine)

@@ -68,17 +68,7 @@ class EngineModule(ModuleWrapper):
         return self(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        """A copy of the user's module, without the engine, as :class:`torch.optim.swa_utils.AveragedModel` needs it.
-
-        Raises:
-            ConfigurationError: Stage 3 shards its parameters.
-        """
-        if self._start is not None:
-            raise ConfigurationError(
-                f"copy.deepcopy: {type(self.module).__name__} is sharded by DeepSpeed's stage 3 and cannot be copied. "
-                "To average weights, set stage=2 or less. For a copy of the whole model, use "
-                "runtime.get_state_dict(model)."
-            )
+        """A copy of the user's module, without the engine, as :class:`torch.optim.swa_utils.AveragedModel` needs it."""
         return copy.deepcopy(self.module, memo)
 
     def _decide(self, *args: Any, **kwargs: Any) -> Any:

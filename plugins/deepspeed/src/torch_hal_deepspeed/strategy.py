@@ -32,7 +32,7 @@ from torch_hal_deepspeed.config import (
     read_config,
     settle_zero,
 )
-from torch_hal_deepspeed.engine import Engine, is_divided, is_released, load_divided, whole_state
+from torch_hal_deepspeed.engine import Engine, check_averages, is_divided, is_released, load_divided, whole_state
 from torch_hal_deepspeed.library import import_deepspeed, meet, part
 from torch_hal_deepspeed.manual import EngineGradients
 from torch_hal_deepspeed.module import EngineModule
@@ -189,7 +189,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         An unsharded module without trainable parameters is only converted and moved.
 
         Raises:
-            ConfigurationError: There already is one, or the module is sharded but this stage shards no parameters.
+            ConfigurationError: There already is one, the module is sharded but this stage shards no parameters, or
+                this stage shards them and the module averages some of them.
         """
         divided = is_divided(module)
         if not divided and not any(parameter.requires_grad for parameter in module.parameters()):
@@ -200,6 +201,8 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
                 f"after {type(self._model.module).__name__}, and DeepSpeed's engine takes one. Valid: one module that "
                 "holds both."
             )
+        if self.stage == 3:
+            check_averages(module)
         if divided and self.stage < 3:
             raise ConfigurationError(
                 f"module: {type(module).__name__} was made divided, and stage={self.stage} divides no parameters. "
