@@ -64,15 +64,16 @@ class Workers:
     def _starting(self, loader: Any) -> Iterator[None]:
         """A context in which ``loader`` may start workers."""
         numbers, own, before = handled_signals(), loader.worker_init_fn, active_children()
-        if numbers:
-            # A worker that is forked or spawned inherits the mask: a signal to it waits until it has its handlers.
-            mask = _block(numbers, (loader.multiprocessing_context or multiprocessing).get_start_method())
-            object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask))
+        context = getattr(loader, "multiprocessing_context", None)
+        start_method = getattr(context, "get_start_method", multiprocessing.get_start_method)()
+        # A worker that is forked or spawned inherits the mask: a signal to it waits until it has its handlers.
+        mask = _block(numbers, start_method)
+        parent = None if start_method == "forkserver" else os.getpid()
+        object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask, parent))
         try:
             yield
         finally:
-            if numbers:
-                _set_mask(signal.SIG_SETMASK, mask)
+            _set_mask(signal.SIG_SETMASK, mask)
             object.__setattr__(loader, "worker_init_fn", own)
             for process in active_children():
                 if process.daemon and process not in before:
@@ -128,17 +129,29 @@ class _WorkerStart:
 
     A handler in Python, as programs that a worker starts would inherit that a signal is ignored.
 
+    A worker of torch ends when its parent is another process than at its start. So one whose parent has been killed
+    before that would stay for ever.
+
     Args:
         own: The user's.
         numbers: The signals.
         mask: Those that wait in the worker afterwards, as in the process that starts it.
+        parent: Of the worker; ``None`` for the fork server.
     """
 
-    def __init__(self, own: Callable[[int], object] | None, numbers: Collection[int], mask: Collection[int]) -> None:
-        self._own, self._numbers, self._mask = own, numbers, mask
+    def __init__(
+        self,
+        own: Callable[[int], object] | None,
+        numbers: Collection[int],
+        mask: Collection[int],
+        parent: int | None,
+    ) -> None:
+        self._own, self._numbers, self._mask, self._parent = own, numbers, mask, parent
 
     def __call__(self, worker_id: int) -> None:
         """Begin the worker."""
+        if self._parent not in (None, os.getppid()):
+            os._exit(1)
         for number in self._numbers:
             signal.signal(number, Handled(signal.SIG_DFL))
         _set_mask(signal.SIG_SETMASK, self._mask)
@@ -148,10 +161,10 @@ class _WorkerStart:
 
 def _block(numbers: Collection[int], start_method: str) -> Collection[int]:
     """Let signals wait in this thread and in what it starts; returns the mask before."""
-    if start_method == "forkserver":
+    if start_method == "forkserver" and numbers:
         forkserver.ensure_running()  # without the mask, which others than workers would get from it too
     mask = _set_mask(signal.SIG_BLOCK, numbers)
-    if start_method == "spawn" and os.name == "posix":
+    if start_method == "spawn" and numbers and os.name == "posix":
         resource_tracker.ensure_running()  # which no longer blocks SIGTERM and SIGINT when it has started
         _set_mask(signal.SIG_BLOCK, numbers)
     return mask

@@ -42,6 +42,7 @@ WAYS = {
     "worker hangs": Way(1, ("ValueError: planted",)),
     "SIGKILL": Way(1, DIED),
     "SIGSEGV": Way(1, DIED),
+    "parent killed": Way(-signal.SIGKILL, ("",)),
     "small shared memory": Way(1, ("No space left on device",)),
     "exit": Way(5, ("",)),
     "interrupt": Way(-signal.SIGINT, ("KeyboardInterrupt",)),
@@ -67,6 +68,7 @@ SLOW: tuple[Case, ...] = (
     ("worker hangs", "predict", "generator", "fork", "auto"),
     ("worker raises", "own", "plain", "spawn", "auto"),
     ("exit", "own", "persistent", "fork", "auto"),
+    ("parent killed", "own", "plain", "fork", "auto"),
     ("step", "train", "plain", "fork", "ddp"),
     ("worker exits", "train", "combined", "fork", "ddp_fork"),
     ("small shared memory", "train", "plain", "fork", "ddp_spawn"),
@@ -92,8 +94,10 @@ def _cases() -> list[Case]:
 
 
 def _makes_sense(case: Case) -> bool:
-    way, loop, loader, _, strategy = case
+    way, loop, loader, context, strategy = case
     only = {"callback": ("train",), "stop": ("train",), "break": ("own",)}.get(way, (loop,))
+    if way == "parent killed" and (strategy != "auto" or context == "forkserver"):  # the parent is another process
+        return False
     return loop in only and not (loader == "held" and strategy != "auto")  # which several processes cannot divide
 
 

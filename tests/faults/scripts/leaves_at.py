@@ -20,11 +20,22 @@ BAD = 9 if STRATEGY == "auto" else 20
 """The item that a worker ends or hangs at, read ahead of the batch at which the run is left otherwise."""
 
 
+def kill_parent() -> None:
+    """In a worker that has not begun."""
+    if WAY == "parent killed":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1)
+
+
 class Items(Dataset[torch.Tensor]):
     """Whose item `BAD` ends or holds the worker that reads it."""
 
     def __init__(self, is_bad: bool) -> None:
         self.is_bad = is_bad
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kill_parent()
+        self.__dict__.update(state)
 
     def __len__(self) -> int:
         return 40
@@ -145,5 +156,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    os.register_at_fork(after_in_child=kill_parent)
     (Path(os.environ["OUT"]) / f"began.{os.environ.get('RANK', 0)}").touch()
     own_loop() if LOOP == "own" else main()
