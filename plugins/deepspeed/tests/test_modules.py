@@ -402,7 +402,7 @@ def test_a_module_that_averages_a_part_of_itself(stage: int) -> None:
             optimizer.step()
             own.average.update_parameters(own.layer)
             weights.append(own.layer.weight.detach().clone())
-        assert torch.allclose(own.average.module.weight, torch.stack(weights).mean(0))
+        assert torch.allclose(next(own.average.parameters()), torch.stack(weights).mean(0))
 
 
 class Classifier(nn.Module):

@@ -103,7 +103,7 @@ class Engine:
             self.engine.checkpoint_engine.load = load_file
         for name, parameter in self.module.named_parameters():
             if hasattr(parameter, "ds_id"):  # what copy.deepcopy calls for it, also for a part of the module
-                parameter.__deepcopy__ = partial(_refuse_copy, name)  # type: ignore[attr-defined]
+                parameter.__deepcopy__ = partial(_refuse_copy, name)  # type: ignore[method-assign]
         if self.stage == 3 and optimizer is not None:
             drive.take_charge(self.engine)
         model.attach(self.engine)
