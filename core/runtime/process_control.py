@@ -43,13 +43,13 @@ class ProcessControl(Agreement):
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""
         strategy = self._live_strategy()
-        self._agree_in_debug("barrier" if name is None else f"barrier({name!r})")
+        self._agree("barrier" if name is None else f"barrier({name!r})")
         strategy.barrier(name)
 
     def wait_for_everyone(self) -> None:
         """Wait until every process has called this."""
         strategy = self._live_strategy()
-        self._agree_in_debug("wait_for_everyone")
+        self._agree("wait_for_everyone")
         strategy.barrier()
 
     @used_by_with("runtime.main_process_first()")
@@ -81,7 +81,7 @@ class ProcessControl(Agreement):
         site = call_site() if self._debug else None
 
         def meet(error: BaseException | None = None) -> None:
-            self._agree_in_debug(name, site=site)
+            self._agree(name, site=site)
             text = None if error is None else f"{type(error).__name__}: {error}"
             for rank, (at, failure) in enumerate(strategy.all_gather_object((node, text))):
                 if failure is not None and at == node and not is_first:
@@ -165,7 +165,7 @@ class ProcessControl(Agreement):
     def check_trigger(self) -> bool:
         """Whether any process has called :meth:`set_trigger` since the last check; every process calls this."""
         strategy = self._live_strategy()
-        self._agree_in_debug("check_trigger")
+        self._agree("check_trigger")
         flag = torch.tensor(int(self._is_triggered), device=strategy.root_device)
         with strategy.assume_alike():
             is_triggered = bool(strategy.reduce(flag, "max"))

@@ -308,6 +308,7 @@ class StateSaving(Checkpointing):
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
         check_path("load_state: input_dir", input_dir)
         strategy = self._live_strategy()
+        self._agree("load_state")
         path, manifest = self._find(input_dir)
         if manifest.checkpoint_io != RUN_STATE:
             raise CheckpointError(

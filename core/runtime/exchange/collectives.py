@@ -67,7 +67,7 @@ class Collectives(Agreement):
             ConfigurationError: A process gave an object that cannot be pickled.
         """
         self._live_strategy()
-        self._agree_in_debug("gather_object")
+        self._agree("gather_object")
         return [item for part in self._gather_lists("gather_object", "object", object) for item in part]
 
     def _gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
@@ -133,7 +133,7 @@ class Collectives(Agreement):
         """
         strategy = self._live_strategy()
         check_process("from_process", from_process, strategy.world_size)
-        self._agree_in_debug(f"broadcast(from_process={from_process})")
+        self._agree(f"broadcast(from_process={from_process})")
         if strategy.world_size == 1:
             return self._here(tensor)
         payload = _packed(tensor) if strategy.global_rank == from_process else b""

@@ -69,7 +69,13 @@ class Agreement(RunLife):
         refuse_difference(self._compare(call, rows, site=site))
 
     def _compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
-        """What each process gives, by rank, if they differ; otherwise ``None``."""
+        """What each process gives, by rank, if they differ; otherwise ``None``.
+
+        All of the Runtime's collectives begin with this one, so that two different ones cannot be mixed up.
+
+        Raises:
+            ConfigurationError: They make different calls; raised in every process.
+        """
         strategy = self._live_strategy()
         if strategy.world_size == 1:
             return None
@@ -78,12 +84,19 @@ class Agreement(RunLife):
             given = announce(strategy, f"{call} at {site}", json.dumps([("call", call), ("line", site), *rows]))
         else:
             given = strategy.differing(json.dumps([("call", call), *rows]))
-        return None if given is None else [[(place, fact) for place, fact in json.loads(text)] for text in given]
-
-    def _agree_in_debug(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
-        """:meth:`_agree`, with the debug switch only: for collectives that work whatever the processes give."""
-        if self._debug:
-            self._agree(call, rows, site=site)
+        if given is None:
+            return None
+        of_ranks = [[(place, fact) for place, fact in json.loads(text)] for text in given]
+        if len({rows[0] for rows in of_ranks}) > 1:
+            sites = (
+                [rows[1][1] for rows in of_ranks] if self._debug else strategy.all_gather_object(site or call_site())
+            )
+            calls = [f"{rows[0][1]} ({place})" for rows, place in zip(of_ranks, sites, strict=True)]
+            raise ConfigurationError(
+                f"processes are in different collectives: {by_rank(calls)}. Call the same one in every process, in one "
+                "order."
+            )
+        return of_ranks
 
 
 def describe_leaves(data: Any, name: str, free_dims: int = 0) -> list[Row]:
@@ -135,8 +148,6 @@ def _difference(given: Sequence[Sequence[Row]]) -> str:
         place, call = present[0][0], given[0][0][1]
         is_one_place = len(present) == len(rows) and len({row[0] for row in rows}) == 1
         facts = by_rank([_fact(row, is_one_place) for row in rows])
-        if place == "call":
-            return f"processes are in different collectives: {facts}. Call the same one in every process, in one order."
         if place == "line":
             return (
                 f"{call}: called from different lines in different processes (debug=True): {facts}. Every process has "

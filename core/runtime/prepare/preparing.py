@@ -21,6 +21,7 @@ from ...strategies.wrapping.batch_norm import desynchronize
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
 from ..arguments import check_holds, check_kind, check_loader, check_objects
+from ..exchange.comparison import Agreement
 from ..gradient_state import LoaderState
 from ..properties import DataFacts
 from .modules import PreparedModule, needs_forward_context
@@ -38,7 +39,7 @@ UNWRAPPED = dict.fromkeys(
 """What to do instead of arguments that Accelerate's ``unwrap_model`` has."""
 
 
-class Preparing(LoaderState, DataFacts):
+class Preparing(Agreement, LoaderState, DataFacts):
     """The part of :class:`core.Runtime` that prepares the user's objects."""
 
     def _connect(self, plan: Plan) -> None:
@@ -228,13 +229,13 @@ class Preparing(LoaderState, DataFacts):
             return module
         if self._sync_batchnorm:
             self._synced_layers += strategy.sync_batch_norm(module)
+        is_whole = evaluation_mode and not strategy.inference_is_collective
+        if not is_whole:
+            self._agree("prepare")
         before = strategy.moves_modules
         strategy.moves_modules = self._device_placement if device_placement is None else device_placement
         try:
-            if evaluation_mode and not strategy.inference_is_collective:
-                wrapped = Strategy.setup_module(strategy, module)
-            else:
-                wrapped = strategy.setup_module(module)
+            wrapped = Strategy.setup_module(strategy, module) if is_whole else strategy.setup_module(module)
         finally:
             strategy.moves_modules = before
         if wrapped is module and not needs_forward_context(strategy.precision):

@@ -1,6 +1,8 @@
 """Collectives and process control on three processes, each against its formula."""
 
+import re
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -47,14 +49,46 @@ def check_agreement(runtime: Runtime, rank: int) -> None:
         for name in ("gather", "reduce", "pad_across_processes"):
             with pytest.raises(WrongTypeError, match=name):
                 getattr(runtime, name)(refused)
-    with pytest.raises(ConfigurationError, match=r"different collectives: rank 0: gather; ranks 1, 2: reduce\('sum'\)"):
-        runtime.gather(f32) if rank == 0 else runtime.reduce(f32)
-    with pytest.raises(ConfigurationError, match=r"rank 0: reduce\('sum'\); ranks 1, 2: reduce\('bogus'\)"):
+    with pytest.raises(ConfigurationError, match=r"rank 0: reduce\('sum'\) .*; ranks 1, 2: reduce\('bogus'\)"):
         runtime.reduce(f32, own(rank, "sum", "bogus", "bogus"))
     for data in (own(rank, f32, i32, f32), torch.ones(2 + (rank == 2))):
         for method in (runtime.strategy.reduce, runtime.strategy.all_gather):
             with pytest.raises(ConfigurationError, match=r"shapes or dtypes differ between processes: ranks? 0"):
                 method(data)
+
+
+def check_different_calls(runtime: Runtime, rank: int) -> None:
+    """Any two different methods are refused in every process, with the lines, and the processes can go on."""
+
+    def first() -> None:
+        with runtime.main_process_first():
+            pass
+
+    one = torch.ones(1)
+    calls: dict[str, Callable[[], Any]] = {
+        "wait_for_everyone": runtime.wait_for_everyone,
+        "barrier": runtime.barrier,
+        "gather": lambda: runtime.gather(one),
+        "gather_object": lambda: runtime.gather_object([1]),
+        "gather_for_metrics": lambda: runtime.gather_for_metrics([1]),
+        "reduce('sum')": lambda: runtime.reduce(1.0),
+        "broadcast(from_process=0)": lambda: runtime.broadcast(one),
+        "broadcast(from_process=2)": lambda: runtime.broadcast_object_list([1], from_process=2),
+        "pad_across_processes(dim=0)": lambda: runtime.pad_across_processes(one),
+        "check_trigger": runtime.check_trigger,
+        "prepare": lambda: runtime.prepare(nn.Linear(1, 1)),
+        "load_state": lambda: runtime.load_state("nowhere"),
+        "main_process_first": first,
+    }
+    names = list(calls)
+    for number, name in enumerate(names):
+        other = names[number - 1 - number % 3]
+        told = (
+            rf"different collectives: ranks 0, 2: {re.escape(name)} \(.*:\d+\); rank 1: {re.escape(other)} \(.*:\d+\)\."
+        )
+        with pytest.raises(ConfigurationError, match=told):
+            calls[other if rank == 1 else name]()
+    assert runtime.gather_object([rank]) == [0, 1, 2]
 
 
 def check_values(runtime: Runtime, rank: int) -> None:
@@ -184,7 +218,7 @@ def check_debug(runtime: Runtime, rank: int) -> None:
     with pytest.raises(ConfigurationError, match=r"gather: called from different lines.*ranks? .*three.py:\d+; rank"):
         one_of_two_lines(runtime, rank)
     with pytest.raises(
-        ConfigurationError, match="different collectives: ranks 0, 2: wait_for_everyone; rank 1: gather"
+        ConfigurationError, match=r"different collectives: ranks 0, 2: wait_for_everyone \(.*; rank 1: gather_object \("
     ):
         runtime.gather_object([]) if rank == 1 else runtime.wait_for_everyone()
     with pytest.raises(ConfigurationError, match=r"ranks 0, 1: \(1,\) float32; rank 2: \(2,\) float32"):
@@ -290,6 +324,7 @@ def check(runtime: Runtime, out: str) -> None:
     rank = runtime.process_index
     assert not runtime.debug
     check_agreement(runtime, rank)
+    check_different_calls(runtime, rank)
     check_values(runtime, rank)
     check_splitting(runtime, rank)
     check_processes(runtime, rank, Path(out))
