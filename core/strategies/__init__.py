@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 from ..utilities.lazy import lazy_names
 from .base import Strategy
-from .constructor_arguments import StrategyParts, keyword_parameters
+from .constructor_arguments import ProcessGroupParts, StrategyParts, keyword_parameters
 from .ddp import DDPArguments, DDPStrategy
 from .exchange.ddp_hooks import COMMUNICATION_HOOKS
 from .exchange.reductions import REDUCTIONS, Reduction
 from .group.destroy import while_alive
 from .launchers import unpicklable_path
-from .parallel import ParallelStrategy, ProcessGroupParts, ProcessGroupStrategy
+from .parallel import ParallelStrategy, ProcessGroupStrategy
 from .process_plan import ProcessPlan
 from .single_device import SingleDeviceStrategy
 from .step.inference import InferenceModule, call_without_gradients

@@ -23,18 +23,24 @@ def is_user_frame(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] not in _NOT_THE_USERS
 
 
-def method_called() -> tuple[str, str]:
+def method_called(innermost: FrameType | None = None) -> tuple[str, str]:
     """The method of a front end that is running, such as ``Trainer.fit``, and the user's line that calls it.
 
     Both are empty where it is called by what runs the processes, as in those of ``ddp_spawn``.
+
+    Args:
+        innermost: Where to begin; the caller unless given.
     """
-    method, frame = "", sys._getframe(1)
+    method, frame = "", sys._getframe(1) if innermost is None else innermost
     while frame.f_back is not None and not _is_users_own(frame):
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("torch_hal.runtime."):
-            method = f"Runtime.{frame.f_code.co_name}"
+            name = frame.f_code.co_name
+            method = "forward" if name in ("__call__", "forward") else f"Runtime.{name}"
         elif module.startswith("torch_hal.trainer."):
             method = frame.f_code.co_qualname
+        elif module == "torch_hal.strategies.parallel":
+            method = f"strategy.{frame.f_code.co_name}"
         frame = frame.f_back
     if not method or not _is_users_own(frame):
         return "", ""

@@ -4,6 +4,7 @@
 
 import inspect
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from ..accelerators.base import Accelerator
@@ -13,6 +14,7 @@ from ..errors import ConfigurationError, nearest, quoted
 from ..precisions.base import Precision
 
 __all__ = [
+    "ProcessGroupParts",
     "StrategyParts",
     "keyword_parameters",
     "requested_parts",
@@ -36,6 +38,17 @@ class StrategyParts(TypedDict, total=False):
     """The dtype policy."""
     precision_plugin: Precision | str | None
     """Lightning's name for ``precision``; one of the two."""
+
+
+class ProcessGroupParts(StrategyParts, total=False):
+    """The arguments that every strategy over a process group takes."""
+
+    process_group_backend: str | None
+    """The ``torch.distributed`` backend; the accelerator's own unless given."""
+    timeout: timedelta
+    """How long a collective may wait for the other processes."""
+    start_method: str
+    """How processes are started that nothing else has started."""
 
 
 def requested_parts(cls: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

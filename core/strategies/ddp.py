@@ -17,10 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError, quoted
+from .constructor_arguments import ProcessGroupParts
 from .exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
 from .exchange.unsendable_dtypes import check_sendable
 from .group.destroy import while_alive
-from .parallel import ProcessGroupParts, ProcessGroupStrategy
+from .parallel import ProcessGroupStrategy
 from .step.manual_gradients import AveragedGradients, ManualGradients
 from .wrapping.fixed_buckets import wrap
 

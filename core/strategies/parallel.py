@@ -42,7 +42,7 @@ from .launchers.parent_watch import end_with_launcher
 from .store.notes import Board
 from .wrapping.batch_norm import has_torch_kernels, synchronize
 
-__all__ = ["ParallelStrategy", "ProcessGroupParts", "ProcessGroupStrategy"]
+__all__ = ["ParallelStrategy", "ProcessGroupStrategy"]
 
 T = TypeVar("T")
 
@@ -212,17 +212,6 @@ class ParallelStrategy(Strategy):
         if not self.checkpoint_io.is_collective:
             save = partial(self.run_on_each_rank, save if self.is_global_zero else lambda: None)
         save()
-
-
-class ProcessGroupParts(StrategyParts, total=False):
-    """The arguments that every strategy over a process group takes."""
-
-    process_group_backend: str | None
-    """The ``torch.distributed`` backend; the accelerator's own unless given."""
-    timeout: timedelta
-    """How long a collective may wait for the other processes."""
-    start_method: str
-    """How processes are started that nothing else has started."""
 
 
 class ProcessGroupStrategy(ParallelStrategy):
@@ -460,27 +449,36 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     # -- collectives ---------------------------------------------------------------------------------------------
 
+    def _begin(self, name: str) -> None:
+        """Called right before a collective."""
+        if self._group is not None:
+            self._group.calls.begin(name)
+
     def all_reduce(self, tensor: Tensor, reduction: str) -> Tensor:
         """In place, by the process group."""
         reduced = as_reduced(tensor)
+        self._begin("all_reduce")
         dist.all_reduce(reduced, op=REDUCTIONS[reduction].operation)
         return reduced.to(tensor.dtype)
 
     def all_gather_list(self, tensor: Tensor) -> list[Tensor]:
         """By the process group."""
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        self._begin("all_gather_list")
         dist.all_gather([as_sent(part) for part in parts], as_sent(tensor))
         return parts
 
     def broadcast(self, obj: T, src: int = 0) -> T:
         """As the process with rank ``src`` has it."""
         holder = [pickled(obj) if self.global_rank == src else b""]
+        self._begin("broadcast")
         dist.broadcast_object_list(holder, src)
         return obj if self.global_rank == src else unpickled(holder[0])
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""
         dense = tensor.contiguous()
+        self._begin("broadcast_tensor")
         dist.broadcast(as_sent(dense), src)
         if dense is not tensor:
             tensor.copy_(dense)
@@ -488,10 +486,13 @@ class ProcessGroupStrategy(ParallelStrategy):
     def barrier(self, name: str | None = None) -> None:
         """Wait until every process has called this."""
         del name
+        self._begin("barrier")
         dist.barrier()
 
     def all_gather_object(self, obj: T) -> list[T]:
         """By rank."""
         gathered: list[Any] = [None] * self.world_size
-        dist.all_gather_object(gathered, pickled(obj))
+        own = pickled(obj)
+        self._begin("all_gather_object")
+        dist.all_gather_object(gathered, own)
         return [unpickled(payload) for payload in gathered]

@@ -125,3 +125,56 @@ def test_a_method_that_one_rank_alone_calls(
         assert f"rank {rank}: {of_rank}" in ended.stderr
         said = f": Trainer.{instead} ({script}:"
     assert said in ended.stderr
+
+
+ELSEWHERE = [
+    # processes, the rank that is elsewhere, what it does, what the others do; what is said of it, and of the others
+    ((2, 0, "hook", ""), "strategy.barrier (", "backward in Trainer.fit ("),
+    *(
+        pytest.param(arguments, *said, marks=pytest.mark.slow)
+        for arguments, *said in (
+            ((3, 1, "reduce", "backward"), "Runtime.reduce (", ""),
+            ((2, 1, "backward", "reduce"), "", "Runtime.reduce ("),
+            ((3, 1, "save_state", "wait"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
+            ((2, 1, "prepare", "wait"), "Runtime.prepare (", "Runtime.wait_for_everyone ("),
+            ((2, 1, "dist.barrier", "reduce"), "barrier at elsewhere.py", "Runtime.reduce ("),
+            ((2, 0, "strategy.all_gather", "prepare"), "strategy.all_gather (", "Runtime.prepare ("),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "own", "others"),
+    ELSEWHERE,
+    ids=lambda given: " ".join(map(str, given)) if isinstance(given, tuple) else "",
+)
+def test_processes_that_wait_in_different_calls(
+    arguments: tuple[Any, ...], own: str, others: str, tmp_path: Path
+) -> None:
+    """The run ends soon; what it ends with names the call and the line of each process."""
+    ended = run_script(tmp_path, "elsewhere.py", *map(str, arguments), expect=1)
+    cause = cause_in(ended.stderr)
+    assert "failed: processes are in different collectives: " in cause, ended.stderr
+    processes, rank, *_ = arguments
+    rest = ", ".join(str(each) for each in range(processes) if each != rank)
+    assert f"rank {rank}: {own}" in cause
+    assert f"rank{'s' if processes > 2 else ''} {rest}: {others}" in cause
+    assert "is through" not in ended.stdout
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_while_another_waits_to_save(tmp_path: Path) -> None:
+    """The one that saves alone says that process 0 has ended, in the line of its call."""
+    ended = run_script(tmp_path, "elsewhere.py", "2", "1", "save_state", "nothing", expect=1)
+    cause = cause_in(ended.stderr)
+    assert "rank 1 of 2 failed: LaunchError: rank 0 has ended its script, or torn down" in cause
+    assert "at " + str(SCRIPTS / "elsewhere.py") in ended.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_is_late_is_not_blamed(tmp_path: Path) -> None:
+    """It works for long, in backward passes of its own, and then comes."""
+    ended = run_script(tmp_path, "elsewhere.py", "3", "1", "work+reduce", "reduce")
+    assert ended.stdout.count("is through") == 3
+    assert "different collectives" not in ended.stderr

@@ -56,14 +56,15 @@ def describe_tensor(tensor: Tensor) -> str:
     return facts if tensor.layout is torch.strided else f"{facts} {str(tensor.layout).removeprefix('torch.')}"
 
 
-def by_rank(facts: Sequence[str]) -> str:
+def by_rank(facts: Sequence[str], given_by: Sequence[int] | None = None) -> str:
     """Which ranks gave what: ``ranks 0, 2: (3,) float32; rank 1: (2,) float32``.
 
     Args:
         facts: What each rank gave, by rank.
+        given_by: The ranks; all of the run unless given.
     """
     ranks: dict[str, list[str]] = {}
-    for rank, fact in enumerate(facts):
+    for rank, fact in zip(range(len(facts)) if given_by is None else given_by, facts, strict=True):
         ranks.setdefault(fact, []).append(str(rank))
     return "; ".join(
         f"{'rank' if len(same) == 1 else 'ranks'} {', '.join(same)}: {fact}" for fact, same in ranks.items()

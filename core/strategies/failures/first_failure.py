@@ -131,7 +131,7 @@ class Failures:
     ) -> None:
         self._store = store
         self._rank, self._world_size, self._check = rank, world_size, check
-        self.stacks = Stacks(store, rank, world_size)
+        self.stacks = Stacks(store, rank, world_size, self._end_different)
         """Tells where the processes are."""
         self._process = os.getpid()
         self._has_shown = False
@@ -186,7 +186,9 @@ class Failures:
         if not is_lost_peer(error):
             return
         self.stacks.has_waited = True  # also if another one's time limit came first, which ends their connection
-        if is_timeout(error):
+        if self.stacks.reason:
+            explain(error, self.stacks.reason, "")
+        elif is_timeout(error):
             explain(error, *self.stacks.report(f"timed out in {call_in(error)}"))
 
     def end_hung(self, what: str) -> NoReturn:
@@ -196,6 +198,11 @@ class Failures:
         """
         own = Whereabouts.of_main_thread(self._rank, self.stacks.note())
         self._say_hung(*self.stacks.report(what, own))
+        leave(1)
+
+    def _end_different(self, what: str) -> NoReturn:
+        """As :meth:`end_hung`, for processes that are in different collectives."""
+        self._say_hung(what, "")
         leave(1)
 
     def _say_hung(self, cause: str, stacks: str) -> None:

@@ -1,26 +1,31 @@
-"""Where each process of a run is: for the error about one that does not come.
+"""Where each process of a run is: for the error about one that does not come, or is in another collective.
 
-A thread in each process answers when another one asks, through the store of the run.
+A thread in each process answers when another one asks, through the store of the run. It asks itself if the process has
+been in one collective of its strategy for some seconds; if another process turns out to be in a different one, it ends
+the run: no exception reaches the main thread there.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from ..call_sites import is_user_frame
+from ..call_sites import is_user_frame, method_called
+from ..calls import NOTHING, Begun, Calls
+from ..exchange.objects import by_rank
 from ..store.liveness import BEAT_SECONDS, beat
 from ..store.run_store import another_connection
 
@@ -30,6 +35,12 @@ POLL_SECONDS = 1.0
 """How often a process looks whether another one asks."""
 ANSWER_SECONDS = 4.0
 """How long the one that asks waits for the answers."""
+COLLECTIVE_SECONDS = 3.0
+"""How long a process has been in one collective before it asks, and until it asks again: two equal answers count."""
+IDLE = 0.1
+"""A thread that computes for a smaller part of the time waits."""
+RAISES_SECONDS = ANSWER_SECONDS + 2.0
+"""How long rank 0 may take to fail by itself when the others have ended, and with them its connections."""
 ANSWERS_LISTED = 16
 """Of so many processes the stack is shown."""
 FRAMES = 20
@@ -37,15 +48,16 @@ FRAMES = 20
 
 _TIMEOUT = re.compile(r"[Tt]imed out|[Tt]imeout")
 _WAITS = (
-    *(
-        "torch.distributed",
-        "torch.autograd.graph",
-        "torch_hal.strategies.store.notes",
-        "torch_hal.strategies.failures.stack_exchange",
-    ),
+    "torch.distributed",
+    "torch_hal.strategies.store.notes",
+    "torch_hal.strategies.failures.stack_exchange",
     "torch_hal.strategies.launchers",
 )
-"""Modules whose functions wait for other processes; the second, in backward; the last, whether one has failed."""
+"""Modules whose functions wait for other processes; those of the last, for whether one has failed."""
+_WAITS_IF_IDLE = "torch.autograd.graph"
+"""The module in which backward waits for other processes, or computes."""
+_COLLECTIVES = "torch_hal.strategies.parallel"
+"""The module of the collectives that are counted."""
 _WAITS_ITSELF = "torch.nn.parallel.distributed"
 """The module whose functions wait before the module's own forward pass: for its buckets, and for its buffers."""
 
@@ -60,28 +72,90 @@ class Whereabouts:
     place: str
     """The innermost line of the user's code, and what is called there."""
     stack: str
+    call: str = ""
+    """The method that the user's code called, and the line; where it calls none, the place."""
+    is_in_collective: bool = False
+    """Whether it waits in a collective of its strategy."""
+    begun: Begun = NOTHING
+    """The collectives that it has begun."""
 
     @classmethod
-    def of_main_thread(cls, rank: int, note: str = "") -> Whereabouts:
-        """Of this process, with ``note`` in front of the place."""
+    def of_main_thread(
+        cls,
+        rank: int,
+        note: str = "",
+        begun: Begun = NOTHING,
+        is_idle: bool = True,
+    ) -> Whereabouts:
+        """Of this process.
+
+        Args:
+            rank: Of this process.
+            note: What is put in front of the place.
+            begun: The collectives that it has begun.
+            is_idle: Whether the thread computes nothing.
+        """
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         if frame is None:
             return cls(rank, False, "its main thread has ended", "")
         summary = traceback.extract_stack(frame)
         place = _place(frame)
-        modules = _modules(frame)
+        modules, function = _modules(frame), frame.f_code.co_name
         waits = any(name.startswith(_WAITS) for name in modules) or modules[:1] == [_WAITS_ITSELF]
-        return cls(rank, waits, f"{note}{place}", "".join(traceback.format_list(summary[-FRAMES:])))
+        waits = waits or (is_idle and _WAITS_IF_IDLE in modules)
+        is_collective = next((name for name in modules if not name.startswith("torch.")), "") == _COLLECTIVES
+        if function in ("send", "recv"):
+            begun = evolve(begun, sequence=None)  # for one other process, which may be busy
+        return cls(
+            rank,
+            waits,
+            f"{note}{place}",
+            "".join(traceback.format_list(summary[-FRAMES:])),
+            _call(frame, modules) if waits else place,
+            waits and is_collective and function != "_object_to_tensor",  # which precedes the collective
+            begun,
+        )
 
     def encode(self) -> str:
         """For the store."""
-        return f"{int(self.is_waiting)}\0{self.place}\0{self.stack}"
+        return json.dumps(asdict(self))
 
     @classmethod
-    def decode(cls, rank: int, text: str) -> Whereabouts:
+    def decode(cls, text: str) -> Whereabouts:
         """From the store."""
-        waits, place, stack = text.split("\0", 2)
-        return cls(rank, waits == "1", place, stack)
+        facts = json.loads(text)
+        return cls(**{**facts, "begun": Begun(**facts["begun"])})
+
+
+def difference(own: Whereabouts, found: Sequence[Whereabouts]) -> str | None:
+    """The message if a process is in another collective than this one, which waits in its newest one; or ``None``.
+
+    Args:
+        own: Where this process is.
+        found: Where each process is that answers, by rank.
+    """
+    in_call = {each.rank: each.begun.count for each in found if each.is_in_collective}
+    if not any(_is_elsewhere(own.begun, other, in_call) for other in found if other is not own):
+        return None
+    calls = by_rank([each.call for each in found], [each.rank for each in found])
+    return (
+        f"processes are in different collectives: {calls}. Call the same one in every "
+        "process, in one order, not under a condition that holds only in some, such as `if is_global_zero:`."
+    )
+
+
+def _is_elsewhere(own: Begun, other: Whereabouts, in_call: Mapping[int, int]) -> bool:
+    """Whether ``other`` never comes to the newest collective of this process."""
+    begun = other.begun
+    names = dict(begun.newest)
+    if any(names.get(number, name) != name for number, name in own.newest):
+        return True
+    if not other.is_waiting or begun.count >= own.count:
+        return False  # it works and may come to it, or has begun the same one
+    if begun.waits_for is not None:  # for a process that is in a collective, and waits for this one there?
+        return in_call.get(begun.waits_for, 0) > begun.count
+    # The process group has begun as many there, so the one that waits here is another one there: of backward, say.
+    return own.sequence is not None and begun.sequence is not None and begun.sequence >= own.sequence
 
 
 class Stacks:
@@ -91,10 +165,17 @@ class Stacks:
         store: Of the run.
         rank: Of this process.
         world_size: The number of processes.
+        end: Called with the reason if processes turn out to be in different collectives; ends this process.
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int) -> None:
-        self._store, self._rank, self._world_size = store, rank, world_size
+    def __init__(self, store: Store, rank: int, world_size: int, end: Callable[[str], None] | None = None) -> None:
+        self._store, self._rank, self._world_size, self._end = store, rank, world_size, end
+        self.calls = Calls()
+        """The collectives that this process has begun."""
+        self._is_idle, self._cpu_seconds = False, 0.0
+        self._in_call, self._since, self._suspected = -1, 0.0, ""
+        self.reason = ""
+        """Why processes end that are in different collectives."""
         self.note: Callable[[], str] = str
         """Returns what is put in front of this process's place, such as how far it has come."""
         self.has_waited = False
@@ -123,16 +204,58 @@ class Stacks:
             notes = self._notes()
             answered, shown = 0, 0.0
             while not self._done.wait(POLL_SECONDS):
+                self._note_idle()
                 if time.monotonic() >= shown + BEAT_SECONDS:
                     beat(notes.underlying_store, self._rank)
                     shown = time.monotonic()
                 asked = notes.add("asked", 0) if notes.check(["asked"]) else 0
                 if asked > answered:
-                    own = Whereabouts.of_main_thread(self._rank, self.note())
+                    own = self._own()
                     place = evolve(own, is_waiting=own.is_waiting or self.has_waited).encode()
                     for question in range(answered + 1, asked + 1):  # several may have asked meanwhile
                         notes.set(f"{question}/{self._rank}", place)
                     answered = asked
+                self._look(notes)
+                if asked and notes.check(["different"]):
+                    self._end_different(notes.get("different").decode(errors="replace"))
+                    return
+
+    def _own(self) -> Whereabouts:
+        begun = self.calls.begun()  # before the place: what it waits in is counted
+        return Whereabouts.of_main_thread(self._rank, self.note(), begun, self._is_idle)
+
+    def _note_idle(self) -> None:
+        """Note whether the main thread has computed since the last look; where the system does not tell, it waits."""
+        clock = getattr(time, "pthread_getcpuclockid", None)
+        seconds = 0.0 if clock is None else time.clock_gettime(clock(threading.main_thread().ident))
+        self._is_idle, self._cpu_seconds = seconds - self._cpu_seconds < IDLE * POLL_SECONDS, seconds
+
+    def _look(self, notes: Any) -> None:
+        """Find out, if this process has been in one collective for long, whether others are in a different one."""
+        own = self._own()
+        now = time.monotonic()
+        if not own.is_in_collective or own.begun.count != self._in_call:
+            self._in_call, self._since, self._suspected = own.begun.count if own.is_in_collective else -1, now, ""
+            return
+        if self._end is None or now < self._since + COLLECTIVE_SECONDS:
+            return
+        self._since = now
+        if notes.compare_set(f"asks/{self._in_call}", "", str(self._rank)) != str(self._rank).encode():
+            return  # one asks for all that wait in the same
+        found = sorted([own, *self.ask()], key=lambda each: each.rank)
+        suspected = difference(own, found) or ""
+        if suspected and suspected == self._suspected:
+            notes.set("different", suspected)
+        self._suspected = suspected
+
+    def _end_different(self, reason: str) -> None:
+        """End this process. Rank 0 fails by itself without the others: it has often started them, and ends last."""
+        self.reason = reason
+        begun = self.calls.begun()
+        if self._rank == 0:
+            self._done.wait(RAISES_SECONDS)
+        if self._end is not None and self._own().is_waiting and self.calls.begun() == begun:
+            self._end(reason)
 
     def ask(self) -> list[Whereabouts]:
         """Where the other processes are, those that answer, by rank."""
@@ -146,7 +269,7 @@ class Stacks:
                 for rank in left[:]:
                     if notes.check([f"{question}/{rank}"]):
                         answer = notes.get(f"{question}/{rank}").decode(errors="replace")
-                        found[rank] = Whereabouts.decode(rank, answer)
+                        found[rank] = Whereabouts.decode(answer)
                         left.remove(rank)
                 time.sleep(0.1)
         return [found[rank] for rank in sorted(found)]
@@ -199,6 +322,14 @@ def _place(innermost: FrameType) -> str:
         return f"in {innermost.f_code.co_name} ({_file(innermost)}:{innermost.f_lineno})"
     inner = "" if frame is innermost else f", in {innermost.f_code.co_name}"
     return f"at {_file(frame)}:{frame.f_lineno} in {frame.f_code.co_name}{inner}"
+
+
+def _call(innermost: FrameType, modules: Sequence[str]) -> str:
+    method, site = method_called(innermost)
+    name = "backward" if _WAITS_IF_IDLE in modules else innermost.f_code.co_name
+    if not method:
+        return f"{name} {_place(innermost).partition(', in ')[0]}"
+    return f"{name} in {method} ({site})" if name == "backward" else f"{method} ({site})"
 
 
 def _modules(innermost: FrameType) -> list[str]:

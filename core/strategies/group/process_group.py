@@ -25,6 +25,7 @@ import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import Store
 
 from ...errors import BackendError, ConfigurationError, LaunchError, quoted
+from ..calls import Calls
 from ..failures.first_failure import Failures
 from ..failures.stalled import IsWaitedFor, LooksForWaiting
 from ..launchers.exit_codes import ended_by_failure, note_failure
@@ -311,6 +312,11 @@ class JoinedGroup:
         """Where the processes of the group leave notes for each other."""
         return self._group.board
 
+    @property
+    def calls(self) -> Calls:
+        """The collectives that this process has begun."""
+        return self._group.calls
+
     def end_at_leave(self, end: Callable[[bool], None]) -> None:
         """Make :meth:`leave` call ``end(failed)`` first, which ends threads that communicate.
 
@@ -368,7 +374,9 @@ class _Group:
         self._rank: int = facts["rank"]
         self._world_size: int = facts["world_size"]
         self._process = os.getpid()
-        self.board = Board(store, facts["timeout"], check, Peers(store, self._rank) if self._world_size > 1 else None)
+        self.calls = Calls() if failures is None else failures.stacks.calls
+        peers = Peers(store, self._rank) if self._world_size > 1 else None
+        self.board = Board(store, facts["timeout"], check, peers, self.calls)
         self.members: list[JoinedGroup] = []
         self.releases: list[Callable[[], None]] = []
         _Group.current = self

@@ -35,16 +35,22 @@ class Peers:
         self._machine = _machine()
         store.set(f"peers/process/{rank}", f"{os.getpid()} {_start_of(os.getpid())} {self._machine}")
 
-    def watch(self, rank: int, store: Store | None = None) -> Watch:
-        """What is called while this process waits for process ``rank``, by the given connection to the store."""
-        return Watch(self._store if store is None else store, rank, self._machine)
+    def watch(self, rank: int, store: Store | None = None, is_needed: bool = False) -> Watch:
+        """What is called while this process waits for process ``rank``.
+
+        Args:
+            rank: Of that process.
+            store: The connection to the store; this object's own unless given.
+            is_needed: Whether it must not leave the run, but come to where this process is.
+        """
+        return Watch(self._store if store is None else store, rank, self._machine, is_needed)
 
 
 class Watch:
     """Called again and again while a process waits for another: raises an error if that has ended."""
 
-    def __init__(self, store: Store, rank: int, machine: str) -> None:
-        self._store, self._rank, self._machine = store, rank, machine
+    def __init__(self, store: Store, rank: int, machine: str, is_needed: bool) -> None:
+        self._store, self._rank, self._machine, self._is_needed = store, rank, machine, is_needed
         now = time.monotonic()
         self._next_look, self._next_sign = now + LOOK_SECONDS, now + BEAT_SECONDS
         self._process: tuple[str, str] | None = None
@@ -60,6 +66,11 @@ class Watch:
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
+        if self._is_needed and self._store.check([f"leaving/{self._rank}"]):
+            raise LaunchError(
+                f"rank {self._rank} has ended its script, or torn down, and another process waits for it in a call "
+                f"that needs rank {self._rank}. Make the call in every process, or in rank {self._rank} too."
+            )
         number, started = self._process = self._process or self._find()
         if number and _start_of(int(number)) != started:
             raise self._error(f"rank {self._rank} (process {number}) has ended")

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from ...errors import LaunchError
+from ..calls import Calls
 from .liveness import Peers
 from .run_store import another_connection
 
@@ -25,13 +26,20 @@ class Board:
         timeout: How long to wait for another process.
         check: Called while waiting; raises an exception if another process has failed.
         peers: The processes of the run; ``None`` if it is not known whether they run.
+        calls: What is told that this process waits; ``None`` for what only a thread of it uses.
     """
 
     def __init__(
-        self, store: Store, timeout: timedelta, check: Callable[[], None] | None, peers: Peers | None = None
+        self,
+        store: Store,
+        timeout: timedelta,
+        check: Callable[[], None] | None,
+        peers: Peers | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.timeout = timeout
         self._store, self._check, self._peers = store, check, peers
+        self._calls = Calls() if calls is None else calls
         self.meetings: dict[str, int] = {}
         """How often this process has met the others at each place in the user's code; see :class:`Meeting`."""
         self.alone: set[str] = set()
@@ -83,9 +91,9 @@ class Board:
         """Wait for a note of process ``rank``; whether it is there within ``seconds``.
 
         Raises:
-            LaunchError: That process has ended, another one has failed, or the store was lost.
+            LaunchError: That process has ended or leaves the run, another one has failed, or the store was lost.
         """
-        watch = None if self._peers is None else self._peers.watch(rank, self._store)
+        watch = None if self._peers is None else self._peers.watch(rank, self._store, is_needed=True)
 
         def look() -> None:
             if self._check is not None:
@@ -93,8 +101,13 @@ class Board:
             if watch is not None:
                 watch()
 
-        with _store_errors():
-            return wait_for_key(self._store, f"board/{key}", seconds, look)
+        with _store_errors(), self._calls.waiting_for(rank):
+            try:
+                return wait_for_key(self._store, f"board/{key}", seconds, look)
+            except LaunchError:
+                if self.has(key):  # it has left it, and then ended
+                    return True
+                raise
 
 
 def wait_for_key(store: Store, key: str, seconds: float, check: Callable[[], None] | None) -> bool:

@@ -341,11 +341,11 @@ class Signals:
             LaunchError: Another process has ended without an answer.
         """
         if self._rank != 0:
-            comes = _comes(board, f"{place}/target", 2 * AGREE_SECONDS, 0)
+            comes = board.wait(f"{place}/target", 2 * AGREE_SECONDS, 0)
             return int(board.get(f"{place}/target")) if comes else NEVER
         target, deadline, ranks = NEVER, time.monotonic() + AGREE_SECONDS, range(self._world_size)
         try:
-            if all(_comes(board, f"{place}/{rank}", deadline - time.monotonic(), rank) for rank in ranks):
+            if all(board.wait(f"{place}/{rank}", deadline - time.monotonic(), rank) for rank in ranks):
                 # A process that was between the addition and the comparison goes on to the next batch.
                 target = 1 + max(int(board.get(f"{place}/{rank}")) for rank in ranks)
             else:
@@ -397,13 +397,3 @@ class Signals:
             said = str(error)
         if said:
             logger.error("%s: the job is not started again: %s", " ".join(self._requeue), said)
-
-
-def _comes(board: Board, key: str, seconds: float, rank: int) -> bool:
-    """Wait for a note of process ``rank``; whether it is there within the time."""
-    try:
-        return board.wait(key, seconds, rank)
-    except LaunchError:
-        if board.has(key):
-            return True
-        raise
