@@ -32,13 +32,15 @@ TORCH_ENVIRONMENT = HERE / ".nox" / "torch"
 CONSTRAINTS = ("--constraint", str(HERE / "constraints.txt"))
 GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
+DEVKIT = ("--editable", str(HERE / "plugins" / "devkit"))
+"""What installs the conformance kit, with which plugins and core's own backends are tested."""
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins with strategies on a training engine."""
 BRIDGES = ("lightning", "accelerate", "fsdp", "bagua")
 """The plugins for other front ends, and those whose strategies these can run."""
 SIMULATED = ("torch-acme", "stand-ins")
 """Projects in ``tests/vendor`` that simulate hardware and vendors' libraries in the plugins' tests."""
-LONGEST = ("fsdp", "bagua", "cuda", "hpu")
+LONGEST = ("devkit", "fsdp", "bagua", "cuda", "hpu")
 """The plugins whose tests take longest: they start first, so that none runs alone at the end."""
 MANY_PROCESSES = {
     "PYTHONDONTWRITEBYTECODE": "",
@@ -67,7 +69,7 @@ def torch_python(session: nox.Session) -> str:
     if not Path(python).exists():
         session.run(sys.executable, "-m", "venv", str(TORCH_ENVIRONMENT))
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *group("test", "types"))
+    session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *DEVKIT, *group("test", "types"))
     INSTALLED.add(TORCH_ENVIRONMENT)
     return python
 
@@ -108,7 +110,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests_slow(session: nox.Session) -> None:
-    """Run the other tests of core: those that start many processes, and the conformance kit's own."""
+    """Run the other tests of core: those that start many processes."""
     many_processes(
         session, torch_python(session), "-m", "pytest", "-n", "4", "-m", "slow and not exhaustive", *session.posargs
     )
@@ -151,10 +153,11 @@ class Run(NamedTuple):
 
 
 def plugin_tests(session: nox.Session, python: str, name: str, *arguments: str, env: Mapping[str, str]) -> Run:
-    """pytest with ``arguments`` for a plugin, installed next to core and the simulated hardware."""
-    plugin = installed(session, python, name, f"plugins/{name}")
+    """pytest with ``arguments`` for a plugin, installed next to core, the devkit and the simulated hardware."""
+    # The devkit is in the environment already: what is installed twice is a warning in listings.
+    plugin = [] if name == "devkit" else [installed(session, python, name, f"plugins/{name}")]
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
-    path = os.pathsep.join([str(plugin), str(simulated), env["PYTHONPATH"]])
+    path = os.pathsep.join([*map(str, (*plugin, simulated)), env["PYTHONPATH"]])
     return Run(name, (python, "-m", "pytest", *arguments), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
 
 
@@ -334,7 +337,7 @@ def notebooks(session: nox.Session) -> None:
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Run the tests, the conformance kit and the benchmarks on the GPU of this machine, in at most ten minutes."""
-    session.install("--quiet", "--editable", ".", "--editable", "plugins/cuda", "numpy", *group("peers", "test"))
+    session.install("--quiet", "--editable", ".", *DEVKIT, "--editable", "plugins/cuda", *group("peers", "test"))
     session.run("python", "benchmarks/gpu.py", *session.posargs)
 
 
@@ -378,7 +381,8 @@ def engines_python(session: nox.Session) -> str:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     deepspeed = nox.project.load_toml(HERE / "plugins" / "deepspeed" / "pyproject.toml")
     needed = nox.project.dependency_groups(deepspeed, "test")
-    session.run(*pip, *CONSTRAINTS, *needed, *GROUPS["project"]["optional-dependencies"]["examples"], "ninja")
+    examples = GROUPS["project"]["optional-dependencies"]["examples"]
+    session.run(*pip, *CONSTRAINTS, *DEVKIT, *needed, *examples, "ninja")
     session.run(*pip, *CONSTRAINTS, "--no-build-isolation", *deepspeed["project"]["dependencies"][1:])
     projects = [argument for name in ENGINES for argument in ("--editable", f"plugins/{name}")]
     session.run(*pip, "--no-deps", "--no-build-isolation", *projects)
@@ -462,7 +466,8 @@ def engine_python(session: nox.Session, name: str) -> str:
         session.run(sys.executable, "-m", "venv", str(folder))
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     project = nox.project.load_toml(HERE / "plugins" / name / "pyproject.toml")
-    session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *nox.project.dependency_groups(project, "test"))
+    needed = nox.project.dependency_groups(project, "test")
+    session.run(*pip, *CONSTRAINTS, "--editable", str(HERE), *DEVKIT, *needed)
     if name == "colossalai":  # without what it requires: that names an older torch
         groups = project["dependency-groups"]
         session.run(*pip, *CONSTRAINTS, *groups["engine-requirements"])
@@ -544,7 +549,7 @@ def hardware(session: nox.Session) -> None:
     folder.mkdir(parents=True)
     os.environ["CORE_CONFORMANCE_REPORTS"] = str(folder)
     python = torch_python(session)
-    kit = ("-p", "core.testing.plugin", "--pyargs", "core.testing.suite", "--hardware", "this machine's CPU")
+    kit = ("-p", "torch_hal_devkit.plugin", "--pyargs", "torch_hal_devkit.suite", "--hardware", "this machine's CPU")
     with session.chdir(folder):  # elsewhere, pytest loads tests/conftest.py, which removes the variable
         session.run(python, "-m", "pytest", *kit, "--backend", "accelerator:cpu")
     session.run(python, "-m", "pytest", "--basetemp", str(folder / "acme"), "tests/vendor/test_from_outside.py")
@@ -569,10 +574,10 @@ def xla_real(session: nox.Session) -> None:
     session.run(sys.executable, "plugins/xla/tests/real/environment.py", str(folder), *CONSTRAINTS)
     python = str(folder / "bin" / "python")
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
-    projects = ("--editable", str(HERE), "--editable", str(HERE / "plugins" / "xla"))
+    projects = ("--editable", str(HERE), *DEVKIT, "--editable", str(HERE / "plugins" / "xla"))
     session.run(*pip, "--no-build-isolation", *projects)
     env = {"PJRT_DEVICE": "CPU"}
-    kit = ("--pyargs", "core.testing.suite", "-p", "core.testing.plugin", "--backend", "accelerator:xla")
+    kit = ("--pyargs", "torch_hal_devkit.suite", "-p", "torch_hal_devkit.plugin", "--backend", "accelerator:xla")
     said = ("--hide-devices", "PJRT_DEVICE=TPU", "--hardware", "this machine's CPU by PJRT, torch_xla 2.9.0")
     with session.chdir(HERE / "plugins" / "xla"):
         session.run(python, "-m", "pytest", "tests/real", env=env)
@@ -589,7 +594,8 @@ def listing(session: nox.Session) -> None:
 @nox.session
 def peers(session: nox.Session) -> None:
     """Compare tables of names, scripts, examples and random loops with the installed Lightning and Accelerate."""
-    session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,examples,testing]", *group("peers"), "pytest-timeout")
+    needed = (*group("peers"), "pytest", "pytest-timeout")
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,examples]", *needed)
     session.run("python", "-m", "pytest", "tests/migrate", *session.posargs)
 
 

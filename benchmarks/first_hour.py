@@ -39,8 +39,8 @@ from pages_shown import blocks, is_run, matches, run_blocks  # noqa: E402
 NEEDS = {
     "cli.md": ["torch-hal[cli]"],
     "checkpoint-authors.md": ["safetensors"],
-    "conformance.md": ["torch-hal[testing]"],
-    "environment-authors.md": ["torch-hal[testing]"],
+    "conformance.md": ["torch-hal-devkit"],
+    "environment-authors.md": ["torch-hal-devkit"],
 }
 """What is installed before a page is read, as the page says."""
 BY_ANOTHER_WAY = {"vendors.md"}
@@ -120,7 +120,8 @@ def read(newcomer: Newcomer, page: Path, folder: Path) -> None:
     """Install what the page says, then run its blocks."""
     for needed in NEEDS.get(page.name, ()):
         assert re.search(rf"pip install\s['\"]?{re.escape(needed)}", page.read_text("utf-8")), f"does not say: {needed}"
-        here = re.sub(r"^torch-hal(?=\[|$)", ".", needed)  # as docs/install.md says, until there is an index
+        # As docs/install.md says, until there is an index.
+        here = re.sub(r"^torch-hal(?=\[|$)", ".", re.sub(r"^torch-hal-", "./plugins/", needed))
         newcomer.shell(f"pip install -q '{here}'", newcomer.clone, expect=0)
     folder.mkdir()
 

@@ -47,8 +47,8 @@ def follow(folder: Path, inherited: Mapping[str, str] = os.environ) -> list[tupl
         if command.startswith("cd "):
             where /= command[3:]
             continue
-        # In place of an index, which does not have the package yet.
-        runs = command.replace("pip install torch-hal", f"pip install {ROOT}")
+        # In place of an index, which does not have the packages yet.
+        runs = command.replace("pip install torch-hal-devkit", f"pip install {ROOT} {ROOT / 'plugins' / 'devkit'}")
         began = time.monotonic()
         done = subprocess.run(runs, shell=True, cwd=where, env=environ, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - began

@@ -1,7 +1,7 @@
 """``python -m core``, installed as the command ``torch-hal``: one verb for each thing that can be done from a shell.
 
-Each verb is a module of this package with a function ``main``, so ``torch-hal new-plugin`` and
-``python -m core.new_plugin`` are the same.
+Each verb is a module with a function ``main``, so ``torch-hal list`` and ``python -m core.list`` are the same. Packages
+add verbs by entry point: see :mod:`core.commands.verbs`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import sys
 
 from .commands.terminal import width_of
-from .commands.verbs import VERBS
-from .errors import LONGEST_NAME, harmless, nearest, quoted
+from .commands.verbs import VERBS, available_verbs, load_verb
+from .errors import LONGEST_NAME, CoreError, UnknownNameError, harmless, nearest, quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["VERBS", "main"]
+__all__ = ["main"]
 
 _USAGE = """\
 usage: {program} VERB [ARGUMENT ...]
@@ -48,7 +48,7 @@ _INSTEAD = {
 """For what other tools call the same: the verb or option here."""
 
 
-def _remedy(verb: str, rest: Sequence[str], program: str) -> str:
+def _remedy(verb: str, rest: Sequence[str], program: str, verbs: Mapping[str, str]) -> str:
     """What to write instead of an unknown verb, which ``rest`` follows."""
     if verb.startswith("-"):
         if near := nearest(verb, ("--help", "--version"), cutoff=0.8):
@@ -59,18 +59,24 @@ def _remedy(verb: str, rest: Sequence[str], program: str) -> str:
     if verb in ("install", "add"):
         return f" Install a plugin with pip, as in pip install torch-hal-{(*rest, 'PLUGIN')[0]}."
     instead = _INSTEAD.get(verb.replace("_", "-").lower())
-    return f" Did you mean {instead!r}?" if instead else nearest(verb, VERBS)
+    return f" Did you mean {instead!r}?" if instead else nearest(verb, verbs)
 
 
 def _usage(program: str) -> str:
     """The verbs and what each is for, for the width of the terminal."""
     import textwrap
 
-    width, indent = width_of(sys.stdout, os.environ), max(map(len, VERBS)) + 4
-    verbs = (f"  {name:<{indent - 2}}{purpose}" for name, (_, purpose) in VERBS.items())
-    shown = "\n".join(textwrap.fill(line, width, subsequent_indent=" " * indent) for line in verbs)
+    note = ""
+    try:
+        known = available_verbs(os.environ)
+    except CoreError as error:
+        known = {verb: purpose for verb, (_, purpose) in VERBS.items()}
+        note = f"\n\nVerbs of installed packages are not shown: {error}"
+    width, indent = width_of(sys.stdout, os.environ), max(map(len, known)) + 4
+    lines = (harmless(f"  {verb:<{indent - 2}}{purpose}", keep="") for verb, purpose in known.items())
+    shown = "\n".join(textwrap.fill(line, width, subsequent_indent=" " * indent) for line in lines)
     before, after = _USAGE.split("{verbs}")
-    rest = "\n".join(textwrap.fill(line, width) for line in after.format(program=program).split("\n"))
+    rest = "\n".join(textwrap.fill(line, width) for line in (after.format(program=program) + note).split("\n"))
     return before.format(program=program) + shown + rest
 
 
@@ -121,13 +127,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         lines = (harmless(f"{name} {version}", LONGEST_NAME, keep="") for name, version in _versions())
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         return 0
-    if verb not in VERBS:
-        sys.stderr.write(f"{program}: unknown verb {verb!r}.{_remedy(verb, rest, program)} Valid: {quoted(VERBS)}.\n")
+    try:
+        function = load_verb(verb, os.environ)
+    except UnknownNameError as error:
+        verbs = available_verbs(os.environ)
+        sys.stderr.write(f"{program}: {error}{_remedy(verb, rest, program, verbs)} Valid: {quoted(verbs)}.\n")
         return 2
-    import importlib
-
-    code: int = importlib.import_module(VERBS[verb][0]).main(rest, f"{program} {verb}")
-    return code
+    except CoreError as error:
+        sys.stderr.write(f"{program} {verb}: {error}\n")
+        return 2
+    return function(rest, f"{program} {verb}")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ user presses the key, by ``torch-hal list``, so a plugin that is installed later
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 
 from .commands.verb_parser import VerbParser, one_of
-from .commands.verbs import VERBS
+from .commands.verbs import available_verbs, load_verb
+from .discovery.loading import describe
+from .errors import CoreError
 from .kinds import KINDS
 
 __all__ = ["SHELLS", "main", "options_of"]
@@ -83,15 +85,23 @@ examples:
     )
     parser.add_argument("shell", metavar="SHELL", type=one_of(SHELLS), help="the shell: bash, zsh or fish")
     shell = parser.read(arguments).shell
-    sys.stdout.write(SHELLS[shell]({verb: options_of(verb) for verb in VERBS}))
+    try:
+        verbs = available_verbs(os.environ)
+    except CoreError as error:
+        sys.stderr.write(f"{program}: {error}\n")
+        return 2
+    sys.stdout.write(SHELLS[shell]({verb: options_of(verb) for verb in verbs}))
     return 0
 
 
 def options_of(verb: str) -> list[str]:
-    """The options of a verb, as its help names them."""
+    """The options of a verb, as its help names them; of a package's verb that is broken, ``--help`` alone."""
     text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
-        importlib.import_module(VERBS[verb][0]).main(["--help"], f"torch-hal {verb}")
+    try:
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            load_verb(verb, os.environ)(["--help"], f"torch-hal {verb}")
+    except Exception as error:  # noqa: BLE001  a package's verb may raise anything
+        sys.stderr.write(f"the options of {verb!r} are not completed: {describe(error)}\n")
     usage, *rest = re.split(r"^examples?:", text.getvalue(), flags=re.MULTILINE)
     del rest  # examples have options of other programs
     return sorted({"--help", *_OPTION.findall(usage)})
@@ -115,9 +125,8 @@ def _zsh(options: Mapping[str, Sequence[str]]) -> str:
 
 def _fish(options: Mapping[str, Sequence[str]]) -> str:
     no_verb, in_verb = "__fish_use_subcommand", "__fish_seen_subcommand_from"
-    lines = [
-        f"complete -c torch-hal -n {no_verb} -f -a {verb} -d {_quoted(purpose)}" for verb, (_, purpose) in VERBS.items()
-    ]
+    purposes = available_verbs(os.environ)
+    lines = [f"complete -c torch-hal -n {no_verb} -f -a {verb} -d {_quoted(purposes[verb])}" for verb in options]
     lines += [f"complete -c torch-hal -n {no_verb} -l {name}" for name in ("help", "version")]
     lines.append(f"complete -c torch-hal -n '{in_verb} completion' -f -a {_quoted(' '.join(SHELLS))}")
     by_name = {_dashed(kind): _FISH_NAMES.format(kind=kind) for kind in KINDS} | {"kind": " ".join(KINDS)}

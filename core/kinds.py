@@ -6,7 +6,7 @@ Registries, hooks, entry-point groups, listings, ``new-plugin``, requests and Pl
 
 from __future__ import annotations
 
-__all__ = ["CLASS_KINDS", "KINDS", "Kind"]
+__all__ = ["CLASS_KINDS", "COMMAND", "COMMANDS", "KINDS", "Kind"]
 
 
 class Kind:
@@ -121,3 +121,8 @@ CLASS_KINDS: dict[str, Kind] = {
 }
 """The kinds whose entry points name a class, ``package.module:Class``. Such a class is no backend: it has no spec, and
 the Plan does not name it."""
+
+COMMANDS = "torch_hal.commands"
+"""The entry-point group of verbs of ``torch-hal``: see :mod:`core.commands.verbs`."""
+COMMAND = "command"
+"""The kind of their rows."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SOURCES = (ROOT, ROOT / "plugins" / "devkit" / "src")
+"""The folders of the packages that the API reference has: core, and what authors of plugins import."""
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
@@ -58,7 +60,7 @@ def with_columns(table: str) -> str:
 
 def _reference(found: re.Match[str]) -> str:
     name = html.unescape(found[1])
-    if not name.startswith("core."):
+    if not name.startswith(("core.", "torch_hal_devkit")):
         return f"<code>{found[1]}</code>"
     return f'<autoref optional identifier="{name}"><code>{found[1]}</code></autoref>'
 
@@ -81,20 +83,23 @@ def documented(inventory: Path) -> set[str]:
 
 
 def public_names() -> Iterator[str]:
-    """Every name in an ``__all__`` of core's packages and of the modules next to them, with the defining module."""
-    for file in sorted([*ROOT.glob("core/*.py"), *ROOT.glob("core/*/__init__.py")]):
-        if file.name != "__main__.py":
-            parts = file.relative_to(ROOT).with_suffix("").parts
-            module = ".".join(part for part in parts if part != "__init__")
-            yield from (origin(module, name) for name in exported(module))
+    """Every name in an ``__all__`` of the packages and of the modules next to them, with the defining module."""
+    for root, package in zip(SOURCES, ("core", "torch_hal_devkit"), strict=True):
+        modules = [] if package != "core" else root.glob(f"{package}/*.py")
+        for file in sorted({*modules, root / package / "__init__.py", *root.glob(f"{package}/*/__init__.py")}):
+            if file.name != "__main__.py":
+                parts = file.relative_to(root).with_suffix("").parts
+                module = ".".join(part for part in parts if part != "__init__")
+                yield from (origin(module, name) for name in exported(module))
 
 
 def source(module: str) -> ast.Module | None:
-    """A module's parsed source, or ``None`` if core has no such module."""
-    path = ROOT.joinpath(*module.split("."))
-    for file in (path / "__init__.py", path.with_suffix(".py")):
-        if file.exists():
-            return ast.parse(file.read_text("utf-8"))
+    """A module's parsed source, or ``None`` if there is no such module."""
+    for root in SOURCES:
+        path = root.joinpath(*module.split("."))
+        for file in (path / "__init__.py", path.with_suffix(".py")):
+            if file.exists():
+                return ast.parse(file.read_text("utf-8"))
     return None
 
 
@@ -112,7 +117,7 @@ def origin(module: str, name: str) -> str:
     if name.endswith("Registry") and name != "CodeRegistry":
         return f"core.{name}"  # made from the table of kinds, not imported
     for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("core"):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("core", "torch_hal_devkit")):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return origin(node.module, alias.name)

@@ -34,8 +34,7 @@ ROWS = [
         Box(
             "Tools",
             "the verbs of torch-hal, the CLI of a script",
-            "__main__ cli commands completion conformance consolidate doctor explain list migrate new_plugin run "
-            "testing",
+            "__main__ cli commands completion conformance consolidate doctor explain list migrate new_plugin run",
         )
     ],
     [Box("Front ends", "trainer/ callbacks/ runtime/", "trainer callbacks runtime")],

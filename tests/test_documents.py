@@ -13,10 +13,11 @@ from pages_shown import blocks, is_run, run_blocks
 from python_processes import run_program, run_python
 
 from core import Runtime, Trainer
-from core.__main__ import VERBS
+from core.commands.verbs import available_verbs
 from core.plan import Request, resolve
 
 ROOT = Path(__file__).parents[1]
+VERBS = available_verbs({})
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
@@ -24,7 +25,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 QUICK = ("README.md", "index.md", "five-minutes.md")
 """The pages that a newcomer reads first; the others are marked slow."""
 ELSEWHERE = {"vendors.md"}
-"""``tests/new_plugin`` runs its commands, with an installation between them."""
+"""``plugins/devkit/tests/test_new_plugin.py`` runs its commands, with an installation between them."""
 RUN = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[] if page.name in QUICK else pytest.mark.slow)
     for page in PAGES
@@ -102,13 +103,13 @@ NOT_RUN_HERE = {
     "cli.md": "tests/cli gives such options to a script",
     "clusters.md": "tests/environments and tests/launchers start SLURM, MPI and torchrun where they are installed",
     "commands.md": "tests/run starts scripts, tests/doctor examines machines",
-    "conformance.md": "tests/testing/test_conformance_command.py runs the kit on a simulated card",
+    "conformance.md": "plugins/devkit/tests/test_conformance_command.py runs the kit on a simulated card",
     "debugging-a-hang.md": "it needs py-spy and a GPU",
     "install.md": "benchmarks/first_hour.py installs as the page says; tests/packages installs the packages",
     "plugins.md": "it needs a package torch_tiny",
-    "vendors.md": "tests/new_plugin follows the page",
+    "vendors.md": "plugins/devkit/tests/test_new_plugin.py follows the page",
     **{
-        f"{kind}-authors.md": "tests/testing runs the kit on the example"
+        f"{kind}-authors.md": "plugins/devkit/tests runs the kit on the example"
         for kind in ("precision", "checkpoint", "strategy")
     },
 }

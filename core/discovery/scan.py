@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..kinds import CLASS_KINDS, KINDS
+from ..kinds import CLASS_KINDS, COMMAND, COMMANDS, KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["CORE", "Damage", "Row", "normalized", "scan"]
 CORE = "torch-hal"
 """The name of this distribution."""
 
-_KIND_OF_GROUP = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())}
+_KIND_OF_GROUP = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())} | {COMMANDS: COMMAND}
 _ORDER_OF_KIND = {name: position for position, name in enumerate(_KIND_OF_GROUP.values())}
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
@@ -361,19 +361,20 @@ def _entries(text: str) -> Iterator[tuple[str, str, str, str]]:
             kind = _KIND_OF_GROUP.get(line.strip("[]"))
         elif kind is not None:
             key, equals, module = (part.strip() for part in line.partition("="))
-            yield kind, key, module, _malformed(line, key, equals, module, kind in CLASS_KINDS)
+            yield kind, key, module, _malformed(line, key, equals, module, kind)
 
 
-def _malformed(line: str, key: str, equals: str, value: str, names_class: bool) -> str:
-    valid = f"Valid: <name> = <package.module{':Class' if names_class else ''}>"
+def _malformed(line: str, key: str, equals: str, value: str, kind: str) -> str:
+    needs = {COMMAND: "package.module:function", **dict.fromkeys(CLASS_KINDS, "package.module:Class")}
+    valid = f"Valid: <name> = <{needs.get(kind, 'package.module')}>"
     module, colon, path = value.partition(":")
     if not equals:
         return f"entry_points.txt has the line {line!r}. {valid}"
     if not key or not key.isprintable():
         return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
-    parts = [*module.split("."), *path.split(".")] if names_class else value.split(".")
-    if (names_class and not colon) or not all(part.isidentifier() for part in parts):
-        what = "module:Class" if names_class else "a module name"
+    parts = [*module.split("."), *path.split(".")] if kind in needs else value.split(".")
+    if (kind in needs and not colon) or not all(part.isidentifier() for part in parts):
+        what = needs[kind].replace("package.", "") if kind in needs else "a module name"
         return f"entry_points.txt gives {key!r} the value {value!r}, which is not {what}. {valid}"
     return ""
 

@@ -16,7 +16,7 @@ core's own are always allowed.
 from __future__ import annotations
 
 from ..errors import ConfigurationError, nearest
-from ..kinds import CLASS_KINDS
+from ..kinds import CLASS_KINDS, COMMAND
 from ..utilities.environment_variables import check_variables
 from .scan import CORE, Damage, Row, normalized, scan
 from .versions import unmet
@@ -33,7 +33,7 @@ VARIABLE = "CORE_PLUGINS"
 class Survey:
     """The installed backends, and which of them can be used."""
 
-    __slots__ = ("classes", "damaged", "rows", "version", "warnings")
+    __slots__ = ("classes", "commands", "damaged", "rows", "version", "warnings")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Survey:
         warnings: list[str],
         classes: Sequence[Row] = (),
         damaged: Sequence[Damage] = (),
+        commands: Sequence[Row] = (),
     ) -> None:
         self.rows = rows
         """All backends, ordered by kind, name, distribution."""
@@ -53,6 +54,8 @@ class Survey:
         """All loggers and profilers: the kinds in :data:`core.kinds.CLASS_KINDS`."""
         self.damaged = damaged
         """Metadata files of any distribution that ``importlib.metadata`` fails to read."""
+        self.commands = commands
+        """The verbs of installed packages."""
 
 
 class _Entry:
@@ -100,8 +103,9 @@ def survey(environ: Mapping[str, str], path: Sequence[str] | None = None) -> Sur
     if not version:
         warnings.append(f"{CORE} itself is not installed, so its own backends are missing. Run: pip install {CORE}")
     warnings += shadowed + _look_alikes(rows)
-    backends = [row for row in rows if row.kind not in CLASS_KINDS]
-    return Survey(backends, version, warnings, [row for row in rows if row.kind in CLASS_KINDS], damaged)
+    backends = [row for row in rows if row.kind not in CLASS_KINDS and row.kind != COMMAND]
+    classes = [row for row in rows if row.kind in CLASS_KINDS]
+    return Survey(backends, version, warnings, classes, damaged, [row for row in rows if row.kind == COMMAND])
 
 
 def why_unusable(rows: Iterable[Row]) -> str:

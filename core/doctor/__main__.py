@@ -93,7 +93,7 @@ def _plugins(report: Report, environ: Mapping[str, str], timeout: float, hardwar
     except CoreError as error:
         return [Check("plugins", "problem", str(error), "Correct CORE_PLUGINS, or unset it.")]
     report.backends = [row.to_dict() for row in found.rows]
-    rows = [*found.rows, *found.classes]
+    rows = [*found.rows, *found.classes, *found.commands]
     report.plugins = {row.distribution: row.version for row in rows if row.distribution != "torch-hal"}
     checks = [_of_row(row, timeout) for row in rows if row.state in _BROKEN]
     checks += [Check("plugins", "problem", warning) for warning in found.warnings]

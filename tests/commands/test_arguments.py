@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from core.__main__ import VERBS, main
+from core.__main__ import main
+from core.commands.verbs import available_verbs, load_verb
 from core.run.options import parse
 
 MISTAKES = {
@@ -93,10 +94,10 @@ def test_a_mistake_is_one_line_with_a_remedy(
     assert not re.search(r"\?\.|\.\.", err)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", available_verbs({}))
 def test_every_verb_uses_one_parser(verb: str) -> None:
     """No verb has a parser of argparse's own, which takes abbreviations and names no nearest option."""
-    module = VERBS[verb][0].replace("run.__main__", "run.options")
+    module = load_verb(verb, {}).__module__.replace("run.__main__", "run.options")
     source = inspect.getsource(importlib.import_module(module))
     assert "argparse.ArgumentParser(" not in source
     assert "VerbParser(" in source or verb == "list"  # which imports next to nothing

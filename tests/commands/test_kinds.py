@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+import torch_hal_devkit
 
 import core
 from core import hookspecs, registration, specs
@@ -117,6 +118,8 @@ def test_a_sixth_kind_is_listed_and_probed(sixth: dict[str, str]) -> None:
 def test_a_sixth_kind_is_found_and_registered(sixth: dict[str, str]) -> None:
     """The registry finds its names; its in-process registry and the command's arguments exist."""
     code = """
+import torch_hal_devkit
+
 import core
 from core.discovery.registry import Registry
 from torch_hal_sixth import FileTracker
@@ -187,4 +190,4 @@ def test_each_kind_has_all_its_parts(kind: Kind) -> None:
     assert getattr(core, kind.registry) is registration.REGISTRIES[kind.name]
     assert getattr(registration, kind.registry) is registration.REGISTRIES[kind.name]
     assert {kind.base_name, kind.registry} <= {*core.__all__}
-    assert (Path(core.__file__).parent / "new_plugin" / "templates" / kind.name / "README.md.txt").is_file()
+    assert (Path(torch_hal_devkit.__file__).parent / "new_plugin" / "templates" / kind.name / "README.md.txt").is_file()

@@ -21,11 +21,12 @@ import core.explain
 import core.list
 from core.__main__ import main
 from core.commands.terminal import Style, is_terminal, table
-from core.commands.verbs import VERBS
+from core.commands.verbs import available_verbs
 from core.completion import SHELLS, options_of
 from core.list import _SWITCHES
 from core.plan import Request, resolve
 
+VERBS = available_verbs({})
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 

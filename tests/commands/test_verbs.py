@@ -8,14 +8,20 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from installing import files_of, lay_down
 
 import core
-from core.__main__ import VERBS, main
+from core.__main__ import main
+from core.commands.verbs import available_verbs
+from core.completion import options_of
 
 ROOT = Path(__file__).parents[2]
+VERBS = available_verbs({})
+"""core's verbs, and those of the devkit."""
 HEAVY = {"torch", "pluggy", "attr", "packaging", "importlib.metadata", "importlib_metadata"}
 
 
@@ -29,7 +35,7 @@ def test_without_a_verb_all_verbs_are_shown(arguments: list[str], capsys: pytest
     """Each verb has one line with its name and what it does, within 80 columns."""
     assert main(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
-    for verb, (_, purpose) in VERBS.items():
+    for verb, purpose in VERBS.items():
         assert [line.split(maxsplit=1) for line in lines if line.startswith(f"  {verb} ")] == [[verb, purpose]]
     assert max(map(len, lines)) <= 80
 
@@ -82,3 +88,110 @@ def test_the_version_is_light(name: str) -> None:
     """Importing the package and reading its version imports no torch and none of the other heavy modules."""
     code = f"import sys, {name}; {name}.__version__; print(*sys.modules)"
     assert not HEAVY & set(run("-c", code).stdout.split())
+
+
+MODULE = '''"""The verb ``polish`` of a package: make it shine.
+
+The rest is not shown.
+"""
+
+import sys
+
+
+def main(arguments, program):
+    if "--help" in arguments:
+        sys.stdout.write("usage: [--wax WAX]\\nexample: --brush\\n")
+        raise SystemExit(0)
+    sys.stdout.write(f"{program}: {arguments}\\n")
+    return 7
+
+
+def buff(arguments, program):
+    sys.stdout.write("buffed\\n")
+    return 3
+'''
+BROKEN = '"""The verb ``rust``: fall apart."""\nimport no_such_module_of_mine\n'
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path with a package of four verbs: of a module, of a function, a broken one, one of core's."""
+    declared = "[core.commands]\npolish = shop.polish\nbuff = shop.polish:buff\nrust = shop.rust\nlist = shop.polish\n"
+    code = {"__init__.py": "raise SystemError('imported')\n", "polish.py": MODULE, "rust.py": BROKEN}
+    lay_down(tmp_path, files_of("torch-hal-shop", "1.2", declared))
+    lay_down(tmp_path / "shop", code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+def test_help_shows_the_verbs_of_packages(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the first line of their module's docstring; the package, which cannot be imported, is not imported."""
+    assert main([]) == 0
+    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["polish", "make it shine"] in shown
+    assert ["buff", "make it shine"] in shown
+    assert ["rust", "fall apart"] in shown
+    assert ["list", VERBS["list"]] in shown  # a package cannot replace a verb of core's
+    (shop / "shop" / "rust.py").unlink()
+    assert main([]) == 0
+    assert ["rust", "a verb of torch-hal-shop 1.2"] in [
+        line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()
+    ]
+
+
+def test_a_package_adds_a_verb(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It gets the rest of the command line, and its exit code is the command's; no line of core names it."""
+    (shop / "shop" / "__init__.py").write_text("")
+    assert main(["polish", "--gently", "list"]) == 7
+    assert capsys.readouterr().out == f"{program()} polish: ['--gently', 'list']\n"
+    assert main(["buff"]) == 3
+    assert capsys.readouterr().out == "buffed\n"
+    assert main(["list", "--kind", "precision"]) == 0
+    assert capsys.readouterr().out.startswith("PRECISION")
+    assert main(["polihs"]) == 2
+    assert "unknown verb 'polihs'. Did you mean 'polish'" in capsys.readouterr().err
+    assert options_of("polish") == ["--help", "--wax"]
+
+
+def program() -> str:
+    """How ``main`` says that it was called, in this process."""
+    return "python -m core" if Path(sys.argv[0]).name == "__main__.py" else "torch-hal"
+
+
+def test_a_verb_that_cannot_be_run(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken verb, and one that CORE_PLUGINS denies, are one line with the package and the cause; others work."""
+    assert main(["rust"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"{program()} rust: torch-hal-shop 1.2 is broken: 'shop.rust:main' cannot be imported: ")
+    assert "SystemError: imported" in said
+    assert main(["completion", "fish"]) == 0
+    captured = capsys.readouterr()
+    assert "-a rust" in captured.out
+    assert "the options of 'rust' are not completed: BackendError: torch-hal-shop 1.2 is broken" in captured.err
+    monkeypatch.setenv("CORE_PLUGINS", "-torch-hal-shop")
+    assert main(["polish"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"{program()} polish: torch-hal-shop 1.2 is denied: CORE_PLUGINS has -torch-hal-shop.\n"
+    monkeypatch.setenv("CORE_PLUGINS", "@")
+    for verb in ("polish", "polihs", "completion bash"):
+        assert main(verb.split()) == 2
+        assert "CORE_PLUGINS: invalid entry '@'" in capsys.readouterr().err
+    assert main([]) == 0
+    assert "not shown: CORE_PLUGINS: invalid entry '@'" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("called", ["core new-plugin", "core.new_plugin", "core conformance", "core.conformance"])
+def test_without_the_devkit_its_verbs_say_what_to_install(called: str, tmp_path: Path) -> None:
+    """In a source tree without any installed package; the help lists the verbs of core alone."""
+    python = (sys.executable, "-S", "-m")
+    options = {"env": {"PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run([*python, *called.split(), "--help"], check=False, **options)  # type: ignore[call-overload]
+    said = f"python -m {called}: torch-hal-devkit is not installed. Run: pip install torch-hal-devkit\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    done = subprocess.run([*python, "core"], check=True, **options)  # type: ignore[call-overload]
+    assert " doctor " in done.stdout
+    assert "new-plugin" not in done.stdout

@@ -11,6 +11,7 @@ import pytest
 from installing import files_of, lay_down
 
 from core.discovery.registry import Registry
+from core.discovery.selection import COMMAND, COMMANDS
 from core.discovery.suggestions import known_names, providers
 from core.errors import UnknownNameError
 from core.kinds import KINDS
@@ -60,18 +61,18 @@ def test_installed_and_denied_plugin_need_not_be_installed(tmp_path: Path, monke
 
 
 def test_table_is_what_the_plugins_declare() -> None:
-    """The table has each entry point of each plugin of this repository, under its kind and distribution."""
+    """The table has each backend and verb of each package of this repository, under its kind and distribution."""
     for file in sorted((ROOT / "plugins").glob("*/pyproject.toml")):
         project = tomllib.loads(file.read_text("utf-8"))["project"]
-        for kind in KINDS.values():
-            for name in project.get("entry-points", {}).get(kind.group, {}):
-                assert project["name"] in providers(kind.name, name), (kind.name, name)
+        for kind, group in [*((kind.name, kind.group) for kind in KINDS.values()), (COMMAND, COMMANDS)]:
+            for name in project.get("entry-points", {}).get(group, {}):
+                assert project["name"] in providers(kind, name), (kind, name)
 
 
 def test_table_has_known_kinds_only() -> None:
     """A misspelt kind in the table would hide its names."""
     table = tomllib.loads((ROOT / "core" / "discovery" / "known_names.toml").read_text("utf-8"))
-    assert {kind for kinds in table.values() for kind in kinds} <= set(KINDS)
+    assert {kind for kinds in table.values() for kind in kinds} <= {*KINDS, COMMAND}
     assert sum(len(known_names(kind)) for kind in KINDS) > 30
 
 

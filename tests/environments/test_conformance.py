@@ -1,6 +1,6 @@
 """The conformance kit on core's own environments, with variables that their launchers set for two machines.
 
-``local`` and ``torchelastic`` are in ``tests/testing/test_core_backends.py``.
+``local`` and ``torchelastic`` are in ``plugins/devkit/tests/test_core_backends.py``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-
-from core.testing import BackendUnderTest, Cluster, ClusterEnvironmentSuite
+from torch_hal_devkit import BackendUnderTest, Cluster, ClusterEnvironmentSuite
 
 pytestmark = pytest.mark.slow
 

@@ -51,8 +51,8 @@ def trains(what: str, arguments: list[str]) -> bool:
         folder = Path(arguments[0]).absolute().parent
         return folder.name == "scripts" and "tests" in folder.parts
     if what == "-m":
-        kit = arguments[1] == "pytest" and "core.testing.plugin" in arguments
-        return kit or arguments[1] in ("core.testing.worker", "torch.distributed.run")
+        kit = arguments[1] == "pytest" and "torch_hal_devkit.plugin" in arguments
+        return kit or arguments[1] in ("torch_hal_devkit.worker", "torch.distributed.run")
     if what == "-c" and "multiprocessing.spawn" in arguments[1]:
         return b"fork_server" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes()  # who spawns it was forked
     return what == "-c" and "--conformance-child" in arguments[1]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_hal_devkit import check_backends
 
 from torch_hal.specs import StrategySpec
-from torch_hal.testing import check_backends
 
 HERE = Path(__file__).parent
 
@@ -54,7 +54,7 @@ def test_its_own_suite_passes(name: str, least: int, tmp_path: Path) -> None:
     """So does an algorithm that needs more than a name: one whose runs differ, and one with its own optimizer."""
     known = HERE / f"expected-failures-{name}.toml"
     options = [f"--expected-failures={known}"] if known.exists() else []
-    kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")
+    kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "torch_hal_devkit.plugin", f"--rootdir={tmp_path}")
     done = subprocess.run(
         [sys.executable, *kit, *options, HERE / "scripts" / f"conformance_{name}.py"],
         cwd=tmp_path,

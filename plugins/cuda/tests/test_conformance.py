@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 from torch_hal_cuda import detect
-
-from torch_hal.testing import check_backends
-
-pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
+from torch_hal_devkit import check_backends
 
 
 @pytest.mark.timeout(600)

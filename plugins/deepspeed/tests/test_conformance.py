@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_hal_devkit import check_backends
 
 from torch_hal.specs import StrategySpec
-from torch_hal.testing import check_backends
 
 HERE = Path(__file__).parent
 WHOLLY = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from torch_hal.testing import check_backends
+from torch_hal_devkit import check_backends
 
 from .conftest import needs_backward, needs_simulation
 

@@ -7,10 +7,9 @@ import os
 from collections.abc import Mapping
 
 import pytest
-
-from torch_hal.testing import BackendUnderTest, StrategySuite, skip_by_declaration, tier
-from torch_hal.testing.suites.multi_process import Runs
-from torch_hal.testing.suites.strategy import Declaration
+from torch_hal_devkit import BackendUnderTest, StrategySuite, skip_by_declaration, tier
+from torch_hal_devkit.suites.multi_process import Runs
+from torch_hal_devkit.suites.strategy import Declaration
 
 WHY = "processes average when the others are ready, so that runs of several processes differ: see README.md"
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch_hal_bagua import QAdamOptimizer
+from torch_hal_devkit import BackendUnderTest, StrategySuite
 
 from torch_hal.testing import BackendUnderTest, StrategySuite
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import python_processes
-
-from torch_hal.testing import check_backends
+from torch_hal_devkit import check_backends
 
 HERE = Path(__file__).parent
 

@@ -1,10 +1,10 @@
 """Make an environment in which Horovod itself runs on this machine's CPU, over gloo.
 
-``python environment.py FOLDER`` makes a virtual environment there with core, this plugin and what their tests need, or
-leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist, set to the C++
-standard that today's torch needs; that takes some minutes, so the wheel is kept next to FOLDER, under the versions of
-Python, torch and Horovod. Needs make and a C++ compiler. With ``--mpi`` Horovod gets MPI too, if an MPI program
-compiles here.
+``python environment.py FOLDER`` makes a virtual environment there with core, the devkit, this plugin and what their
+tests need, or leaves one that is complete, and prints the path of its interpreter. Horovod is compiled from its sdist,
+set to the C++ standard that today's torch needs; that takes some minutes, so the wheel is kept next to FOLDER, under
+the versions of Python, torch and Horovod. Needs make and a C++ compiler. With ``--mpi`` Horovod gets MPI too, if an MPI
+program compiles here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pathlib import Path
 HOROVOD = "0.28.1"
 PLUGIN = Path(__file__).resolve().parents[2]
 CORE = PLUGIN.parents[1]
+PROJECTS = (CORE, PLUGIN.parent / "devkit", PLUGIN)
+"""What is installed of this repository."""
 NEEDED = (
     "torch>=2.6",
     # To build Horovod: it asks for packages that setuptools has dropped since.
@@ -62,13 +64,16 @@ def main() -> None:
     constraints = [Path(path).resolve() for path in arguments.constraint]
     python, complete = folder / "bin" / "python", folder / "complete"
     mpi = arguments.mpi and _compiles_mpi()
-    said = "\n".join((HOROVOD, str(MPI[mpi]), *NEEDED, *(path.read_text() for path in constraints)))
+    said = "\n".join(
+        (HOROVOD, str(MPI[mpi]), *NEEDED, *map(str, PROJECTS), *(path.read_text() for path in constraints))
+    )
     if not complete.exists() or complete.read_text() != said:
         venv.create(folder, clear=True, with_pip=True)
         _pip(python, "install", *(f"--constraint={path}" for path in constraints), *NEEDED)
         wheel = _wheel(python, arguments.wheels or folder.parent / "horovod-wheels", mpi)
         _pip(python, "install", "--no-deps", str(wheel))
-        _pip(python, "install", "--no-deps", "--no-build-isolation", "--editable", str(CORE), "--editable", str(PLUGIN))
+        editable = [argument for project in PROJECTS for argument in ("--editable", str(project))]
+        _pip(python, "install", "--no-deps", "--no-build-isolation", *editable)
         complete.write_text(said)
     sys.stdout.write(f"{python}\n")
 

@@ -9,13 +9,11 @@ import pytest
 
 from .conftest import SCRIPTS, run_alone
 
-pytest.importorskip("core.testing.plugin", reason="needs core's conformance kit")
-
 
 @pytest.mark.timeout(600)
 def test_it_passes_the_kit(tmp_path: Path) -> None:
     """The strategy passes on one process and on two that Horovod started, also where one of them fails."""
-    kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "core.testing.plugin", f"--rootdir={tmp_path}")
+    kit = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "torch_hal_devkit.plugin", f"--rootdir={tmp_path}")
     said = run_alone(*kit, SCRIPTS / "conformance.py", timeout=280)
     summary = r"conformance of TestHorovod .*: (\d+) passed, (\d+) skipped by declaration; proven: (\d+) of (\d+)$"
     line = re.search(summary, said, re.MULTILINE)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import mse_loss
+from torch_hal_devkit import check_backends
 
 from torch_hal.specs import StrategySpec
-from torch_hal.testing import check_backends
 
 from .scripts.problem import Linear, loader_of
 

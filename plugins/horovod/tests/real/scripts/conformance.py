@@ -7,8 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-
-from torch_hal.testing import BackendUnderTest, StrategySuite
+from torch_hal_devkit import BackendUnderTest, StrategySuite
 
 
 class TestHorovod(StrategySuite):

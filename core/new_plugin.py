@@ -1,0 +1,19 @@
+"""``python -m core.new_plugin``: the verb ``new-plugin``, which the package torch-hal-devkit provides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from .commands.verbs import run_verb
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None, program: str = "python -m core.new_plugin") -> int:
+    """Run the verb; returns its exit code, or 2 if its package is not installed."""
+    return run_verb("new-plugin", arguments, program)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

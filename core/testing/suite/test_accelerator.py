@@ -1,9 +1,0 @@
-"""What is asked of every backend of the kind ``accelerator``."""
-
-from __future__ import annotations
-
-from ..suites.accelerator import AcceleratorSuite
-
-
-class TestAccelerator(AcceleratorSuite):
-    """The suite as it is."""

@@ -1,9 +1,0 @@
-"""What is asked of every backend of the kind ``checkpoint_io``."""
-
-from __future__ import annotations
-
-from ..suites.checkpoint_io import CheckpointIOSuite
-
-
-class TestCheckpointIO(CheckpointIOSuite):
-    """The suite as it is."""

@@ -1,9 +1,0 @@
-"""What is asked of every backend of the kind ``precision``."""
-
-from __future__ import annotations
-
-from ..suites.precision import PrecisionSuite
-
-
-class TestPrecision(PrecisionSuite):
-    """The suite as it is."""

@@ -1,9 +1,0 @@
-"""What is asked of every backend of the kind ``strategy``."""
-
-from __future__ import annotations
-
-from ..suites.strategy import StrategySuite
-
-
-class TestStrategy(StrategySuite):
-    """The suite as it is."""

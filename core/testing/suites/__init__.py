@@ -1,1 +1,0 @@
-"""The suites as classes, to be derived from; see :mod:`core.testing`."""
