@@ -122,7 +122,7 @@ CLASS_KINDS: dict[str, Kind] = {
 """The kinds whose entry points name a class, ``package.module:Class``. Such a class is no backend: it has no spec, and
 the Plan does not name it."""
 
-COMMANDS = "torch_hal.commands"
+COMMANDS = "core.commands"
 """The entry-point group of verbs of ``torch-hal``: see :mod:`core.commands.verbs`."""
 COMMAND = "command"
 """The kind of their rows."""

@@ -1,7 +1,7 @@
 """Verbs of ``torch-hal``: core's own, and those of installed packages by entry point in the group ``core.commands``.
 
-The entry point's key is the verb, its value ``package.module:function``: the function takes the arguments and the program's
-name, and returns the exit code. Only the verb that is asked for is imported.
+The entry point's key is the verb, its value ``package.module:function``: the function takes the arguments and the
+program's name, and returns the exit code. Only the verb that is asked for is imported.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A collective waits for all processes, in C++ code that no exception reaches. Nothing is exchanged for each of them: a
 process counts those that its strategy begins. One that has been in the same for some seconds asks the others how far
-they are (:class:`core.strategies.failures.stack_exchange.Stacks`). Each process begins the same collectives in the same order, so two
-counts show whether a process is in another one, or only late, which is no fault.
+they are (``Stacks`` in :mod:`core.strategies.failures.stack_exchange`). Each process begins the same collectives in
+the same order, so two counts show whether a process is in another one, or only late, which is no fault.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ from torch import nn
 from torch_hal_bagua import QAdamOptimizer
 from torch_hal_devkit import BackendUnderTest, StrategySuite
 
-from torch_hal.testing import BackendUnderTest, StrategySuite
-
 
 def qadam(net: nn.Module) -> torch.optim.Optimizer:
     """Through its warm-up, and beyond it."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torch_hal import Request, resolve
+from torch_hal import random as generators
 from torch_hal.errors import DeviceError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.marks import skip_by_declaration, tier
@@ -183,9 +184,9 @@ class DeviceTests:
     @tier("T2", needs=("rng_state", "eager"))
     def test_all_random_state_is_restored(self, accelerator: Any, device: torch.device) -> None:
         """The random state in a checkpoint restores the generators of host and device."""
-        state = torch_hal.random.get_rng_state(accelerator, device)
+        state = generators.get_rng_state(accelerator, device)
         drawn = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
-        torch_hal.random.set_rng_state(state, accelerator, device)
+        generators.set_rng_state(state, accelerator, device)
         again = torch.rand(8).tolist(), torch.rand(8, device=device).tolist()
         assert again == drawn, "after restoring the state of all generators, they draw different numbers"
 
