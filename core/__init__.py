@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     )
     from .runtime.batch_size import find_executable_batch_size
     from .runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
+    from .runtime.local_sgd import LocalSGD
     from .runtime.notebook import notebook_launcher
     from .runtime.prepare.modules import is_peft_model
     from .runtime.profiling import ProfileKwargs
-    from .runtime.step.local_sgd import LocalSGD
     from .strategies import Strategy
     from .trainer import DataModule, Module, Trainer
     from .trainer.tuner import Tuner, find_batch_size, find_learning_rate
@@ -116,7 +116,7 @@ _HOMES = {
     "DataModule": "torch_hal.trainer",
     "GradientAccumulationPlugin": "torch_hal.runtime",
     "InitProcessGroupKwargs": "torch_hal.runtime.accelerate_handlers",
-    "LocalSGD": "torch_hal.runtime.step.local_sgd",
+    "LocalSGD": "torch_hal.runtime.local_sgd",
     "Module": "torch_hal.trainer",
     "Plan": "torch_hal.plan",
     "ProfileKwargs": "torch_hal.runtime.profiling",

@@ -14,7 +14,7 @@ import pytest
 from core import Runtime, get_logger, rank_zero_only
 from core.discovery.ranks import launched_ranks
 from core.errors import ConfigurationError
-from core.utilities.live_runtimes import note_run, remove_run
+from core.utilities.live_runtimes import Turn, note_run
 
 
 class Run:
@@ -23,7 +23,7 @@ class Run:
     num_processes = 3
 
     def __init__(self, process_index: int) -> None:
-        self.process_index = process_index
+        self.process_index, self.turn = process_index, Turn()
         self.waited = 0
 
     def barrier(self) -> None:
@@ -33,9 +33,9 @@ class Run:
 @pytest.fixture
 def third() -> Iterator[Run]:
     run = Run(2)
-    note_run(run)
+    note_run(run, run.turn)
     yield run
-    remove_run(run)
+    run.turn.give_up()
 
 
 def test_without_a_runtime_every_message_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -142,6 +142,6 @@ def test_functions_of_process_0(third: Run) -> None:
 
     assert note("in 2") is None
     assert rank_zero_only(calls.append, default=7)("in 2") == 7
-    remove_run(third)
+    third.turn.give_up()
     assert note("in 0") == 1
     assert (calls, note.__name__, note.__doc__) == (["in 0"], "note", "Notes.")

@@ -35,6 +35,10 @@ class Window:
 
     def __init__(self, state: GradientState, optimizers: Collection[Optimizer]) -> None:
         self._state, self._optimizers = state, optimizers
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, as if there had been no micro-batch."""
         self.size = 1
         """The number of micro-batches that each loss is divided by."""
         self.number = 1

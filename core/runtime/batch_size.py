@@ -142,9 +142,7 @@ def _any_failed(failed: bool) -> bool:
     if run is None or run.num_processes == 1:
         return failed
     _free_memory()
-    run._agree("find_executable_batch_size")
-    flag = torch.tensor(float(failed), device=run.device)
-    return bool(run._live_strategy().reduce(flag, "max") > 0)
+    return bool(run.reduce(torch.tensor(float(failed), device=run.device), "max") > 0)
 
 
 def _free_memory() -> None:

@@ -11,10 +11,8 @@ from ..data.active_passes import ActivePass
 from ..data.sharding import Real
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
-from ..plan import Plan
-from .lifecycle import RunLife
 
-__all__ = ["GradientAccumulationPlugin", "GradientState", "LoaderState"]
+__all__ = ["GradientAccumulationPlugin", "GradientState"]
 
 
 @suggest_arguments_of
@@ -57,14 +55,12 @@ class GradientState:
     loader; after the inner loop, the outer one.
 
     Args:
-        active: The passes over the loaders of the run.
+        passes: The passes over the loaders of the run.
+        plugin: How gradients are accumulated.
     """
 
-    plugin = GradientAccumulationPlugin()
-    """How gradients are accumulated."""
-
-    def __init__(self, active: ActivePasses) -> None:
-        self._active = active
+    def __init__(self, passes: ActivePasses, plugin: GradientAccumulationPlugin) -> None:
+        self.passes, self.plugin = passes, plugin
         self._is_last = True
         self.is_managed = False
         """Whether the loop says when gradients are synchronized: by ``accumulate`` or ``no_sync``, or by setting it."""
@@ -112,7 +108,7 @@ class GradientState:
     @property
     def newest(self) -> ActivePass | None:
         """The pass that has yielded the newest batch; ``None`` outside of all loops."""
-        return self._active.newest
+        return self.passes.newest
 
     def enter_micro_batch(self, source: ActivePass | None, is_last: bool) -> None:
         """Note a micro-batch from the pass ``source``, and whether it is the last of its window."""
@@ -121,14 +117,14 @@ class GradientState:
     @property
     def active_dataloader(self) -> PreparedLoader | None:
         """The prepared loader that the loop is in; ``None`` outside of all loops."""
-        newest = self._active.newest
+        newest = self.passes.newest
         loader = None if newest is None else newest.loader
         return loader if isinstance(loader, PreparedLoader) else None
 
     @property
     def in_dataloader(self) -> bool:
         """Whether the loop is in a prepared loader."""
-        return self._active.newest is not None
+        return self.passes.newest is not None
 
     @property
     def end_of_dataloader(self) -> bool:
@@ -136,13 +132,13 @@ class GradientState:
 
         Where the length of the data is unknown, the next batch is read.
         """
-        newest = self._active.newest
+        newest = self.passes.newest
         return newest is not None and newest.is_last()
 
     @property
     def real_samples(self) -> Real | None:
         """As :attr:`core.data.PreparedLoader.real_samples`, for the newest batch; ``None`` outside of all loops."""
-        newest = self._active.newest
+        newest = self.passes.newest
         return None if newest is None else newest.real()
 
     @property
@@ -151,7 +147,7 @@ class GradientState:
 
         By rank, for most strategies. Those processes have left the loop, or are about to.
         """
-        newest = self._active.newest
+        newest = self.passes.newest
         return () if newest is None else newest.absent()
 
     @property
@@ -163,24 +159,3 @@ class GradientState:
     def __repr__(self) -> str:
         facts = ("sync_gradients", "in_dataloader", "remainder")
         return f"<GradientState: {', '.join(f'{name}={getattr(self, name)}' for name in facts)}>"
-
-
-class LoaderState(RunLife):
-    """The part of :class:`core.Runtime` that knows which of its loaders the loop is in."""
-
-    def _connect(self, plan: Plan) -> None:
-        super()._connect(plan)
-        self._active = ActivePasses()
-        self._gradient_state = GradientState(self._active)
-
-    def teardown(self, failed: bool = False) -> None:
-        """End the workers of the loaders; see :meth:`RunLife.teardown`."""
-        try:
-            super().teardown(failed)  # first, as others may wait for a process that has failed
-        finally:
-            self._active.end()
-
-    @property
-    def gradient_state(self) -> GradientState:
-        """Where the loop is in its data, and whether this step synchronizes gradients."""
-        return self._gradient_state

@@ -67,7 +67,7 @@ def notebook_launcher(
     if count * num_nodes == 1 and precision is None:
         return function(*args)
     run = last_run()
-    if run is not None and run._is_live:
+    if run is not None and run._life.is_live:
         raise LaunchError(
             "notebook_launcher: a Runtime is live in this process, and its devices are in use. Make the Runtime inside "
             "the function only, and restart the session."

@@ -14,8 +14,7 @@ from torch.profiler import profile, schedule, supported_activities
 
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import check_path, suggest_arguments_of
-from .lifecycle import RunLife
-from .with_guard import used_by_with
+from ..strategies.base import Strategy
 
 __all__ = ["ProfileKwargs", "Profiling"]
 
@@ -23,7 +22,7 @@ __all__ = ["ProfileKwargs", "Profiling"]
 @suggest_arguments_of
 @attrs.frozen
 class ProfileKwargs:
-    """The arguments of :meth:`Profiling.profile`, as an object."""
+    """The arguments of :meth:`core.Runtime.profile`, as an object."""
 
     activities: Sequence[str] | None = None
     schedule_option: Mapping[str, int] | None = None
@@ -36,59 +35,20 @@ class ProfileKwargs:
     output_trace_dir: str | os.PathLike[str] | None = None
 
 
-class Profiling(RunLife):
-    """The part of :class:`core.Runtime` that profiles."""
+class Profiling:
+    """What profiles a loop.
 
-    _profile_kwargs: ProfileKwargs | None = None
-    """What :meth:`profile` uses if it is given nothing."""
+    Args:
+        strategy: Of the run.
+        default: The arguments that are used where none are given.
+    """
 
-    @used_by_with("runtime.profile() as profiler")
+    def __init__(self, strategy: Strategy, default: ProfileKwargs | None) -> None:
+        self._strategy, self._default = strategy, default
+
     @contextmanager
-    def profile(
-        self,
-        profile_handler: ProfileKwargs | None = None,
-        *,
-        activities: Sequence[str] | None = None,
-        schedule_option: Mapping[str, int] | None = None,
-        on_trace_ready: Callable[[profile], Any] | None = None,
-        record_shapes: bool = False,
-        profile_memory: bool = False,
-        with_stack: bool = False,
-        with_flops: bool = False,
-        with_modules: bool = False,
-        output_trace_dir: str | os.PathLike[str] | None = None,
-    ) -> Iterator[profile]:
-        """A context with :class:`torch.profiler.profile`; each process has its own.
-
-        Args:
-            profile_handler: The other arguments, as an object; by default the one among ``kwargs_handlers``.
-            activities: What to record: names of :class:`torch.profiler.ProfilerActivity`; all that torch supports here
-                by default.
-            schedule_option: Arguments of :func:`torch.profiler.schedule`, such as ``{"wait": 1, "warmup": 1, "active":
-                2}``; then call ``profiler.step()`` in each step.
-            on_trace_ready: Called with the profiler when a trace is complete.
-            record_shapes: Whether to record the shapes of operators' inputs.
-            profile_memory: Whether to record memory.
-            with_stack: Whether to record source lines.
-            with_flops: Whether to estimate floating point operations.
-            with_modules: Whether to record the modules that operators belong to.
-            output_trace_dir: The folder for ``profile_<rank>.json``, a Chrome trace of each process.
-
-        Raises:
-            ConfigurationError: An activity is unknown or not supported here, or arguments are given next to an object.
-            WrongTypeError: An argument has the wrong type.
-        """
-        given = ProfileKwargs(
-            activities,
-            schedule_option,
-            on_trace_ready,
-            record_shapes,
-            profile_memory,
-            with_stack,
-            with_flops,
-            with_modules,
-            output_trace_dir,
-        )
+    def profile(self, profile_handler: ProfileKwargs | None, given: ProfileKwargs) -> Iterator[profile]:
+        """See :meth:`core.Runtime.profile`."""
         if profile_handler is not None and given != ProfileKwargs():
             raise ConfigurationError("profile_handler: given next to other arguments of profile. Pass one of the two.")
         fields = [field.name for field in attrs.fields(ProfileKwargs)]
@@ -98,12 +58,14 @@ class Profiling(RunLife):
                 "profile(activities=['cpu'])."
             )
         if given == ProfileKwargs():
-            given = profile_handler or self._profile_kwargs or given
+            given = profile_handler or self._default or given
         with _profiled(given) as profiler:
             yield profiler
         if given.output_trace_dir is not None:
             os.makedirs(given.output_trace_dir, exist_ok=True)
-            profiler.export_chrome_trace(str(Path(given.output_trace_dir) / f"profile_{self.process_index}.json"))
+            profiler.export_chrome_trace(
+                str(Path(given.output_trace_dir) / f"profile_{self._strategy.global_rank}.json")
+            )
 
 
 def _check(given: ProfileKwargs) -> None:

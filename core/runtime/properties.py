@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import attrs
 import torch
 from torch import Tensor
 
-from ..data import DataSettings
 from ..errors import ConfigurationError, nearest
 from ..hints.attributes import NamedAttributes
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
 
-__all__ = ["CompileFacts", "DataFacts", "EngineFacts", "FactsView", "RunFacts"]
+__all__ = ["CompileFacts", "FactsView"]
 
 
 class CompileFacts:
@@ -44,10 +42,99 @@ class CompileFacts:
         return f"<dynamo_plugin: backend={self.backend!r}>"
 
 
-class EngineFacts:
-    """The facts about a run's engine: ``None`` for an engine that is not in use."""
+_MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
-    _strategy: Strategy
+
+class FactsView(NamedAttributes):
+    """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
+
+    Args:
+        strategy: Of the run.
+        plan: Of the run.
+        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
+    """
+
+    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
+        self._strategy, self._front_end = strategy, front_end
+        self.plan = plan
+        """What was resolved: what runs, on which devices, and why."""
+
+    def _remedy(self, name: str) -> tuple[str, str]:
+        own = [each for each in dir(self) if not each.startswith("_")]
+        return "runtime.state", f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this process works on."""
+        return self._strategy.root_device
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes of the run, on all machines."""
+        return self._strategy.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all processes, from 0."""
+        return self._strategy.global_rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process on its machine, from 0."""
+        return self._strategy.local_rank
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is process 0 among all processes."""
+        return self._strategy.global_rank == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is process 0 of its machine."""
+        return self._strategy.local_rank == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last of all processes."""
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether the run has several processes."""
+        return self.num_processes > 1
+
+    @property
+    def multi_device(self) -> bool:
+        """Whether the run has several processes, each on a device other than the CPU."""
+        return self.use_distributed and self.device.type != "cpu"
+
+    @property
+    def distributed_type(self) -> str:
+        """How the run is distributed, in Accelerate's spelling where Accelerate has it.
+
+        ``NO`` for one process; ``MULTI_`` and the kind of device, such as ``MULTI_CPU``, for several; the name that
+        the strategy declares, such as ``FSDP``, if it declares one.
+        """
+        strategy = self._strategy
+        if strategy.distributed_type is not None:
+            return strategy.distributed_type
+        accelerator = strategy.accelerator
+        return f"MULTI_{accelerator.device_family or accelerator.name.upper()}" if self.use_distributed else "NO"
+
+    @property
+    def mixed_precision(self) -> str:
+        """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
+        return _mixed_precision(self._strategy.precision)
+
+    @property
+    def scaler(self) -> Any:
+        """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
+        return getattr(self._strategy.precision, "scaler", None)
+
+    @property
+    def backend(self) -> str | None:
+        """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
+        return self.plan.process_group_backend
 
     def _engine_setting(self, name: str) -> Any:
         """What the strategy declares under ``name``; ``None`` if it does not."""
@@ -124,106 +211,6 @@ class EngineFacts:
         del buffers, buffer_seq_dims, no_restore_buffers
         return nullcontext()
 
-
-_MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
-class RunFacts(EngineFacts):
-    """The part of :class:`core.Runtime` that says what runs, and which process this is."""
-
-    plan: Plan
-    """What was resolved: what runs, on which devices, and why."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device that this process works on."""
-        return self._strategy.root_device
-
-    @property
-    def num_processes(self) -> int:
-        """The number of processes of the run, on all machines."""
-        return self._strategy.world_size
-
-    @property
-    def process_index(self) -> int:
-        """The number of this process among all processes, from 0."""
-        return self._strategy.global_rank
-
-    @property
-    def local_process_index(self) -> int:
-        """The number of this process on its machine, from 0."""
-        return self._strategy.local_rank
-
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this is process 0 among all processes."""
-        return self._strategy.global_rank == 0
-
-    @property
-    def is_local_main_process(self) -> bool:
-        """Whether this is process 0 of its machine."""
-        return self._strategy.local_rank == 0
-
-    @property
-    def is_last_process(self) -> bool:
-        """Whether this is the last of all processes."""
-        return self.process_index == self.num_processes - 1
-
-    @property
-    def use_distributed(self) -> bool:
-        """Whether the run has several processes."""
-        return self.num_processes > 1
-
-    @property
-    def multi_device(self) -> bool:
-        """Whether the run has several processes, each on a device other than the CPU."""
-        return self.use_distributed and self.device.type != "cpu"
-
-    @property
-    def distributed_type(self) -> str:
-        """How the run is distributed, in Accelerate's spelling where Accelerate has it.
-
-        ``NO`` for one process; ``MULTI_`` and the kind of device, such as ``MULTI_CPU``, for several; the name that
-        the strategy declares, such as ``FSDP``, if it declares one.
-        """
-        strategy = self._strategy
-        if strategy.distributed_type is not None:
-            return strategy.distributed_type
-        accelerator = strategy.accelerator
-        return f"MULTI_{accelerator.device_family or accelerator.name.upper()}" if self.use_distributed else "NO"
-
-    @property
-    def mixed_precision(self) -> str:
-        """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
-        return _mixed_precision(self._strategy.precision)
-
-    @property
-    def scaler(self) -> Any:
-        """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
-        return getattr(self._strategy.precision, "scaler", None)
-
-
-class FactsView(RunFacts, NamedAttributes):
-    """What :attr:`core.Runtime.state` returns.
-
-    Args:
-        strategy: Of the run.
-        plan: Of the run.
-        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
-    """
-
-    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
-        self._strategy, self.plan, self._front_end = strategy, plan, front_end
-
-    def _remedy(self, name: str) -> tuple[str, str]:
-        own = [each for each in dir(self) if not each.startswith("_")]
-        return "runtime.state", f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
-
-    @property
-    def backend(self) -> str | None:
-        """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
-        return self.plan.process_group_backend
-
     def __repr__(self) -> str:
         backend = "" if self.backend is None else f"  Backend: {self.backend}"
         return (
@@ -240,48 +227,3 @@ def _mixed_precision(precision: Precision) -> str:
     if precision.param_dtype is torch.float32:
         return _MIXED.get(precision.compute_dtype, precision.name)
     return precision.name
-
-
-class DataFacts:
-    """How prepared loaders are read, each setting under its name."""
-
-    _data_settings: DataSettings
-
-    @property
-    def dataloader_config(self) -> DataSettings:
-        """The settings of loaders."""
-        return self._data_settings
-
-    @property
-    def split_batches(self) -> bool:
-        """As :attr:`core.data.DataSettings.split_batches`; likewise the next five."""
-        return self._data_settings.split_batches
-
-    @property
-    def dispatch_batches(self) -> bool | None:
-        """Whether process 0 alone reads the data."""
-        return self._data_settings.dispatch_batches
-
-    @property
-    def even_batches(self) -> bool:
-        """Whether every process has the same number of batches; if set, for loaders that are prepared later."""
-        return self._data_settings.even_batches
-
-    @even_batches.setter
-    def even_batches(self, value: bool) -> None:
-        self._data_settings = attrs.evolve(self._data_settings, even_batches=value)
-
-    @property
-    def use_seedable_sampler(self) -> bool:
-        """Whether the order depends on a seed and the epoch alone."""
-        return self._data_settings.use_seedable_sampler
-
-    @property
-    def use_stateful_dataloader(self) -> bool:
-        """Whether iterable data is read through torchdata's ``StatefulDataLoader``."""
-        return self._data_settings.use_stateful_dataloader
-
-    @property
-    def non_blocking(self) -> bool:
-        """Whether batches are copied to the device without waiting."""
-        return self._data_settings.non_blocking

@@ -2,37 +2,78 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Any, ParamSpec, Self, TypeVar
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.profiler import profile
+from torch.utils.hooks import RemovableHandle
 
 from ..accelerators.base import Accelerator
 from ..checkpoints.base import CheckpointIO
-from ..data import DataSettings
+from ..data import ActivePasses, DataSettings, PreparedLoader, skip_first_batches
 from ..environments.base import ClusterEnvironment
-from ..errors import ConfigurationError, WrongTypeError
+from ..errors import WrongTypeError
 from ..hints.argument_checks import suggest_arguments, suggest_in_methods
+from ..hints.attributes import KnownAttributes
 from ..loggers.base import Logger
-from ..plan import Plan, Request, resolve_for
+from ..plan import Plan, Request, assemble, resolve_for
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
+from ..utilities.live_runtimes import note_run
 from .accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
-from .checkpoint.project import ProjectConfiguration
-from .checkpoint.run_state import StateSaving
+from .accumulation import Window
+from .arguments import check_kind
+from .attributes_elsewhere import FOREIGN
+from .checkpoint.project import ProjectConfiguration, read_project
+from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
+from .checkpoint.saving import Checkpointing
+from .exchange.collectives import Collectives
+from .exchange.comparison import Agreement
 from .exchange.gather_for_metrics import MetricGathering
-from .free_memory import MemoryRelease
-from .gradient_state import GradientAccumulationPlugin
-from .process_control import ProcessControl
+from .exchange.splitting import split
+from .gradient_state import GradientAccumulationPlugin, GradientState
+from .lifecycle import Life
+from .prepare.modules import own_module, strategy_module
+from .prepare.prepared import PreparedObjects
+from .prepare.preparing import Preparing
+from .process_control import ProcessControl, only
 from .profiling import ProfileKwargs, Profiling
-from .settings import HABITS, REMEDIES, check_rng_types, read_accelerator, read_accumulation, read_data, read_precision
-from .step.backward import StepParts
+from .properties import CompileFacts, FactsView
+from .settings import (
+    AUTOCAST,
+    HABITS,
+    REMEDIES,
+    UNWRAPPED,
+    check_loop,
+    check_rng_types,
+    read_accelerator,
+    read_accumulation,
+    read_data,
+    read_precision,
+)
+from .step.backward import Backward, Gradients
+from .step.synchronization import Synchronization
 from .tracking import Tracking
+from .with_guard import used_by_with
 
 __all__ = ["Runtime"]
 
+L = TypeVar("L", bound=list[Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 @suggest_in_methods(leave=("backward",))
-class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking, Profiling, MemoryRelease):
+class Runtime(KnownAttributes):
     """Hardware, processes, precision and checkpoints for your own training loop.
 
     ::
@@ -93,6 +134,8 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
         CoreError: An argument is unknown or has the wrong type, contradicts another one, or names a backend that
             cannot be used here.
     """
+
+    _foreign_attributes = FOREIGN
 
     @partial(suggest_arguments, remedies=REMEDIES | HABITS)
     def __init__(
@@ -161,36 +204,1167 @@ class Runtime(ProcessControl, MetricGathering, StepParts, StateSaving, Tracking,
                 raise WrongTypeError(f"{name}={value!r}: must be True or False.")
         is_debug = request.flag("debug", debug)
         facts = {"gradient_accumulation_steps": accumulation.num_steps, "debug": is_debug}
-        self._connect(resolve_for("Runtime", request, facts))
-        self._debug = is_debug
-        self._gradient_state.plugin, self._data_settings = accumulation, data_settings
-        self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer
-        self._profile_kwargs = apply_handlers(kwargs_handlers, self._strategy, self.num_processes)
-        if not self._strategy.supports_custom_loop:
-            raise ConfigurationError(
-                f"strategy={self.plan.strategy.name!r}: it runs whole training steps only, so it cannot be used with a "
-                "loop of your own. Use core.Trainer, or another strategy."
-            )
-        if type(self._strategy).setup is not Strategy.setup:
-            raise ConfigurationError(
-                f"strategy: {type(self._strategy).__name__} defines setup(trainer), which only a Trainer calls. "
-                "Override setup_environment or setup_module instead, which a Runtime calls too."
-            )
-        if sync_batchnorm:
-            self._synchronize_batch_norms()
-        self._set_project(project_dir, project_config)
-        self._request_trackers(log_with, None if self.logging_dir is None else os.fspath(self.logging_dir))
+        plan = resolve_for("Runtime", request, facts)
+        strategy = assemble(plan)
+        profile_kwargs = apply_handlers(kwargs_handlers, strategy, strategy.world_size)
+        check_loop(plan, strategy)
+        self._connect(
+            plan,
+            strategy,
+            accumulation=accumulation,
+            data_settings=data_settings,
+            device_placement=device_placement,
+            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+            sync_batchnorm=sync_batchnorm,
+            debug=is_debug,
+            profile_kwargs=profile_kwargs,
+            project=read_project(project_dir, project_config),
+            log_with=log_with,
+        )
+
+    def _connect(
+        self,
+        plan: Plan,
+        strategy: Strategy,
+        *,
+        accumulation: GradientAccumulationPlugin | None = None,
+        data_settings: DataSettings | None = None,
+        device_placement: bool = True,
+        step_scheduler_with_optimizer: bool = True,
+        sync_batchnorm: bool = False,
+        debug: bool = False,
+        profile_kwargs: ProfileKwargs | None = None,
+        project: ProjectConfiguration | None = None,
+        log_with: Any = None,
+    ) -> None:
+        """Make the parts, each of those that it needs; none knows the Runtime."""
+        self._strategy = strategy
+        project = project or ProjectConfiguration()
+        life = self._life = Life(plan, strategy)
+        state = self._gradient_state = GradientState(ActivePasses(), accumulation or GradientAccumulationPlugin())
+        prepared = PreparedObjects()
+        window = Window(state, prepared.optimizers)
+        self._preparing = Preparing(
+            life,
+            prepared,
+            state,
+            window,
+            data_settings=data_settings or DataSettings(),
+            device_placement=device_placement,
+            step_scheduler_with_optimizer=step_scheduler_with_optimizer,
+            sync_batchnorm=sync_batchnorm,
+        )
+        self._backward = Backward(strategy, prepared, state, window)
+        self._gradients = Gradients(life, prepared, state)
+        self._synchronization = Synchronization(life, prepared, state, window)
+        self._agreement = Agreement(life, state, debug)
+        self._control = ProcessControl(life, self._agreement)
+        self._collectives = Collectives(life, self._agreement)
+        self._metrics = MetricGathering(life, self._agreement, self._collectives, state)
+        self._checkpointing = Checkpointing(life)
+        self._run_state = StateSaving(life, prepared, window, self._checkpointing, project)
+        self._tracking = Tracking(life, log_with, project.logging_dir)
+        self._profiling = Profiling(strategy, profile_kwargs)
+        note_run(self, life.turn)
+
+    # -- the run -----------------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_plan(cls, plan: Plan) -> Runtime:
+    def from_plan(cls, plan: Plan, *, sync_batchnorm: bool = False) -> Runtime:
         """A Runtime for a resolved Plan, for front ends that leave the training step to the strategy.
 
         Unlike the constructor, it accepts strategies with ``supports_custom_loop = False``.
         """
         runtime = cls.__new__(cls)
-        runtime._connect(plan)
+        runtime._connect(plan, assemble(plan), sync_batchnorm=sync_batchnorm)
         return runtime
 
     def __repr__(self) -> str:
-        plan, state = self.plan, "live" if self._is_live else "not launched"
+        plan, state = self.plan, "live" if self._life.is_live else "not launched"
         return f"<Runtime: {plan.strategy.name} on {', '.join(plan.devices)}, {plan.precision.name}, {state}>"
+
+    def launch(self, function: Callable[..., T] | None = None, *args: Any, **kwargs: Any) -> T | None:
+        """Start the processes of the run, and call ``function(runtime, *args, **kwargs)`` in each.
+
+        After :meth:`teardown` it starts the run again.
+
+        Args:
+            function: What to run. May be omitted if the script itself is run in each process, by the strategy or by a
+                launcher such as torchrun.
+            *args: Further arguments.
+            **kwargs: Further keyword arguments.
+
+        Returns:
+            What ``function`` returned in this process; if this process only supervises the others, in rank 0.
+
+        Raises:
+            WrongTypeError: ``function`` cannot be called, or takes other arguments.
+            LaunchError: The strategy runs a function and none was given, or a process failed.
+        """
+        self._life.check_function(function, (self, *args), kwargs)
+        if self._life.is_live:
+            return None if function is None else function(self, *args, **kwargs)
+        return self._strategy.launch(_enter, self, function, args, kwargs)
+
+    def teardown(self, failed: bool = False) -> None:
+        """Leave the other processes and free all resources; may be called twice. At a script's end this is automatic.
+
+        Methods that need the processes raise an error afterwards, until :meth:`launch` or a ``with`` block starts them.
+
+        Args:
+            failed: Whether this process ends with an error; then it does not wait for the others.
+        """
+        with ExitStack() as stack:  # what fails keeps nothing else from its end
+            stack.callback(self._gradient_state.passes.end)
+            stack.callback(self._life.end, failed)  # before the workers, as others may wait for a process that failed
+            stack.callback(self._backward.unbind)
+            stack.callback(self._preparing.end, failed)
+            self._tracking.end(failed)
+
+    def end_training(self) -> None:
+        """End the trackers' runs and the processes' connections; call it at the end of the script."""
+        self.teardown()
+
+    def __enter__(self) -> Self:
+        self._life.has_ended = False
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
+        self.teardown(failed=kind is not None)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        note_run(self, self._life.turn)
+
+    # -- facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """What was resolved: what runs, on which devices, and why."""
+        return self._life.plan
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy. Before the processes are started, its methods that need them cannot be used."""
+        return self._strategy
+
+    @property
+    def state(self) -> FactsView:
+        """The facts about this process and the run, as one object that prints them."""
+        return FactsView(self._strategy, self.plan, type(self))
+
+    @property
+    def device(self) -> torch.device:
+        """The device that this process works on."""
+        return self._strategy.root_device
+
+    @property
+    def num_processes(self) -> int:
+        """The number of processes of the run, on all machines."""
+        return self._strategy.world_size
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process among all processes, from 0."""
+        return self._strategy.global_rank
+
+    @property
+    def local_process_index(self) -> int:
+        """The number of this process on its machine, from 0."""
+        return self._strategy.local_rank
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is process 0 among all processes."""
+        return self._strategy.global_rank == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is process 0 of its machine."""
+        return self._strategy.local_rank == 0
+
+    @property
+    def is_last_process(self) -> bool:
+        """Whether this is the last of all processes."""
+        return self.process_index == self.num_processes - 1
+
+    @property
+    def use_distributed(self) -> bool:
+        """Whether the run has several processes."""
+        return self.num_processes > 1
+
+    @property
+    def multi_device(self) -> bool:
+        """Whether the run has several processes, each on a device other than the CPU."""
+        return self.state.multi_device
+
+    @property
+    def distributed_type(self) -> str:
+        """How the run is distributed, in Accelerate's spelling where Accelerate has it.
+
+        ``NO`` for one process; ``MULTI_`` and the kind of device, such as ``MULTI_CPU``, for several; the name that
+        the strategy declares, such as ``FSDP``, if it declares one.
+        """
+        return self.state.distributed_type
+
+    @property
+    def mixed_precision(self) -> str:
+        """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
+        return self.state.mixed_precision
+
+    @property
+    def scaler(self) -> Any:
+        """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
+        return self.state.scaler
+
+    @property
+    def debug(self) -> bool:
+        """Whether call, place in the code, shapes and dtypes are compared over processes before each collective."""
+        return self._agreement.debug
+
+    @property
+    def deepspeed_plugin(self) -> Any:
+        """The settings of a strategy with this engine; otherwise ``None``."""
+        return self.state.deepspeed_plugin
+
+    @property
+    def fsdp_plugin(self) -> Any:
+        """The settings of a strategy that shards the model's parameters with torch's FSDP; otherwise ``None``."""
+        return self.state.fsdp_plugin
+
+    @property
+    def megatron_lm_plugin(self) -> Any:
+        """The settings of a strategy with this engine; otherwise ``None``."""
+        return self.state.megatron_lm_plugin
+
+    @property
+    def torch_tp_plugin(self) -> None:
+        """``None``: tensor parallelism is set by arguments of the strategy."""
+        return None
+
+    @property
+    def parallelism_config(self) -> None:
+        """``None``: how processes share the work is set by arguments of the strategy."""
+        return None
+
+    @property
+    def dynamo_plugin(self) -> CompileFacts:
+        """The settings of compilation, which is never in use: ``backend`` is ``"NO"``."""
+        return CompileFacts()
+
+    @property
+    def fp8_recipe_handler(self) -> None:
+        """``None``: there is no precision with 8 bits."""
+        return None
+
+    @property
+    def is_fsdp2(self) -> bool:
+        """Whether the model's parameters are sharded with the second version of torch's FSDP."""
+        return self.state.is_fsdp2
+
+    @property
+    def device_mesh(self) -> Any:
+        """The strategy's :class:`torch.distributed.device_mesh.DeviceMesh`; ``None`` if it has none.
+
+        Raises:
+            ConfigurationError: It has one, but its processes have not been started.
+        """
+        return self.state.device_mesh
+
+    @property
+    def torch_device_mesh(self) -> Any:
+        """As :attr:`device_mesh`."""
+        return self.device_mesh
+
+    def maybe_context_parallel(
+        self,
+        buffers: Sequence[Tensor] | None = None,
+        buffer_seq_dims: Sequence[int] | None = None,
+        no_restore_buffers: set[Tensor] | None = None,
+    ) -> AbstractContextManager[None]:
+        """A context that changes nothing: a strategy that divides sequences among processes does so by itself."""
+        return self.state.maybe_context_parallel(buffers, buffer_seq_dims, no_restore_buffers)
+
+    # -- preparing ---------------------------------------------------------------------------------------------------
+
+    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
+        """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
+
+        Modules are converted, moved and wrapped as the precision and the strategy need it, or returned unchanged if
+        nothing is needed. Data loaders yield this process's part of the data on its device. Optimizers follow their
+        modules. Schedulers step when their optimizer does. Modules are prepared before their optimizers in any order
+        of the arguments. Other objects are returned unchanged.
+
+        Args:
+            *objects: The objects.
+            device_placement: For each object, whether a module or a loader's batches are moved to the device; by
+                default as the constructor was told.
+
+        Returns:
+            The prepared objects in the order given; one object if one was given.
+
+        Raises:
+            ConfigurationError: ``device_placement`` does not have one value for each object, there is no object or one
+                twice, a module was passed before that was prepared as another one, or the optimizer of a scheduler that
+                follows it was not prepared.
+            WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
+                ``DistributedDataParallel``, a data set without a loader, an iterator, a text or a number.
+        """
+        prepared = self._preparing.prepare(objects, device_placement)
+        self._backward.bind()
+        return prepared
+
+    def prepare_model(
+        self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
+    ) -> nn.Module:
+        """One module, as in :meth:`prepare`.
+
+        Args:
+            model: The user's own, or a prepared one, which is returned as it is.
+            device_placement: Whether it is moved to the device; by default as the constructor was told.
+            evaluation_mode: Whether it is only evaluated: it is converted and moved, and not wrapped for training,
+                unless the strategy divides modules among the processes.
+        """
+        prepared = self._preparing.prepare_model(model, device_placement, evaluation_mode)
+        self._backward.bind()
+        return prepared
+
+    def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
+        """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
+        prepared = self._preparing.prepare_optimizer(optimizer, device_placement)
+        self._backward.bind()
+        return prepared
+
+    def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
+        """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
+        return self._preparing.prepare_scheduler(scheduler)
+
+    def prepare_data_loader(
+        self,
+        loader: Any,
+        device_placement: bool | None = None,
+        slice_fn_for_dispatch: None = None,
+        *,
+        evaluation: bool = False,
+        sharded: bool = False,
+        settings: DataSettings | None = None,
+    ) -> PreparedLoader:
+        """One data loader, ready for the loop.
+
+        Args:
+            loader: A DataLoader, or any iterable of batches that :func:`core.data.prepare_loader` accepts.
+            device_placement: Whether batches are moved to the device; by default as the constructor was told.
+            slice_fn_for_dispatch: Must be ``None``: batches that process 0 reads for all are divided by their items.
+            evaluation: Whether it is read for evaluation, as in :func:`core.data.prepare_loader`.
+            sharded: Whether the user has already sharded the data among the processes, as there.
+            settings: How the loader is sharded, seeded and read; replaces the constructor's.
+
+        Raises:
+            WrongTypeError: It yields no batches, can be read only once, or cannot be sharded.
+            ConfigurationError: It is sharded for other processes than these, or the settings do not fit it.
+        """
+        return self._preparing.prepare_data_loader(
+            loader,
+            device_placement,
+            slice_fn_for_dispatch,
+            evaluation=evaluation,
+            sharded=sharded,
+            settings=settings,
+        )
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> PreparedLoader:
+        """A loader of the batches of ``dataloader`` from number ``num_batches`` on, in each pass.
+
+        See :func:`core.data.skip_first_batches`. Where :meth:`load_state` has set a position, the later one counts.
+        """
+        return skip_first_batches(dataloader, num_batches)
+
+    @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
+    def unwrap_model(self, model: nn.Module) -> nn.Module:
+        """The user's own module in a prepared one; its forward pass is as the user wrote it, without autocast."""
+        check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
+        return own_module(model, self._strategy)
+
+    def strategy_module(self, model: nn.Module) -> nn.Module:
+        """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
+        return strategy_module(model)
+
+    def free_memory(self, *objects: Any) -> list[None]:
+        """Forget all prepared objects, and return the device's unused memory to it.
+
+        ::
+
+            model, optimizer = runtime.free_memory(model, optimizer)
+
+        Args:
+            *objects: What the caller holds.
+
+        Returns:
+            ``None`` for each object, to assign to the names that hold them: memory is freed when nothing refers to it.
+        """
+        self._preparing.forget()
+        gc.collect()
+        if self._life.is_live:
+            self._backward.bind()
+            self._strategy.accelerator.empty_cache(self.device)
+        return [None] * len(objects)
+
+    def clear(self, *objects: Any) -> list[None]:
+        """The same as :meth:`free_memory`, under Accelerate's other name."""
+        return self.free_memory(*objects)
+
+    @property
+    def dataloader_config(self) -> DataSettings:
+        """The settings of loaders."""
+        return self._preparing.data_settings
+
+    @property
+    def split_batches(self) -> bool:
+        """As :attr:`core.data.DataSettings.split_batches`; likewise the next five."""
+        return self.dataloader_config.split_batches
+
+    @property
+    def dispatch_batches(self) -> bool | None:
+        """Whether process 0 alone reads the data."""
+        return self.dataloader_config.dispatch_batches
+
+    @property
+    def even_batches(self) -> bool:
+        """Whether every process has the same number of batches; if set, for loaders that are prepared later."""
+        return self.dataloader_config.even_batches
+
+    @even_batches.setter
+    def even_batches(self, value: bool) -> None:
+        self._preparing.data_settings = attrs.evolve(self.dataloader_config, even_batches=value)
+
+    @property
+    def use_seedable_sampler(self) -> bool:
+        """Whether the order depends on a seed and the epoch alone."""
+        return self.dataloader_config.use_seedable_sampler
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """Whether iterable data is read through torchdata's ``StatefulDataLoader``."""
+        return self.dataloader_config.use_stateful_dataloader
+
+    @property
+    def non_blocking(self) -> bool:
+        """Whether batches are copied to the device without waiting."""
+        return self.dataloader_config.non_blocking
+
+    # -- the step ----------------------------------------------------------------------------------------------------
+
+    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+        """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
+
+        If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the
+        loss is divided by the number of micro-batches of its window, or outside of :meth:`accumulate` by that number.
+
+        Args:
+            loss: The mean of this micro-batch; with ``num_items`` the sum.
+            *args: As of :meth:`torch.Tensor.backward`.
+            num_items: The number of items, such as tokens, that ``loss`` is the sum of. The step then uses the mean
+                over all items of the window, in all processes, however many each micro-batch has. Every process gives
+                it; they exchange one number in the last micro-batch.
+            **kwargs: As of :meth:`torch.Tensor.backward`.
+
+        Raises:
+            ConfigurationError: ``num_items`` was given twice in a micro-batch, or not in all micro-batches of a window.
+        """
+        step = self._backward
+        native = step.native
+        if native is None:
+            self._life.live()
+            native = step.bind()
+        if num_items is None and step.divisor == 1:
+            native(loss, *args, **kwargs)
+        else:
+            step.accumulated(loss, num_items, args, kwargs)
+
+    backward.__defaults__ = (None,)  # a call without a loss is refused by name, which costs other calls nothing
+
+    @property
+    def optimizer_step_was_skipped(self) -> bool:
+        """Whether the last call of a prepared optimizer's step was none.
+
+        Its gradients were not finite, or the strategy first collects those of further calls or of peers.
+        """
+        return self._gradients.step_was_skipped()
+
+    def unscale_gradients(self, optimizer: Optimizer | Iterable[Optimizer] | None = None) -> None:
+        """Undo the scaling of the loss in the gradients, in the last micro-batch of a window; further calls do nothing.
+
+        Args:
+            optimizer: The optimizers whose gradients are unscaled; all prepared ones by default.
+
+        Raises:
+            WrongTypeError: It is neither an optimizer nor a list of optimizers.
+        """
+        self._gradients.unscale(optimizer)
+
+    @partial(suggest_arguments, remedies=AUTOCAST, owner="Runtime.autocast")
+    @used_by_with("runtime.autocast()")
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision's forward context, for computations outside a prepared module."""
+        return self._life.live().precision.forward_context()
+
+    def clip_grad_norm_(
+        self, parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0
+    ) -> Tensor | None:
+        """Clip the norm of all gradients together, in place; scaled gradients are unscaled first.
+
+        Args:
+            parameters: The parameters whose gradients are clipped.
+            max_norm: The largest norm, ≥ 0.
+            norm_type: The order of the norm.
+
+        Returns:
+            The norm before clipping, a scalar; ``None`` in a micro-batch that is not the last of its window, where
+            nothing is clipped. An engine that clips in its step sets the value there; it is NaN until then.
+
+        Raises:
+            ConfigurationError: ``max_norm`` is not a number ≥ 0, or the strategy cannot clip by norm.
+        """
+        return self._gradients.clip_norm(parameters, max_norm, norm_type)
+
+    def clip_grad_value_(self, parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
+        """Clip each element of the gradients to ``[-clip_value, clip_value]``; otherwise as :meth:`clip_grad_norm_`."""
+        self._gradients.clip_value(parameters, clip_value)
+
+    @property
+    def gradient_state(self) -> GradientState:
+        """Where the loop is in its data, and whether this step synchronizes gradients."""
+        return self._gradient_state
+
+    @property
+    def sync_gradients(self) -> bool:
+        """Whether gradients are synchronized in this step: the last micro-batch of an accumulation."""
+        return self._gradient_state.sync_gradients
+
+    @sync_gradients.setter
+    def sync_gradients(self, value: bool) -> None:
+        self._gradient_state.sync_gradients = value
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        """The number of micro-batches in a window. It can be set before optimizers are prepared.
+
+        Raises:
+            ConfigurationError: When it is set: it is not an integer ≥ 1, or accumulation begins or ends with it after
+                optimizers were prepared.
+        """
+        return self._gradient_state.num_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        self._synchronization.set_steps(value)
+        if self._life.is_live:
+            self._backward.bind()
+
+    def accumulate(self, *models: nn.Module) -> AbstractContextManager[None]:
+        """The context of one micro-batch: forward, backward and the optimizer's step, in each iteration of the loop.
+
+        ::
+
+            for inputs, targets in loader:
+                with runtime.accumulate(model):
+                    loss = criterion(model(inputs), targets)
+                    runtime.backward(loss)
+                    optimizer.step()
+                    scheduler.step()
+                    optimizer.zero_grad()
+
+        ``gradient_accumulation_steps`` micro-batches make a window. The window also ends with the last batch of a pass
+        over a prepared loader. Only its last micro-batch reduces gradients over the processes, and only there do
+        ``optimizer.step()``, ``optimizer.zero_grad()``, ``scheduler.step()`` and the clipping methods of prepared
+        objects act. :meth:`backward` divides each loss by the number of micro-batches of its window, also of a short
+        one. Where a loop is left in the middle of a window, the next window starts with cleared gradients.
+
+        Args:
+            *models: The prepared models that the losses train: all of them.
+
+        Raises:
+            ConfigurationError: It is used within another ``accumulate``, or without ``with``; or
+                ``gradient_accumulation_steps`` is above 1, and a model was not prepared.
+            WrongTypeError: ``gradient_accumulation_steps`` is above 1, and a model is no module.
+        """
+        return self._synchronization.accumulate(*models)
+
+    @used_by_with("runtime.no_sync(model)")
+    def no_sync(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """A context in which backward leaves the gradients of ``model`` unreduced, for accumulation."""
+        return self._synchronization.no_sync(model)
+
+    @used_by_with("runtime.trigger_sync_in_backward(model)")
+    def trigger_sync_in_backward(self, model: nn.Module) -> AbstractContextManager[Any]:
+        """A context in which backward reduces the gradients of ``model``, also those of a forward pass in no_sync.
+
+        ::
+
+            with runtime.no_sync(model):
+                first, second = criterion(model(a)), criterion(model(b))
+            runtime.backward(first)
+            with runtime.trigger_sync_in_backward(model):
+                runtime.backward(second)
+        """
+        return self._synchronization.trigger_sync_in_backward(model)
+
+    @used_by_with("runtime.join_uneven_inputs([model])")
+    def join_uneven_inputs(
+        self, joinables: Sequence[Any], even_batches: bool | None = None
+    ) -> AbstractContextManager[Any]:
+        """A context for a loop in which the processes have different numbers of batches.
+
+        Processes that have no more batches take part in the reductions of the others, with gradients of zero. At the
+        end all processes have the parameters of the one with the most batches.
+
+        Args:
+            joinables: The prepared models, and optimizers that communicate, in a list or a tuple.
+            even_batches: If given, replaces ``even_batches`` of all prepared loaders over map-style data in the
+                context: with ``False`` no batch is padded.
+
+        Raises:
+            ConfigurationError: The strategy has no such context, or gradients are accumulated: a process without
+                further batches would take part with zeros instead of the gradients that it has accumulated.
+            WrongTypeError: ``joinables`` is not a list of models and optimizers, or ``even_batches`` is no bool.
+        """
+        return self._synchronization.join_uneven_inputs(joinables, even_batches)
+
+    # -- exchange ----------------------------------------------------------------------------------------------------
+
+    def gather(self, tensor: Any) -> Any:
+        """Concatenate each tensor in ``tensor`` over all processes along the first dimension, by rank.
+
+        Scalars become vectors. The results are detached from the graph, as are those of :meth:`reduce`.
+
+        Args:
+            tensor: A tensor, or a nested structure of tensors and ``None``.
+
+        Raises:
+            ConfigurationError: Structures, shapes or dtypes differ between processes.
+            WrongTypeError: It has anything else in it, at any depth.
+        """
+        return self._collectives.gather(tensor)
+
+    def gather_object(self, object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
+        """The lists of all processes, joined by rank; tensors in them are on this process's device.
+
+        Args:
+            object: A list or tuple of picklable objects. The processes' lists may have different lengths.
+
+        Raises:
+            WrongTypeError: A process gave something other than a list or tuple.
+            ConfigurationError: A process gave an object that cannot be pickled.
+        """
+        return self._collectives.gather_object(object)
+
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
+        """:meth:`gather` what was computed of the newest batch, each item of the data set once, in the data's order.
+
+        Items that pad an incomplete global batch are left out: of each process's part the items after those that
+        :attr:`core.data.PreparedLoader.real_samples` of the active loader counts. Outside of all loops over prepared
+        loaders nothing is left out. Of processes that read the same part of the data, one counts.
+
+        Args:
+            input_data: A tensor, or a nested structure of tensors and ``None``, with one row for each item of the
+                batch; of a scalar, such as a loss, the result has one element for each process with real items. Or a
+                list with one picklable object for each item.
+            use_gather_object: Whether to send a list of tensors as a list of objects, so that their shapes may differ.
+
+        Returns:
+            The structure with the joined tensors, or the joined list.
+
+        Raises:
+            ConfigurationError: Structures, dtypes or shapes differ between processes, other than in the number of rows
+                of an incomplete batch; the processes' loaders are at different batches; or with ``even_batches=False``
+                some processes have no batch left, and so do not call it.
+            WrongTypeError: ``input_data`` has anything other than tensors in it, and is not a list of objects.
+        """
+        return self._metrics.gather_for_metrics(input_data, use_gather_object)
+
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        """Combine each tensor and each number in ``tensor`` elementwise over all processes.
+
+        The result of a number is a number. The mean of integers is fractional: a float32 tensor, or a float.
+
+        Args:
+            tensor: A tensor, a number, or a nested structure of them and ``None``.
+            reduction: One of ``mean``, ``sum``, ``min``, ``max``, ``product``.
+            scale: A factor for the result.
+
+        Raises:
+            ConfigurationError: ``reduction`` is unknown, or structures, shapes, dtypes or reductions differ between
+                processes.
+            WrongTypeError: ``tensor`` has anything else in it, at any depth.
+        """
+        return self._collectives.reduce(tensor, reduction, scale)
+
+    def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
+        """``tensor``, or any picklable object, as process ``from_process`` has it.
+
+        Args:
+            tensor: What process ``from_process`` sends; the others may pass anything.
+            from_process: The process that sends.
+
+        Returns:
+            The object; its tensors are on this process's device.
+
+        Raises:
+            ConfigurationError: There is no such process, or the object cannot be pickled; raised in every process.
+        """
+        return self._collectives.broadcast(tensor, from_process)
+
+    def broadcast_object_list(self, object_list: L, from_process: int = 0) -> L:
+        """Overwrite ``object_list`` with the one of process ``from_process``, in place.
+
+        Returns:
+            ``object_list``, with as many objects as process ``from_process`` has.
+
+        Raises:
+            WrongTypeError: It is not a list.
+            ConfigurationError: As :meth:`broadcast`.
+        """
+        return self._collectives.broadcast_object_list(object_list, from_process)
+
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
+        """Pad each tensor in ``tensor`` along ``dim`` to the largest size that it has in any process.
+
+        Args:
+            tensor: A tensor, or a nested structure of tensors and ``None``. Tensors without a dimension ``dim`` are
+                returned unchanged.
+            dim: The dimension, which may be negative.
+            pad_index: The value to pad with.
+            pad_first: Whether to pad at the start of the dimension, not at its end.
+
+        Raises:
+            ConfigurationError: Structures, dtypes, numbers of dimensions or ``dim`` differ between processes.
+            WrongTypeError: It has anything else in it, at any depth, or ``dim`` is not an integer.
+        """
+        return self._collectives.pad_across_processes(tensor, dim, pad_index, pad_first)
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until every process has called this."""
+        self._control.wait("barrier", name)
+
+    def wait_for_everyone(self) -> None:
+        """Wait until every process has called this."""
+        self._control.wait("wait_for_everyone")
+
+    @used_by_with("runtime.main_process_first()")
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """A context that process 0 leaves before the others enter it.
+
+        Raises:
+            LaunchError: In the other processes: process 0 has left it by an exception.
+        """
+        with self._control.first("main_process_first", self.is_main_process, per_node=False):
+            yield
+
+    @used_by_with("runtime.local_main_process_first()")
+    @contextmanager
+    def local_main_process_first(self) -> Iterator[None]:
+        """A context that on each machine the local process 0 leaves before the machine's others enter it.
+
+        Raises:
+            LaunchError: In the machine's other processes: its process 0 has left it by an exception.
+        """
+        with self._control.first("local_main_process_first", self.is_local_main_process, per_node=True):
+            yield
+
+    def set_trigger(self) -> None:
+        """Make the next :meth:`check_trigger` true in every process; may be called in some processes only."""
+        self._control.is_triggered = True
+
+    def check_trigger(self) -> bool:
+        """Whether any process has called :meth:`set_trigger` since the last check; every process calls this."""
+        return self._control.check_trigger()
+
+    # -- in some processes only --------------------------------------------------------------------------------------
+
+    # The decorators decide in each call, so they can be used before the processes are started. A function that does not
+    # run in a process returns None there.
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Call the built-in ``print``, in process 0 only."""
+        if self.is_main_process:
+            print(*args, **kwargs)  # noqa: T201  what the user asked for
+
+    def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in process 0 only."""
+        return only(function, lambda: self.is_main_process)
+
+    def on_local_main_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in process 0 of each machine only."""
+        return only(function, lambda: self.is_local_main_process)
+
+    def on_last_process(self, function: Callable[P, T] | None = None) -> Any:
+        """Decorator: run ``function`` in the last process only."""
+        return only(function, lambda: self.is_last_process)
+
+    def on_process(self, function: Callable[P, T] | None = None, process_index: int | None = None) -> Any:
+        """Decorator: run ``function`` in one process only; in a run of one process, in that one.
+
+        Raises:
+            ConfigurationError: In a run of several processes: there is no process ``process_index``.
+        """
+        return only(function, lambda: self._control.is_process(process_index))
+
+    def on_local_process(self, function: Callable[P, T] | None = None, local_process_index: int | None = None) -> Any:
+        """Decorator: run ``function`` in one process of each machine only; in a run of one process, in that one.
+
+        Raises:
+            ConfigurationError: In a run of several processes: a machine has no process ``local_process_index``.
+        """
+        return only(function, lambda: self._control.is_local_process(local_process_index))
+
+    @used_by_with("runtime.split_between_processes(inputs) as part")
+    @contextmanager
+    def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
+        """A context with this process's contiguous part of ``inputs``.
+
+        The parts of all processes, joined by rank, are ``inputs``. Where there are fewer items than processes, the
+        last processes have none.
+
+        Args:
+            inputs: The same in every process: a list, a tuple, a tensor, an array, a data set of Hugging Face, or a
+                dict of them. It is not changed.
+            apply_padding: Whether every process has the same number of items: then copies of the last item follow at
+                the end. What is gathered of the parts, up to ``len(inputs)``, is without them.
+
+        Raises:
+            WrongTypeError: ``inputs`` cannot be divided.
+            ConfigurationError: The values of a dict have different lengths.
+        """
+        strategy = self._life.live()
+        yield split(inputs, strategy.world_size, strategy.global_rank, apply_padding)
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    @property
+    def project_configuration(self) -> ProjectConfiguration:
+        """Where the files of the project go."""
+        return self._run_state.project
+
+    @project_configuration.setter
+    def project_configuration(self, value: ProjectConfiguration) -> None:
+        self._run_state.project = value
+
+    @property
+    def project_dir(self) -> str | os.PathLike[str] | None:
+        """The folder of the project."""
+        return self.project_configuration.project_dir
+
+    @property
+    def logging_dir(self) -> str | os.PathLike[str] | None:
+        """Where trackers write files."""
+        return self.project_configuration.logging_dir
+
+    @property
+    def save_iteration(self) -> int:
+        """As :attr:`ProjectConfiguration.iteration`."""
+        return self.project_configuration.iteration
+
+    def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:
+        """Write a checkpoint, or an object into one file; process 0 writes, and may be the only one that calls this.
+
+        A mapping becomes a committed checkpoint with these parts, which :meth:`load` reads: tensors, plain values,
+        modules, optimizers, schedulers and other objects with a ``state_dict``, which is what is written. Where the
+        strategy divides the state among the processes, every process has to call this.
+
+        Where ``f`` ends in ``.pt``, ``.pth``, ``.bin``, ``.pkl`` or ``.safetensors``, and for any other object, it is
+        one file, committed by a rename, as :func:`torch.save` writes it.
+
+        Args:
+            obj: A mapping of parts by name, or any object.
+            f: The path of the checkpoint or of the file.
+            safe_serialization: Write ``obj``, a mapping of names to tensors, as a safetensors file.
+
+        Raises:
+            WrongTypeError: ``obj`` is a module, an optimizer or a scheduler, or not a mapping of tensors although
+                ``safe_serialization`` is set; or ``f`` is not a path.
+            ConfigurationError: A part is named ``core``, a name that torch-hal uses for facts about the run, or
+                safetensors is not installed.
+            CheckpointError: It could not be written; or processes that are needed did not call this.
+        """
+        self._checkpointing.save(obj, f, safe_serialization)
+
+    def load(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Read a checkpoint that :meth:`save` has written; every process calls it.
+
+        Args:
+            path: The checkpoint.
+            state: The objects to load, by the name of their part. Each needs a ``load_state_dict``.
+
+        Returns:
+            The other parts of the checkpoint, by name, with tensors on the CPU.
+
+        Raises:
+            WrongTypeError: ``path`` is not a path, ``state`` is not a mapping, or an object in it has no
+                ``load_state_dict``.
+            CheckpointError: The checkpoint is absent, uncommitted or damaged, or a part is missing or could not be
+                loaded.
+        """
+        return self._checkpointing.load(path, state)
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Include ``objects`` in :meth:`save_state` and :meth:`load_state`, in the order of registration.
+
+        Raises:
+            WrongTypeError: Some of them have no ``state_dict`` or no ``load_state_dict``; all of those are named.
+            ConfigurationError: There is no object, or one is prepared, so that it is in the checkpoint anyway.
+        """
+        self._run_state.register_for_checkpointing(*objects)
+
+    def register_save_state_pre_hook(self, hook: SaveHook) -> RemovableHandle:
+        """Call ``hook(models, weights, output_dir)`` in :meth:`save_state`, in each process that calls it.
+
+        Args:
+            hook: Gets the prepared models, the list of their states, and the directory of the new checkpoint, into
+                which it may write files. They are committed with the rest. What it removes from ``weights`` is not
+                saved by torch-hal.
+
+        Returns:
+            A handle, whose ``remove()`` removes the hook.
+        """
+        return self._run_state.register_save_state_pre_hook(hook)
+
+    def register_load_state_pre_hook(self, hook: LoadHook) -> RemovableHandle:
+        """Call ``hook(models, input_dir)`` in :meth:`load_state`, before anything is loaded.
+
+        Args:
+            hook: Gets the list of the prepared models and the directory of the checkpoint. What it removes from
+                ``models`` is not loaded by torch-hal.
+
+        Returns:
+            A handle, whose ``remove()`` removes the hook.
+        """
+        return self._run_state.register_load_state_pre_hook(hook)
+
+    def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True) -> str:
+        """Write the state of the whole run as one committed checkpoint, which :meth:`load_state` continues exactly.
+
+        It holds the prepared models, optimizers, schedulers and loaders (the position in the data), the loss scale,
+        registered objects, the state of the random number generators of each process, and within an accumulation the
+        gradients. Call it after a step, in every process. Where each process has the whole state, process 0 may call
+        it alone: then the generators of the others are not in the checkpoint, which a warning says.
+
+        Args:
+            output_dir: The directory of the checkpoint. Unless given, it is ``checkpoints/checkpoint_<number>`` in the
+                project's folder; see :class:`core.ProjectConfiguration`.
+            safe_serialization: Must be true: a checkpoint is read as data, never as code.
+
+        Returns:
+            The path of the checkpoint.
+
+        Raises:
+            ConfigurationError: There is no path, or ``safe_serialization`` is false.
+            CheckpointError: It could not be written, or a process that is needed did not call this.
+        """
+        return self._run_state.save_state(output_dir, safe_serialization)
+
+    def load_state(
+        self,
+        input_dir: str | os.PathLike[str] | None = None,
+        load_kwargs: None = None,
+        reshard: bool = False,
+        strict: bool = True,
+    ) -> None:
+        """Continue a run from a checkpoint of :meth:`save_state`; every process calls it, after ``prepare``.
+
+        Prepare and register the same objects in the same order as the run that saved it. On as many processes the run
+        then goes on bit for bit.
+
+        Args:
+            input_dir: The checkpoint. Unless given, the newest committed one in the project's folder.
+            load_kwargs: Must be ``None``.
+            reshard: Whether to accept a checkpoint of another number of processes. What is left of an epoch is then
+                divided among these, each sample once; generators of additional processes get new states.
+            strict: Whether the models' parameter names must match, as in ``load_state_dict``.
+
+        Raises:
+            ConfigurationError: ``input_dir`` was not given and there is no project's folder.
+            CheckpointError: The checkpoint is absent, uncommitted or damaged, of another number of processes, or was
+                saved with other objects.
+        """
+        self._run_state.load_state(input_dir, load_kwargs, reshard, strict)
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """The state of ``model`` with whole tensors, at least in process 0.
+
+        Where the strategy divides the state among the processes, every process has to call it.
+
+        Args:
+            model: Prepared or not.
+            unwrap: Whether the keys are those of the user's own module; else those of the prepared one.
+
+        Raises:
+            WrongTypeError: ``model`` is not a module.
+            CheckpointError: A process that is needed did not call this.
+        """
+        return self._checkpointing.get_state_dict(model, unwrap)
+
+    def save_model(
+        self,
+        model: nn.Module,
+        save_directory: str | os.PathLike[str],
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the weights of ``model`` for other programs, with the file names of Hugging Face's libraries.
+
+        Process 0 writes ``model.safetensors``, or several files and ``model.safetensors.index.json``. Of tied weights
+        one is written; :func:`safetensors.torch.load_model` loads them.
+
+        Args:
+            model: Prepared or not.
+            save_directory: Where the files go; other files there are kept.
+            max_shard_size: The largest size of a file, as in ``"500MB"`` or a number of bytes.
+            safe_serialization: ``False`` writes ``pytorch_model.bin``, as :func:`torch.save` does.
+
+        Raises:
+            WrongTypeError: ``model`` is not a module, or ``save_directory`` is no path.
+            ConfigurationError: safetensors is not installed, or ``max_shard_size`` is not a size.
+            CheckpointError: It could not be written, or a process that is needed did not call this.
+        """
+        self._checkpointing.save_model(model, save_directory, max_shard_size, safe_serialization)
+
+    # -- tracking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def trackers(self) -> list[Logger]:
+        """The loggers of the run, from :meth:`init_trackers` to :meth:`end_training`."""
+        return self._tracking.trackers
+
+    @trackers.setter
+    def trackers(self, value: list[Logger]) -> None:
+        self._tracking.trackers = value
+
+    def init_trackers(
+        self, project_name: str, config: Any = None, init_kwargs: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Open a run of each tracker in ``log_with``. May be called by process 0 alone.
+
+        Args:
+            project_name: The name of the project or experiment; the folder's name where files are written.
+            config: The configuration to store: a mapping, or an object with attributes.
+            init_kwargs: Arguments of the libraries, by the tracker's name: ``{"wandb": {"entity": "me"}}``.
+
+        Raises:
+            BackendError: A tracker's package is missing or broken.
+            ConfigurationError: The trackers are open already.
+            UnknownNameError: A key of ``init_kwargs`` is not the name of a tracker.
+            WrongTypeError: ``project_name`` is not a text.
+        """
+        self._tracking.init_trackers(project_name, config, init_kwargs)
+
+    def log(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Log ``values`` with every tracker; without ``log_with`` there is none, and the first call warns of that.
+
+        A loss that is not finite is reported once.
+
+        Args:
+            values: Values by name. Tensors of one element are converted to numbers.
+            step: The step that they belong to.
+            log_kwargs: Arguments of the libraries' calls, by the tracker's name.
+
+        Raises:
+            ConfigurationError: ``log_with`` was given, but :meth:`init_trackers` was not called.
+            UnknownNameError: A key of ``log_kwargs`` is not the name of a tracker.
+            WrongTypeError: ``values`` is no mapping, or a tracker cannot write a value.
+        """
+        self._tracking.log(values, step, log_kwargs)
+
+    def log_images(
+        self,
+        values: Mapping[str, Any],
+        step: int | None = None,
+        log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Log images by name, each a batch or a list, with every tracker; see :meth:`log`.
+
+        Raises:
+            ConfigurationError: As for :meth:`log`, or a tracker writes no images.
+        """
+        self._tracking.log_images(values, step, log_kwargs)
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
+        """The tracker ``name``.
+
+        Args:
+            name: A name from ``log_with``, or the ``name`` of an object in it.
+            unwrap: Whether to return the library's own object, such as ``wandb.Run``. In other processes than 0 it is
+                an object whose methods do nothing.
+
+        Raises:
+            ConfigurationError: :meth:`init_trackers` was not called.
+            UnknownNameError: There is no such tracker.
+        """
+        return self._tracking.get_tracker(name, unwrap)
+
+    @used_by_with("runtime.profile() as profiler")
+    @contextmanager
+    def profile(
+        self,
+        profile_handler: ProfileKwargs | None = None,
+        *,
+        activities: Sequence[str] | None = None,
+        schedule_option: Mapping[str, int] | None = None,
+        on_trace_ready: Callable[[profile], Any] | None = None,
+        record_shapes: bool = False,
+        profile_memory: bool = False,
+        with_stack: bool = False,
+        with_flops: bool = False,
+        with_modules: bool = False,
+        output_trace_dir: str | os.PathLike[str] | None = None,
+    ) -> Iterator[profile]:
+        """A context with :class:`torch.profiler.profile`; each process has its own.
+
+        Args:
+            profile_handler: The other arguments, as an object; by default the one among ``kwargs_handlers``.
+            activities: What to record: names of :class:`torch.profiler.ProfilerActivity`; all that torch supports here
+                by default.
+            schedule_option: Arguments of :func:`torch.profiler.schedule`, such as ``{"wait": 1, "warmup": 1, "active":
+                2}``; then call ``profiler.step()`` in each step.
+            on_trace_ready: Called with the profiler when a trace is complete.
+            record_shapes: Whether to record the shapes of operators' inputs.
+            profile_memory: Whether to record memory.
+            with_stack: Whether to record source lines.
+            with_flops: Whether to estimate floating point operations.
+            with_modules: Whether to record the modules that operators belong to.
+            output_trace_dir: The folder for ``profile_<rank>.json``, a Chrome trace of each process.
+
+        Raises:
+            ConfigurationError: An activity is unknown or not supported here, or arguments are given next to an object.
+            WrongTypeError: An argument has the wrong type.
+        """
+        given = ProfileKwargs(
+            activities,
+            schedule_option,
+            on_trace_ready,
+            record_shapes,
+            profile_memory,
+            with_stack,
+            with_flops,
+            with_modules,
+            output_trace_dir,
+        )
+        with self._profiling.profile(profile_handler, given) as profiler:
+            yield profiler
+
+
+def _enter(runtime: Runtime, function: Callable[..., T] | None, args: Any, kwargs: Any) -> T | None:
+    """Run in each process."""
+    runtime._life.start()
+    if function is None or not runtime.plan.runs_function:
+        return None if function is None else function(runtime, *args, **kwargs)
+    # The process was started for this function and ends with it, so this is the last chance to tear down.
+    with runtime:
+        return function(runtime, *args, **kwargs)

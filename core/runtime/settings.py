@@ -10,12 +10,17 @@ import attrs
 from ..data import DataSettings
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..hints.argument_checks import instead_of_class
+from ..plan import Plan
 from ..precisions.base import Precision
+from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
 __all__ = [
+    "AUTOCAST",
     "HABITS",
     "REMEDIES",
+    "UNWRAPPED",
+    "check_loop",
     "check_rng_types",
     "read_accelerator",
     "read_accumulation",
@@ -59,6 +64,17 @@ HABITS = {
     "output_dir": "Set project_dir=.",
 }
 """What else scripts give a constructor: where it belongs."""
+
+AUTOCAST = dict.fromkeys(
+    ("autocast_handler", "device_type", "dtype", "enabled"), "Set precision= of the Runtime, such as 'bf16-mixed'."
+)
+"""What to do instead of arguments that other libraries' ``autocast`` has."""
+
+UNWRAPPED = dict.fromkeys(
+    ("keep_fp32_wrapper", "keep_torch_compile"),
+    "Remove it: your own module is returned. Call it within runtime.autocast(), or compile it, where you want that.",
+)
+"""What to do instead of arguments that Accelerate's ``unwrap_model`` has."""
 
 
 def read_accelerator(accelerator: Any, cpu: bool) -> Any:
@@ -168,4 +184,22 @@ def check_rng_types(rng_types: Sequence[str] | None) -> None:
             f"rng_types={rng_types!r}: the processes always draw the order of data alike, and other numbers by "
             "generators of their own. Pass ['generator'] or leave it out; to seed the generators, call "
             "core.seed_everything(seed)."
+        )
+
+
+def check_loop(plan: Plan, strategy: Strategy) -> None:
+    """Check that ``strategy`` can serve a loop of the user's own.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if not strategy.supports_custom_loop:
+        raise ConfigurationError(
+            f"strategy={plan.strategy.name!r}: it runs whole training steps only, so it cannot be used with a "
+            "loop of your own. Use core.Trainer, or another strategy."
+        )
+    if type(strategy).setup is not Strategy.setup:
+        raise ConfigurationError(
+            f"strategy: {type(strategy).__name__} defines setup(trainer), which only a Trainer calls. "
+            "Override setup_environment or setup_module instead, which a Runtime calls too."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -13,34 +14,35 @@ from ..loggers.base import Logger, NoExperiment
 from ..loggers.find import find_loggers
 from ..loggers.values import plain
 from ..logging import get_logger
-from ..plan import Plan
-from .lifecycle import RunLife
+from .lifecycle import Life
 
 __all__ = ["Tracking"]
 
 logger = get_logger(__name__)
 
 
-class Tracking(RunLife):
-    """The part of :class:`core.Runtime` that logs. Every process may call all of it; only process 0 writes."""
+class Tracking:
+    """What logs with the trackers of a run.
 
-    trackers: list[Logger]
-    """The loggers of the run, from :meth:`init_trackers` to :meth:`end_training`."""
+    Args:
+        life: Of the run.
+        log_with: The user's trackers.
+        logging_dir: The folder for their files.
 
-    def _connect(self, plan: Plan) -> None:
-        super()._connect(plan)
-        self.trackers = []
-        self._requested: list[type[Logger] | Logger] = []
-        self._logging_dir: str | None = None
-        self._warns_of_infinite_loss = self._warns_of_no_trackers = True
+    Raises:
+        ConfigurationError: A tracker writes files, and there is no folder.
+    """
 
-    def _request_trackers(self, log_with: Any, logging_dir: str | None) -> None:
-        """Take up the constructor's arguments; unknown names are refused here, before anything runs."""
+    def __init__(self, life: Life, log_with: Any, logging_dir: str | os.PathLike[str] | None) -> None:
+        self._life = life
+        self.trackers: list[Logger] = []
+        """Those that are open."""
         self._requested = find_loggers(log_with)
-        self._logging_dir = logging_dir
+        self._logging_dir = None if logging_dir is None else os.fspath(logging_dir)
+        self._warns_of_infinite_loss = self._warns_of_no_trackers = True
         for tracker in self._requested:
             if isinstance(tracker, Logger):
-                tracker.process_index = self.process_index
+                tracker.process_index = life.strategy.global_rank
             if logging_dir is None and isinstance(tracker, type) and tracker.requires_logging_directory:
                 raise ConfigurationError(
                     f"log_with={tracker.name!r} writes files, but project_dir is not set. Set project_dir to the "
@@ -50,23 +52,11 @@ class Tracking(RunLife):
     def init_trackers(
         self, project_name: str, config: Any = None, init_kwargs: Mapping[str, Mapping[str, Any]] | None = None
     ) -> None:
-        """Open a run of each tracker in ``log_with``. May be called by process 0 alone.
-
-        Args:
-            project_name: The name of the project or experiment; the folder's name where files are written.
-            config: The configuration to store: a mapping, or an object with attributes.
-            init_kwargs: Arguments of the libraries, by the tracker's name: ``{"wandb": {"entity": "me"}}``.
-
-        Raises:
-            BackendError: A tracker's package is missing or broken.
-            ConfigurationError: The trackers are open already.
-            UnknownNameError: A key of ``init_kwargs`` is not the name of a tracker.
-            WrongTypeError: ``project_name`` is not a text.
-        """
+        """See :meth:`core.Runtime.init_trackers`."""
         if not isinstance(project_name, str):
             raise WrongTypeError(f"init_trackers: project_name={project_name!r}: must be a text, such as 'my-project'.")
-        if self.plan.runs_function:
-            self._live_strategy()
+        if self._life.plan.runs_function:
+            self._life.live()
         if self.trackers:
             raise ConfigurationError("init_trackers: the trackers are open already. Call end_training first.")
         self._warns_of_no_trackers = False  # a script may choose by an option whether there are any
@@ -77,7 +67,7 @@ class Tracking(RunLife):
                 tracker = requested.for_project(project_name, self._logging_dir, **options.get(requested.name, {}))
             else:
                 tracker = requested
-            tracker.process_index = self.process_index
+            tracker.process_index = self._life.strategy.global_rank
             tracker.start()
             trackers.append(tracker)
             self.trackers = trackers
@@ -91,27 +81,14 @@ class Tracking(RunLife):
         step: int | None = None,
         log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Log ``values`` with every tracker; without ``log_with`` there is none, and the first call warns of that.
-
-        A loss that is not finite is reported once.
-
-        Args:
-            values: Values by name. Tensors of one element are converted to numbers.
-            step: The step that they belong to.
-            log_kwargs: Arguments of the libraries' calls, by the tracker's name.
-
-        Raises:
-            ConfigurationError: ``log_with`` was given, but :meth:`init_trackers` was not called.
-            UnknownNameError: A key of ``log_kwargs`` is not the name of a tracker.
-            WrongTypeError: ``values`` is no mapping, or a tracker cannot write a value.
-        """
+        """See :meth:`core.Runtime.log`."""
         if not isinstance(values, Mapping):
             raise WrongTypeError(
                 f"log: values is {values!r:.100}: must be a mapping of names to values, such as {{'loss': 0.5}}."
             )
         options = self._options("log_kwargs", log_kwargs)
         trackers = self._open_trackers("log")
-        if trackers and self._warns_of_infinite_loss and self.is_main_process:
+        if trackers and self._warns_of_infinite_loss and self._life.strategy.global_rank == 0:
             self._check_losses(values, step)
         for tracker in trackers:
             tracker.log_metrics(values, step=step, **options.get(tracker.name, {}))
@@ -137,27 +114,13 @@ class Tracking(RunLife):
         step: int | None = None,
         log_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Log images by name, each a batch or a list, with every tracker; see :meth:`log`.
-
-        Raises:
-            ConfigurationError: As for :meth:`log`, or a tracker writes no images.
-        """
+        """See :meth:`core.Runtime.log_images`."""
         options = self._options("log_kwargs", log_kwargs)
         for tracker in self._open_trackers("log_images"):
             tracker.log_images(values, step=step, **options.get(tracker.name, {}))
 
     def get_tracker(self, name: str, unwrap: bool = False) -> Any:
-        """The tracker ``name``.
-
-        Args:
-            name: A name from ``log_with``, or the ``name`` of an object in it.
-            unwrap: Whether to return the library's own object, such as ``wandb.Run``. In other processes than 0 it is
-                an object whose methods do nothing.
-
-        Raises:
-            ConfigurationError: :meth:`init_trackers` was not called.
-            UnknownNameError: There is no such tracker.
-        """
+        """See :meth:`core.Runtime.get_tracker`."""
         names = [tracker.name for tracker in self._requested]
         if name not in names:
             raise UnknownNameError(
@@ -168,15 +131,10 @@ class Tracking(RunLife):
                 return tracker.experiment if unwrap else tracker
         return NoExperiment()
 
-    def end_training(self) -> None:
-        """End the trackers' runs and the processes' connections; call it at the end of the script."""
-        self.teardown()
-
-    def teardown(self, failed: bool = False) -> None:
-        """End the trackers' runs; see :meth:`RunLife.teardown`."""
+    def end(self, failed: bool) -> None:
+        """End the trackers' runs."""
         trackers, self.trackers = self.trackers, []
         with ExitStack() as stack:  # one that fails keeps no other open
-            stack.callback(super().teardown, failed)
             for tracker in reversed(trackers):
                 stack.callback(tracker.finish, "failed" if failed else "success")
 
@@ -188,7 +146,7 @@ class Tracking(RunLife):
                 "and call runtime.init_trackers(project_name)",
                 method,
             )
-        if self._requested and not self.trackers and self.is_main_process:
+        if self._requested and not self.trackers and self._life.strategy.global_rank == 0:
             raise ConfigurationError(
                 f"{method}: the trackers are not open. Call runtime.init_trackers(project_name) before."
             )

@@ -259,11 +259,10 @@ class Trainer(TrainerSettings, TrainerFacts):
             "cluster_environment": cluster_environment,
         }
         request = Request.read(import_modules=import_modules, **with_plugins(plugins, backends))
-        self.runtime = Runtime.from_plan(resolve_for("Trainer", request, attrs.asdict(self.settings, recurse=False)))
+        plan = resolve_for("Trainer", request, attrs.asdict(self.settings, recurse=False))
+        self.runtime = Runtime.from_plan(plan, sync_batchnorm=sync_batchnorm)
         self._check_strategy(self.settings)
         self._signals = read_signals(signals)
-        if sync_batchnorm:
-            self.runtime._synchronize_batch_norms()
         self.progress = Progress()
         """The position of the running or the last ``fit``."""
         self.profiler = find_profiler(profiler)

@@ -6,26 +6,43 @@ others; no setting passes from one Runtime to another here.
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-__all__ = ["last_run", "note_run", "remove_run"]
+__all__ = ["Turn", "last_run", "note_run"]
 
-_runs: WeakKeyDictionary[Any, None] = WeakKeyDictionary()
-"""The Runtimes of this process that were not torn down, the last one at the end."""
-
-
-def note_run(run: Any) -> None:
-    """Take ``run`` for the last one; a Runtime calls this when it is made, and when its processes have started."""
-    _runs.pop(run, None)
-    _runs[run] = None
+_turns = count()
 
 
-def remove_run(run: Any) -> None:
-    """Forget ``run``, which was torn down."""
-    _runs.pop(run, None)
+class Turn:
+    """When a Runtime was made or started, among all of this process; the one of the latest turn is the last."""
+
+    def __init__(self) -> None:
+        self.take()
+
+    def take(self) -> None:
+        """The Runtime is the last one from now on."""
+        self.number: int | None = next(_turns)
+
+    def give_up(self) -> None:
+        """The Runtime was torn down, and is none of those that are looked for."""
+        self.number = None
+
+    def __reduce__(self) -> tuple[type[Turn], tuple[()]]:
+        return Turn, ()  # another process counts by itself
+
+
+_runs: WeakKeyDictionary[Any, Turn] = WeakKeyDictionary()
+"""The Runtimes of this process, each with its turn."""
+
+
+def note_run(run: Any, turn: Turn) -> None:
+    """Let :func:`last_run` know ``run``, which takes its ``turn`` when its processes have started."""
+    _runs[run] = turn
 
 
 def last_run() -> Any:
     """The last Runtime that was made or started, and not torn down; ``None`` without one."""
-    return next(reversed([*_runs]), None)
+    runs = [(turn.number, run) for run, turn in [*_runs.items()] if turn.number is not None]
+    return max(runs, key=lambda each: each[0])[1] if runs else None

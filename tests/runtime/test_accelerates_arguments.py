@@ -45,7 +45,7 @@ def test_settings_of_data_reach_prepared_loaders() -> None:
         runtime(dataloader_config=settings),
         runtime(dataloader_config=SimpleNamespace(**values)),
     ):
-        assert one._data_settings == settings
+        assert one.dataloader_config == settings
     numbers: Any = list(range(8))
     loader: DataLoader[Any] = DataLoader(numbers, shuffle=True)
     orders = [[*map(int, runtime(data_seed=seed).prepare(loader))] for seed in (1, 1, 2)]

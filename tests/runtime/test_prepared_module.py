@@ -222,4 +222,4 @@ def test_a_module_that_was_prepared_for_an_evaluation_before() -> None:
     again = run.prepare(module)
     for trained in (taken, again):
         run.backward(loss_of(trained))
-    assert run._native_backward is tensor_backward  # the check has ended
+    assert run._backward.native is tensor_backward  # the check has ended

@@ -175,7 +175,7 @@ def test_objects_of_another_kind(stage: str, module: Any, loaders: Any, message:
     trainer = quiet(max_epochs=1)
     with pytest.raises((WrongTypeError, ConfigurationError), match=message):
         getattr(trainer, stage)(module, loaders)
-    assert not trainer.runtime._is_live
+    assert not trainer.runtime._life.is_live
 
 
 def test_validation_data_of_another_kind() -> None:

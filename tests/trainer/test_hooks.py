@@ -251,7 +251,7 @@ def test_an_error_reaches_callbacks_and_caller_and_the_next_fit_is_whole(error: 
     assert fails.told == later.told == [(error, True)]
     assert module._trainer is None
     assert trainer.metric_log.stage is None
-    assert not trainer.runtime._is_live
+    assert not trainer.runtime._life.is_live
     assert all(part.training for part in module.modules())
 
     fails.hook = "never"

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 
 from ...checkpoints import is_committed, remove_committed, store_of
-from ...errors import CheckpointError, ConfigurationError
-from ...hints.argument_checks import check_path, suggest_arguments_of
+from ...errors import CheckpointError, ConfigurationError, WrongTypeError
+from ...hints.argument_checks import check_path, instead_of_class, suggest_arguments_of
 
-__all__ = ["ProjectConfiguration", "next_checkpoint", "remove_old_checkpoints"]
+__all__ = ["ProjectConfiguration", "next_checkpoint", "read_project", "remove_old_checkpoints"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,29 @@ class ProjectConfiguration:
     def checkpoints(self) -> str | None:
         """The folder of the automatically named checkpoints; ``None`` without a ``project_dir``."""
         return None if self.project_dir is None else os.path.join(self.project_dir, "checkpoints")
+
+
+def read_project(project_dir: str | os.PathLike[str] | None, config: Any) -> ProjectConfiguration:
+    """The configuration of a project, from the constructor's two arguments for it.
+
+    Raises:
+        WrongTypeError: ``config`` is no configuration, or ``project_dir`` is not a path.
+        ConfigurationError: Both name a folder, and the folders differ.
+    """
+    if config is not None and not isinstance(config, ProjectConfiguration):
+        raise WrongTypeError(
+            f"project_config={config!r}: must be a core.ProjectConfiguration, not {type(config).__name__}."
+            f"{instead_of_class(config)}"
+        )
+    project = ProjectConfiguration() if config is None else config
+    if None not in (project_dir, project.project_dir) and project_dir != project.project_dir:
+        raise ConfigurationError(
+            f"project_dir={project_dir!r} and ProjectConfiguration(project_dir={project.project_dir!r}): contradict "
+            "each other. Give one of them."
+        )
+    if project_dir is not None:
+        project.set_directories(project_dir)
+    return project
 
 
 def next_checkpoint(project: ProjectConfiguration) -> str:

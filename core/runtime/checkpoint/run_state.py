@@ -26,16 +26,16 @@ from ...checkpoints import (
 )
 from ...checkpoints.agreement import check_shared, run_on_each_rank
 from ...checkpoints.manifest import RUN_STATE
-from ...data import PreparedLoader, skip_first_batches
 from ...errors import CheckpointError, ConfigurationError, WrongTypeError
-from ...hints.argument_checks import check_path, instead_of_class, is_url
-from ...plan import Plan
+from ...hints.argument_checks import check_path, is_url
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
-from ..accumulation import OptimizerGate
+from ..accumulation import OptimizerGate, Window
 from ..arguments import check_hook
+from ..lifecycle import Life
+from ..prepare.modules import own_module, strategy_module
 from ..prepare.optimizers import AccumulatingOptimizer
-from .model_files import parse_size, save_in_parts
+from ..prepare.prepared import PreparedObjects
 from .parts import load_errors, run_facts
 from .process_state import ABSENT, PATIENCE, ProcessStates, read_gradients, write_gradients
 from .project import ProjectConfiguration, next_checkpoint, remove_old_checkpoints
@@ -52,60 +52,35 @@ SaveHook = Callable[[list[nn.Module], list[Any], str], object]
 LoadHook = Callable[[list[nn.Module], str], object]
 
 
-class StateSaving(Checkpointing):
-    """The part of :class:`core.Runtime` that saves and loads the state of the whole run."""
+class StateSaving:
+    """What saves and loads the state of the whole run.
 
-    project_configuration: ProjectConfiguration
-    """Where the files of the project go."""
+    Args:
+        life: Of the run.
+        prepared: What the run has prepared.
+        window: The micro-batches between two steps.
+        checkpointing: Says what a checkpoint holds of an object.
+        project: Where the files of the project go.
+    """
 
-    def _connect(self, plan: Plan) -> None:
-        super()._connect(plan)
-        self.project_configuration = ProjectConfiguration()
+    def __init__(
+        self,
+        life: Life,
+        prepared: PreparedObjects,
+        window: Window,
+        checkpointing: Checkpointing,
+        project: ProjectConfiguration,
+    ) -> None:
+        self._life, self._prepared, self._window, self._checkpointing = life, prepared, window, checkpointing
+        self.project = project
         self._registered: list[Any] = []
         self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
         self._load_hooks: OrderedDict[int, LoadHook] = OrderedDict()
 
-    def _set_project(self, project_dir: str | os.PathLike[str] | None, config: ProjectConfiguration | None) -> None:
-        """Take up the constructor's arguments."""
-        if config is not None and not isinstance(config, ProjectConfiguration):
-            raise WrongTypeError(
-                f"project_config={config!r}: must be a core.ProjectConfiguration, not {type(config).__name__}."
-                f"{instead_of_class(config)}"
-            )
-        self.project_configuration = ProjectConfiguration() if config is None else config
-        of_config = self.project_configuration.project_dir
-        if None not in (project_dir, of_config) and project_dir != of_config:
-            raise ConfigurationError(
-                f"project_dir={project_dir!r} and ProjectConfiguration(project_dir={of_config!r}): contradict each "
-                "other. Give one of them."
-            )
-        if project_dir is not None:
-            self.project_configuration.set_directories(project_dir)
-
-    @property
-    def project_dir(self) -> str | os.PathLike[str] | None:
-        """The folder of the project."""
-        return self.project_configuration.project_dir
-
-    @property
-    def logging_dir(self) -> str | os.PathLike[str] | None:
-        """Where trackers write files."""
-        return self.project_configuration.logging_dir
-
-    @property
-    def save_iteration(self) -> int:
-        """As :attr:`ProjectConfiguration.iteration`."""
-        return self.project_configuration.iteration
-
     # -- registering -----------------------------------------------------------------------------------------------
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Include ``objects`` in :meth:`save_state` and :meth:`load_state`, in the order of registration.
-
-        Raises:
-            WrongTypeError: Some of them have no ``state_dict`` or no ``load_state_dict``; all of those are named.
-            ConfigurationError: There is no object, or one is prepared, so that it is in the checkpoint anyway.
-        """
+        """See :meth:`core.Runtime.register_for_checkpointing`."""
         if not objects:
             raise ConfigurationError(
                 "register_for_checkpointing: got no object. Pass those that have a state: "
@@ -134,31 +109,14 @@ class StateSaving(Checkpointing):
                 self._registered.append(obj)
 
     def register_save_state_pre_hook(self, hook: SaveHook) -> RemovableHandle:
-        """Call ``hook(models, weights, output_dir)`` in :meth:`save_state`, in each process that calls it.
-
-        Args:
-            hook: Gets the prepared models, the list of their states, and the directory of the new checkpoint, into
-                which it may write files. They are committed with the rest. What it removes from ``weights`` is not
-                saved by torch-hal.
-
-        Returns:
-            A handle, whose ``remove()`` removes the hook.
-        """
+        """See :meth:`core.Runtime.register_save_state_pre_hook`."""
         check_hook("register_save_state_pre_hook", hook, "models", "weights", "output_dir")
         handle = RemovableHandle(self._save_hooks)
         self._save_hooks[handle.id] = hook
         return handle
 
     def register_load_state_pre_hook(self, hook: LoadHook) -> RemovableHandle:
-        """Call ``hook(models, input_dir)`` in :meth:`load_state`, before anything is loaded.
-
-        Args:
-            hook: Gets the list of the prepared models and the directory of the checkpoint. What it removes from
-                ``models`` is not loaded by torch-hal.
-
-        Returns:
-            A handle, whose ``remove()`` removes the hook.
-        """
+        """See :meth:`core.Runtime.register_load_state_pre_hook`."""
         check_hook("register_load_state_pre_hook", hook, "models", "input_dir")
         handle = RemovableHandle(self._load_hooks)
         self._load_hooks[handle.id] = hook
@@ -167,31 +125,13 @@ class StateSaving(Checkpointing):
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def save_state(self, output_dir: str | os.PathLike[str] | None = None, safe_serialization: bool = True) -> str:
-        """Write the state of the whole run as one committed checkpoint, which :meth:`load_state` continues exactly.
-
-        It holds the prepared models, optimizers, schedulers and loaders (the position in the data), the loss scale,
-        registered objects, the state of the random number generators of each process, and within an accumulation the
-        gradients. Call it after a step, in every process. Where each process has the whole state, process 0 may call
-        it alone: then the generators of the others are not in the checkpoint, which a warning says.
-
-        Args:
-            output_dir: The directory of the checkpoint. Unless given, it is ``checkpoints/checkpoint_<number>`` in the
-                project's folder; see :class:`core.ProjectConfiguration`.
-            safe_serialization: Must be true: a checkpoint is read as data, never as code.
-
-        Returns:
-            The path of the checkpoint.
-
-        Raises:
-            ConfigurationError: There is no path, or ``safe_serialization`` is false.
-            CheckpointError: It could not be written, or a process that is needed did not call this.
-        """
+        """See :meth:`core.Runtime.save_state`."""
         if not safe_serialization:
             raise ConfigurationError(
                 "safe_serialization=False: save_state always writes data that is read without running code. Omit it."
             )
         check_path("save_state: output_dir", output_dir)
-        strategy, project = self._live_strategy(), self.project_configuration
+        strategy, project = self._life.live(), self.project
         meeting = Meeting(strategy, "save_state", patience=PATIENCE)
         if meeting.is_late:
             logger.warning(ABSENT, "save_state", f"{strategy.global_rank} (too late)")
@@ -239,7 +179,7 @@ class StateSaving(Checkpointing):
     def _run_save_hooks(self, meeting: Meeting, staged: Path) -> list[Any]:
         """What is left of the models' states after the hooks."""
         models: list[nn.Module] = self._prepared.of("models")
-        weights = [self._state_of(model) for model in models]
+        weights = [self._checkpointing.state_of(model) for model in models]
 
         def run_hooks() -> None:
             for hook in list(self._save_hooks.values()):
@@ -252,16 +192,16 @@ class StateSaving(Checkpointing):
     def _content(self, weights: list[Any], states: ProcessStates) -> dict[str, Any]:
         parts: dict[str, list[Any]] = {
             "model": weights,
-            "optimizer": [self._state_of(each) for each in self._prepared.of("optimizers")],
-            "scheduler": [self._state_of(each) for each in self._prepared.of("schedulers")],
-            "object": [self._state_of(each) for each in self._registered],
+            "optimizer": [self._checkpointing.state_of(each) for each in self._prepared.of("optimizers")],
+            "scheduler": [self._checkpointing.state_of(each) for each in self._prepared.of("schedulers")],
+            "object": [self._checkpointing.state_of(each) for each in self._registered],
         }
         # Not nested: an engine that writes a part by itself finds it among the values of the checkpoint.
         content = {f"{name} {number}": state for name, found in parts.items() for number, state in enumerate(found)}
         return {
             **content,
-            "core": run_facts(self.plan),
-            "precision": self._strategy.precision.state_dict(),
+            "core": run_facts(self._life.plan),
+            "precision": self._life.strategy.precision.state_dict(),
             "counts": {**{name: len(found) for name, found in parts.items()}, "loader": len(states.first["loaders"])},
             "processes": states.by_rank,
         }
@@ -275,7 +215,7 @@ class StateSaving(Checkpointing):
             name = file.relative_to(staged).as_posix()
             if file.is_file() and name not in files:
                 files[name] = FileRecord.of(file)
-        Manifest.describe(run_facts(self.plan), files, RUN_STATE).write(staged)
+        Manifest.describe(run_facts(self._life.plan), files, RUN_STATE).write(staged)
         stack.close()
 
     # -- loading ---------------------------------------------------------------------------------------------------
@@ -287,28 +227,11 @@ class StateSaving(Checkpointing):
         reshard: bool = False,
         strict: bool = True,
     ) -> None:
-        """Continue a run from a checkpoint of :meth:`save_state`; every process calls it, after ``prepare``.
-
-        Prepare and register the same objects in the same order as the run that saved it. On as many processes the run
-        then goes on bit for bit.
-
-        Args:
-            input_dir: The checkpoint. Unless given, the newest committed one in the project's folder.
-            load_kwargs: Must be ``None``.
-            reshard: Whether to accept a checkpoint of another number of processes. What is left of an epoch is then
-                divided among these, each sample once; generators of additional processes get new states.
-            strict: Whether the models' parameter names must match, as in ``load_state_dict``.
-
-        Raises:
-            ConfigurationError: ``input_dir`` was not given and there is no project's folder.
-            CheckpointError: The checkpoint is absent, uncommitted or damaged, of another number of processes, or was
-                saved with other objects.
-        """
+        """See :meth:`core.Runtime.load_state`."""
         if load_kwargs is not None:
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
         check_path("load_state: input_dir", input_dir)
-        strategy = self._live_strategy()
-        self._agree("load_state")
+        strategy = self._life.live()
         path, manifest = self._find(input_dir)
         if manifest.checkpoint_io != RUN_STATE:
             raise CheckpointError(
@@ -322,7 +245,7 @@ class StateSaving(Checkpointing):
 
     def _load_from(self, directory: Path, path: str, reshard: bool, strict: bool) -> None:
         """Load everything from ``directory``; ``path`` is what the user knows it by."""
-        strategy, manifest = self._strategy, Manifest.read(directory)
+        strategy, manifest = self._life.strategy, Manifest.read(directory)
         manifest.verify(directory, [name for name in manifest.files if not name.startswith(f"{STATE}/")])
         models: list[nn.Module] = list(self._prepared.of("models"))
         for hook in list(self._load_hooks.values()):
@@ -351,7 +274,7 @@ class StateSaving(Checkpointing):
             gate.load_state_dict(state)
         if states.is_accumulating:
             read_gradients(self._models(), directory, manifest, strategy)
-        project = self.project_configuration
+        project = self.project
         if project.checkpoints is not None and is_in(path, project.checkpoints):
             project.iteration = max(project.iteration, _number(path) + 1)
         states.restore_loaders(objects["loader"], path, knows_epoch=bool(self._registered))
@@ -359,7 +282,7 @@ class StateSaving(Checkpointing):
 
     def _find(self, input_dir: str | os.PathLike[str] | None) -> tuple[str, Manifest]:
         """The checkpoint to load, which every process finds; all of them raise if some do not."""
-        strategy, project = self._strategy, self.project_configuration
+        strategy, project = self._life.strategy, self.project
         leads = strategy.is_global_zero and input_dir is None
         found = run_on_each_rank(lambda: _found(project) if leads else None, strategy.all_gather_object)[0]
         path = os.fspath(found or input_dir or "")
@@ -386,80 +309,19 @@ class StateSaving(Checkpointing):
         return [each._core_gate for each in optimizers if isinstance(each, AccumulatingOptimizer)]
 
     def _models(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(self.unwrap_model(model), self.strategy_module(model)) for model in self._prepared.of("models")]
+        return [
+            (own_module(model, self._life.strategy), strategy_module(model)) for model in self._prepared.of("models")
+        ]
 
     def _load(self, obj: Any, state: Any, strict: bool) -> None:
         if strict or not isinstance(obj, nn.Module):
-            self._load_of("state", obj)(state)
+            self._checkpointing.load_of("state", obj)(state)
             return
-        own = self.unwrap_model(obj)
+        own = own_module(obj, self._life.strategy)
         known = own.state_dict()
-        self._load_of("state", obj)({**known, **{name: value for name, value in state.items() if name in known}})
-
-    # -- models for other programs ---------------------------------------------------------------------------------
-
-    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """The state of ``model`` with whole tensors, at least in process 0.
-
-        Where the strategy divides the state among the processes, every process has to call it.
-
-        Args:
-            model: Prepared or not.
-            unwrap: Whether the keys are those of the user's own module; else those of the prepared one.
-
-        Raises:
-            WrongTypeError: ``model`` is not a module.
-            CheckpointError: A process that is needed did not call this.
-        """
-        if not isinstance(model, nn.Module):
-            raise WrongTypeError(f"get_state_dict: model is an object of type {type(model).__name__}. Pass a module.")
-        strategy = self._live_strategy()
-        own = self.unwrap_model(model)
-        if strategy.saving_is_collective:
-            Meeting(strategy, "get_state_dict")
-            return strategy.whole_module_state(own)
-        return strategy.whole_module_state(own) if unwrap else model.state_dict()
-
-    def save_model(
-        self,
-        model: nn.Module,
-        save_directory: str | os.PathLike[str],
-        max_shard_size: int | str = "10GB",
-        safe_serialization: bool = True,
-    ) -> None:
-        """Write the weights of ``model`` for other programs, with the file names of Hugging Face's libraries.
-
-        Process 0 writes ``model.safetensors``, or several files and ``model.safetensors.index.json``. Of tied weights
-        one is written; :func:`safetensors.torch.load_model` loads them.
-
-        Args:
-            model: Prepared or not.
-            save_directory: Where the files go; other files there are kept.
-            max_shard_size: The largest size of a file, as in ``"500MB"`` or a number of bytes.
-            safe_serialization: ``False`` writes ``pytorch_model.bin``, as :func:`torch.save` does.
-
-        Raises:
-            WrongTypeError: ``model`` is not a module, or ``save_directory`` is no path.
-            ConfigurationError: safetensors is not installed, or ``max_shard_size`` is not a size.
-            CheckpointError: It could not be written, or a process that is needed did not call this.
-        """
-        if not isinstance(model, nn.Module):
-            raise WrongTypeError(f"save_model: model is an object of type {type(model).__name__}. Pass a module.")
-        check_path("save_model: save_directory", save_directory, optional=False)
-        size = parse_size(max_shard_size)
-        strategy = self._live_strategy()
-        meeting = Meeting(strategy, "save_model")
-        if meeting.is_late:
-            return
-        state = strategy.whole_module_state(self.unwrap_model(model))
-        meeting.lead(lambda: save_in_parts(state, save_directory, size, safe_serialization))
-
-    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> PreparedLoader:
-        """A loader of the batches of ``dataloader`` from number ``num_batches`` on, in each pass.
-
-        See :func:`core.data.skip_first_batches`. Where :meth:`load_state` has set a position, the later one counts.
-        """
-        return skip_first_batches(dataloader, num_batches)
+        self._checkpointing.load_of("state", obj)(
+            {**known, **{name: value for name, value in state.items() if name in known}}
+        )
 
 
 def _found(project: ProjectConfiguration) -> str:

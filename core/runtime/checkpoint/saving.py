@@ -18,9 +18,10 @@ from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import check_path
 from ...strategies.partial_save import Meeting
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
+from ..lifecycle import Life
+from ..prepare.modules import own_module
 from ..prepare.optimizers import PreparedOptimizer
-from ..prepare.preparing import Preparing
-from .model_files import save_tensors
+from .model_files import parse_size, save_in_parts, save_tensors
 from .parts import restore, run_facts
 
 __all__ = ["Checkpointing"]
@@ -29,31 +30,18 @@ FILE_SUFFIXES = (".bin", ".pkl", ".pt", ".pth", ".safetensors")
 """Paths that end in one of these name a single file, not a checkpoint."""
 
 
-class Checkpointing(Preparing):
-    """The part of :class:`core.Runtime` that writes and reads what it is given."""
+class Checkpointing:
+    """What writes and reads the parts of a loop that it is given.
+
+    Args:
+        life: Of the run.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
 
     def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:
-        """Write a checkpoint, or an object into one file; process 0 writes, and may be the only one that calls this.
-
-        A mapping becomes a committed checkpoint with these parts, which :meth:`load` reads: tensors, plain values,
-        modules, optimizers, schedulers and other objects with a ``state_dict``, which is what is written. Where the
-        strategy divides the state among the processes, every process has to call this.
-
-        Where ``f`` ends in ``.pt``, ``.pth``, ``.bin``, ``.pkl`` or ``.safetensors``, and for any other object, it is
-        one file, committed by a rename, as :func:`torch.save` writes it.
-
-        Args:
-            obj: A mapping of parts by name, or any object.
-            f: The path of the checkpoint or of the file.
-            safe_serialization: Write ``obj``, a mapping of names to tensors, as a safetensors file.
-
-        Raises:
-            WrongTypeError: ``obj`` is a module, an optimizer or a scheduler, or not a mapping of tensors although
-                ``safe_serialization`` is set; or ``f`` is not a path.
-            ConfigurationError: A part is named ``core``, a name that torch-hal uses for facts about the run, or
-                safetensors is not installed.
-            CheckpointError: It could not be written; or processes that are needed did not call this.
-        """
+        """See :meth:`core.Runtime.save`."""
         if isinstance(obj, str | os.PathLike) and not isinstance(f, str | os.PathLike):
             raise WrongTypeError(
                 f"save: obj is the path {os.fspath(obj)!r}, and f an object of type {type(f).__name__}. The path comes "
@@ -73,36 +61,23 @@ class Checkpointing(Preparing):
         if not safe_serialization and isinstance(obj, Mapping) and _suffix(f) not in FILE_SUFFIXES:
             self._save_parts(obj, f)
             return
-        meeting = Meeting(self._live_strategy(), "save", needs_all=False)
+        meeting = Meeting(self._life.live(), "save", needs_all=False)
         if not meeting.is_late:
             meeting.lead(partial(_save_file, obj, f, safe_serialization))
 
     def _save_parts(self, parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         if "core" in parts:
             raise ConfigurationError("save: the name 'core' is reserved for torch-hal's own part. Use another name.")
-        meeting = Meeting(self._live_strategy(), "save")
+        meeting = Meeting(self._life.live(), "save")
         if meeting.is_late:
             return
         meeting.save(
-            lambda: {**{name: self._state_of(part) for name, part in parts.items()}, "core": run_facts(self.plan)}, path
+            lambda: {**{name: self.state_of(part) for name, part in parts.items()}, "core": run_facts(self._life.plan)},
+            path,
         )
 
     def load(self, path: str | os.PathLike[str], state: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Read a checkpoint that :meth:`save` has written; every process calls it.
-
-        Args:
-            path: The checkpoint.
-            state: The objects to load, by the name of their part. Each needs a ``load_state_dict``.
-
-        Returns:
-            The other parts of the checkpoint, by name, with tensors on the CPU.
-
-        Raises:
-            WrongTypeError: ``path`` is not a path, ``state`` is not a mapping, or an object in it has no
-                ``load_state_dict``.
-            CheckpointError: The checkpoint is absent, uncommitted or damaged, or a part is missing or could not be
-                loaded.
-        """
+        """See :meth:`core.Runtime.load`."""
         if isinstance(path, Mapping):
             raise WrongTypeError(
                 f"load: path is a mapping with {quoted(list(map(str, path)))}. The path comes first: load(path, state)."
@@ -113,23 +88,33 @@ class Checkpointing(Preparing):
                 f"state: must be a mapping of names to objects, not an object of type {type(state).__name__}. Give it "
                 "the name that it was saved under, such as {'model': model}."
             )
-        loads = {name: self._load_of(f"state[{name!r}]", value) for name, value in (state or {}).items()}
-        checkpoint = self._live_strategy().load_checkpoint(path)
+        loads = {name: self.load_of(f"state[{name!r}]", value) for name, value in (state or {}).items()}
+        checkpoint = self._life.live().load_checkpoint(path)
         checkpoint.pop("core", None)
         return restore(checkpoint, loads, path)
 
-    def _state_of(self, value: Any) -> Any:
+    def state_of(self, value: Any) -> Any:
+        """What a checkpoint holds of ``value``."""
         if isinstance(value, nn.Module):
-            return self._live_strategy().module_state(self.unwrap_model(value))
+            return self._life.live().module_state(own_module(value, self._life.strategy))
         if isinstance(value, Optimizer):
-            return self._live_strategy().optimizer_state(_own_optimizer(value))
+            return self._life.live().optimizer_state(_own_optimizer(value))
         return value.state_dict() if hasattr(value, "state_dict") else value
 
-    def _load_of(self, name: str, value: Any) -> Callable[[Any], Any]:
+    def load_of(self, name: str, value: Any) -> Callable[[Any], Any]:
+        """The function that loads into ``value`` what a checkpoint holds of it.
+
+        Args:
+            name: What it is called in messages.
+            value: The object.
+
+        Raises:
+            WrongTypeError: It has no ``load_state_dict``.
+        """
         if isinstance(value, nn.Module):
-            return partial(self._live_strategy().load_module_state, self.unwrap_model(value))
+            return partial(self._life.live().load_module_state, own_module(value, self._life.strategy))
         if isinstance(value, Optimizer):
-            return partial(self._live_strategy().load_optimizer_state, _own_optimizer(value))
+            return partial(self._life.live().load_optimizer_state, _own_optimizer(value))
         load: Callable[[Any], Any] | None = getattr(value, "load_state_dict", None)
         if not callable(load):
             raise WrongTypeError(
@@ -137,6 +122,36 @@ class Checkpointing(Preparing):
                 "returns its part."
             )
         return load
+
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+        """See :meth:`core.Runtime.get_state_dict`."""
+        if not isinstance(model, nn.Module):
+            raise WrongTypeError(f"get_state_dict: model is an object of type {type(model).__name__}. Pass a module.")
+        strategy = self._life.live()
+        own = own_module(model, strategy)
+        if strategy.saving_is_collective:
+            Meeting(strategy, "get_state_dict")
+            return strategy.whole_module_state(own)
+        return strategy.whole_module_state(own) if unwrap else model.state_dict()
+
+    def save_model(
+        self,
+        model: nn.Module,
+        save_directory: str | os.PathLike[str],
+        max_shard_size: int | str = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """See :meth:`core.Runtime.save_model`."""
+        if not isinstance(model, nn.Module):
+            raise WrongTypeError(f"save_model: model is an object of type {type(model).__name__}. Pass a module.")
+        check_path("save_model: save_directory", save_directory, optional=False)
+        size = parse_size(max_shard_size)
+        strategy = self._life.live()
+        meeting = Meeting(strategy, "save_model")
+        if meeting.is_late:
+            return
+        state = strategy.whole_module_state(own_module(model, strategy))
+        meeting.lead(lambda: save_in_parts(state, save_directory, size, safe_serialization))
 
 
 def _own_optimizer(optimizer: Optimizer) -> Optimizer:

@@ -19,6 +19,7 @@ from ...strategies.exchange.objects import by_rank, pickled, unpickled
 from ...strategies.exchange.reductions import check_reduction
 from ...utilities.nested import leaves, map_tensors
 from ..arguments import check_leaves, check_process
+from ..lifecycle import Life
 from .comparison import Agreement, describe_leaves
 
 __all__ = ["Collectives", "exchange_objects", "pad_to", "sizes_along"]
@@ -31,49 +32,38 @@ NUMBERS: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType(
 """The reductions, of one number from each process."""
 
 
-class Collectives(Agreement):
-    """The part of :class:`core.Runtime` that exchanges values between processes.
+class Collectives:
+    """What exchanges values between processes.
 
     Every process calls these methods, in the same order. Where the processes give structures, shapes or dtypes that
     cannot be combined, all of them raise an error that says which rank gave what.
+
+    Args:
+        life: Of the run.
+        agreement: Compares what the processes are about to do.
     """
 
+    def __init__(self, life: Life, agreement: Agreement) -> None:
+        self._life, self._agreement = life, agreement
+
     def gather(self, tensor: Any) -> Any:
-        """Concatenate each tensor in ``tensor`` over all processes along the first dimension, by rank.
-
-        Scalars become vectors. The results are detached from the graph, as are those of :meth:`reduce`.
-
-        Args:
-            tensor: A tensor, or a nested structure of tensors and ``None``.
-
-        Raises:
-            ConfigurationError: Structures, shapes or dtypes differ between processes.
-            WrongTypeError: It has anything else in it, at any depth.
-        """
-        strategy = self._live_strategy()
-        self._agree("gather", describe_leaves(tensor, "tensor"))
+        """See :meth:`core.Runtime.gather`."""
+        strategy = self._life.live()
+        self._agreement.agree("gather", describe_leaves(tensor, "tensor"))
         check_leaves("gather", "tensor", tensor)
         with strategy.assume_alike():
             return map_tensors(partial(_gather, strategy), tensor)
 
     def gather_object(self, object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
-        """The lists of all processes, joined by rank; tensors in them are on this process's device.
+        """See :meth:`core.Runtime.gather_object`."""
+        self._life.live()
+        self._agreement.agree_in_debug("gather_object")
+        return [item for part in self.gather_lists("gather_object", "object", object) for item in part]
 
-        Args:
-            object: A list or tuple of picklable objects. The processes' lists may have different lengths.
-
-        Raises:
-            WrongTypeError: A process gave something other than a list or tuple.
-            ConfigurationError: A process gave an object that cannot be pickled.
-        """
-        self._live_strategy()
-        self._agree("gather_object")
-        return [item for part in self._gather_lists("gather_object", "object", object) for item in part]
-
-    def _gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
+    def gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
         """The list of each process, by rank; every process raises if one gives an object of another type."""
         error = None if isinstance(own, types) else _described(own, name)
-        given = exchange_objects(self._live_strategy(), call, own, error)
+        given = exchange_objects(self._life.live(), call, own, error)
         if any(error for _, error in given):
             raise WrongTypeError(
                 f"{call}: {name} must be a {' or '.join(kind.__name__ for kind in types)}. Given: "
@@ -83,22 +73,9 @@ class Collectives(Agreement):
         return [list(self._here(part)) for part, _ in given]
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        """Combine each tensor and each number in ``tensor`` elementwise over all processes.
-
-        The result of a number is a number. The mean of integers is fractional: a float32 tensor, or a float.
-
-        Args:
-            tensor: A tensor, a number, or a nested structure of them and ``None``.
-            reduction: One of ``mean``, ``sum``, ``min``, ``max``, ``product``.
-            scale: A factor for the result.
-
-        Raises:
-            ConfigurationError: ``reduction`` is unknown, or structures, shapes, dtypes or reductions differ between
-                processes.
-            WrongTypeError: ``tensor`` has anything else in it, at any depth.
-        """
-        strategy = self._live_strategy()
-        self._agree(f"reduce({reduction!r})", describe_leaves(tensor, "tensor"))
+        """See :meth:`core.Runtime.reduce`."""
+        strategy = self._life.live()
+        self._agreement.agree(f"reduce({reduction!r})", describe_leaves(tensor, "tensor"))
         check_reduction(reduction)
         check_leaves("reduce", "tensor", tensor, numbers=True)
         own = [leaf for _, leaf in leaves(tensor) if isinstance(leaf, Real)]
@@ -119,36 +96,17 @@ class Collectives(Agreement):
             return map_tensors(reduce, tensor, reduce_number)
 
     def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
-        """``tensor``, or any picklable object, as process ``from_process`` has it.
-
-        Args:
-            tensor: What process ``from_process`` sends; the others may pass anything.
-            from_process: The process that sends.
-
-        Returns:
-            The object; its tensors are on this process's device.
-
-        Raises:
-            ConfigurationError: There is no such process, or the object cannot be pickled; raised in every process.
-        """
-        strategy = self._live_strategy()
+        """See :meth:`core.Runtime.broadcast`."""
+        strategy = self._life.live()
         check_process("from_process", from_process, strategy.world_size)
-        self._agree(f"broadcast(from_process={from_process})")
+        self._agreement.agree_in_debug(f"broadcast(from_process={from_process})")
         if strategy.world_size == 1:
             return self._here(tensor)
         payload = _packed(tensor) if strategy.global_rank == from_process else b""
         return self._here(_unpacked("broadcast", strategy.broadcast(payload, from_process), from_process))
 
     def broadcast_object_list(self, object_list: L, from_process: int = 0) -> L:
-        """Overwrite ``object_list`` with the one of process ``from_process``, in place.
-
-        Returns:
-            ``object_list``, with as many objects as process ``from_process`` has.
-
-        Raises:
-            WrongTypeError: It is not a list.
-            ConfigurationError: As :meth:`broadcast`.
-        """
+        """See :meth:`core.Runtime.broadcast_object_list`."""
         received = self.broadcast(object_list, from_process)
         for whose, given in (("", object_list), (f" of process {from_process}", received)):
             if not isinstance(given, list):
@@ -160,23 +118,11 @@ class Collectives(Agreement):
         return object_list
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
-        """Pad each tensor in ``tensor`` along ``dim`` to the largest size that it has in any process.
-
-        Args:
-            tensor: A tensor, or a nested structure of tensors and ``None``. Tensors without a dimension ``dim`` are
-                returned unchanged.
-            dim: The dimension, which may be negative.
-            pad_index: The value to pad with.
-            pad_first: Whether to pad at the start of the dimension, not at its end.
-
-        Raises:
-            ConfigurationError: Structures, dtypes, numbers of dimensions or ``dim`` differ between processes.
-            WrongTypeError: It has anything else in it, at any depth, or ``dim`` is not an integer.
-        """
+        """See :meth:`core.Runtime.pad_across_processes`."""
         if isinstance(dim, bool) or not isinstance(dim, int):
             raise WrongTypeError(f"pad_across_processes: dim={dim!r}: must be an integer.")
-        strategy = self._live_strategy()
-        self._agree(f"pad_across_processes(dim={dim})", describe_leaves(tensor, "tensor", sys.maxsize))
+        strategy = self._life.live()
+        self._agreement.agree(f"pad_across_processes(dim={dim})", describe_leaves(tensor, "tensor", sys.maxsize))
         check_leaves("pad_across_processes", "tensor", tensor)
         sizes = iter(map(max, sizes_along(strategy, tensor, dim)))
 
@@ -187,7 +133,7 @@ class Collectives(Agreement):
 
     def _here(self, data: Any) -> Any:
         """``data`` with its tensors on this process's device."""
-        device = self._live_strategy().root_device
+        device = self._life.live().root_device
         return map_tensors(lambda tensor: tensor.to(device), data)
 
 

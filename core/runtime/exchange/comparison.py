@@ -13,14 +13,14 @@ from typing import Any
 from torch import Tensor
 
 from ...errors import ConfigurationError, LaunchError
-from ...plan import Plan
 from ...strategies.base import Strategy
 from ...strategies.call_sites import user_frame
 from ...strategies.exchange.objects import by_rank, describe_tensor
 from ...strategies.parallel import ProcessGroupStrategy
 from ...strategies.store.notes import Board
 from ...utilities.nested import leaves
-from ..lifecycle import RunLife
+from ..gradient_state import GradientState
+from ..lifecycle import Life
 
 __all__ = [
     "Agreement",
@@ -33,6 +33,7 @@ __all__ = [
     "refuse_difference",
 ]
 
+logger = logging.getLogger(__name__)
 
 Row = tuple[str, str]
 """A place in a structure, such as ``tensor['loss']``, and what is there, such as ``(2, 3) float32``."""
@@ -43,19 +44,20 @@ PADDING = "real samples"
 _HEADINGS = ("call", "line", PADDING)
 
 
-class Agreement(RunLife):
-    """The part of :class:`core.Runtime` that compares what the processes are about to do."""
+class Agreement:
+    """What compares what the processes are about to do.
 
-    def _connect(self, plan: Plan) -> None:
-        super()._connect(plan)
-        self._debug = False
+    Args:
+        life: Of the run.
+        gradient_state: Which processes have no batch left.
+        debug: Whether call, place in the code, shapes and dtypes are compared before each collective.
+    """
 
-    @property
-    def debug(self) -> bool:
-        """Whether call, place in the code, shapes and dtypes are compared over processes before each collective."""
-        return self._debug
+    def __init__(self, life: Life, gradient_state: GradientState, debug: bool) -> None:
+        self._life, self._gradient_state, self.debug = life, gradient_state, debug
+        self._warns_of_absent = True
 
-    def _agree(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
+    def agree(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
         """Check that all processes make the same ``call`` with the same ``rows``.
 
         Args:
@@ -66,37 +68,44 @@ class Agreement(RunLife):
         Raises:
             ConfigurationError: They do not; raised in every process.
         """
-        refuse_difference(self._compare(call, rows, site=site))
+        refuse_difference(self.compare(call, rows, site=site))
 
-    def _compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
+    def compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
         """What each process gives, by rank, if they differ; otherwise ``None``.
 
-        All of the Runtime's collectives begin with this one, so that two different ones cannot be mixed up.
-
-        Raises:
-            ConfigurationError: They make different calls; raised in every process.
+        Warns if some processes have probably left the loop and do not make the call.
         """
-        strategy = self._live_strategy()
+        strategy = self._life.live()
+        if self._warns_of_absent and (absent := self.absent()):
+            self._warns_of_absent = False
+            logger.warning(
+                "%s: %s have no batch left, because of even_batches=False. If they do not call it too, this process "
+                "waits for them; call it after the loop",
+                call,
+                absent,
+            )
         if strategy.world_size == 1:
             return None
-        if self._debug:
+        if self.debug:
             site = site or call_site()
             given = announce(strategy, f"{call} at {site}", json.dumps([("call", call), ("line", site), *rows]))
         else:
             given = strategy.differing(json.dumps([("call", call), *rows]))
-        if given is None:
-            return None
-        of_ranks = [[(place, fact) for place, fact in json.loads(text)] for text in given]
-        if len({rows[0] for rows in of_ranks}) > 1:
-            sites = (
-                [rows[1][1] for rows in of_ranks] if self._debug else strategy.all_gather_object(site or call_site())
-            )
-            calls = [f"{rows[0][1]} ({place})" for rows, place in zip(of_ranks, sites, strict=True)]
-            raise ConfigurationError(
-                f"processes are in different collectives: {by_rank(calls)}. Call the same one in every process, in one "
-                "order."
-            )
-        return of_ranks
+        return None if given is None else [[(place, fact) for place, fact in json.loads(text)] for text in given]
+
+    def agree_in_debug(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
+        """:meth:`agree`, with the debug switch only: for collectives that work whatever the processes give."""
+        if self.debug:
+            self.agree(call, rows, site=site)
+
+    def absent(self) -> str:
+        """The processes that have no batch next to this one's newest; empty if there are none."""
+        parts = self._gradient_state.absent_parts
+        if not parts:
+            return ""
+        shards = self._life.strategy.data_shards
+        whose = "rank(s)" if shards == self._life.strategy.world_size else "the processes of part(s)"
+        return f"{whose} {', '.join(map(str, parts))} of {shards}"
 
 
 def describe_leaves(data: Any, name: str, free_dims: int = 0) -> list[Row]:
@@ -180,8 +189,6 @@ def call_site() -> str:
 
 PATIENCE_SECONDS = 20.0
 """After how many seconds a warning names the processes that are waited for."""
-
-logger = logging.getLogger(__name__)
 
 
 def announce(strategy: Strategy, what: str, facts: str) -> list[str] | None:

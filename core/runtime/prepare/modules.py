@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from ...precisions.base import Precision
+from ...strategies.base import Strategy
 from ...strategies.wrapping.wrapper_class import joined_class
 
-__all__ = ["PreparedModule", "is_peft_model", "needs_forward_context"]
+__all__ = ["PreparedModule", "is_peft_model", "needs_forward_context", "own_module", "strategy_module"]
 
 
 _OWN = ("forward", "_core_wrapped", "_core_inner", "_core_precision", "_core_called")
@@ -134,6 +135,18 @@ def _in_context(wrapped: nn.Module, called: Called, precision: Precision, /, *ar
 
 def _parts(model: PreparedModule) -> tuple[nn.Module, nn.Module, Precision]:
     return model._core_wrapped, model._core_inner, model._core_precision
+
+
+def own_module(model: nn.Module, strategy: Strategy) -> nn.Module:
+    """The user's own module in one that ``strategy`` has prepared."""
+    return model._core_inner if isinstance(model, PreparedModule) else strategy.unwrap_module(model)
+
+
+def strategy_module(model: nn.Module) -> nn.Module:
+    """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
+    if not isinstance(model, PreparedModule):
+        model = getattr(model, "_orig_mod", model)
+    return model._core_wrapped if isinstance(model, PreparedModule) else model
 
 
 def is_peft_model(model: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Literal
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 from torch.optim import Optimizer
@@ -12,16 +12,26 @@ from torch.optim import Optimizer
 from ...data import PreparedLoader
 from ...errors import ConfigurationError
 from ..arguments import check_kind
+from .unused_results import TakenModules
 
 __all__ = ["PreparedObjects"]
 
 Kind = Literal["models", "optimizers", "schedulers", "loaders"]
 
 
+class _Optimizers(WeakKeyDictionary[Optimizer, None]):
+    """Optimizers in order, as long as something else refers to them."""
+
+    def __reduce__(self) -> tuple[type[_Optimizers], tuple[()]]:
+        return _Optimizers, ()  # another process prepares its own
+
+
 class PreparedObjects:
     """What was prepared, by kind and in order, as long as something else refers to it."""
 
     def __init__(self) -> None:
+        self.optimizers = _Optimizers()
+        """What steps: the prepared optimizers without their wrappers, in the same order in every process."""
         self.clear()
 
     def add(self, objects: Iterable[Any]) -> None:
@@ -42,6 +52,11 @@ class PreparedObjects:
 
     def clear(self) -> None:
         """Forget all of them."""
+        self.optimizers.clear()
+        self.given: WeakSet[Optimizer] = WeakSet()
+        """Those that step, and the user's own that they were made of."""
+        self.taken = TakenModules()
+        """Whether the loop uses what ``prepare`` has returned."""
         self._known: dict[Kind, list[ref[Any]]] = {"models": [], "optimizers": [], "schedulers": [], "loaders": []}
         self._checked: WeakSet[nn.Module] = WeakSet()
 
@@ -74,9 +89,12 @@ class PreparedObjects:
         self._checked.add(model)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # another process prepares its own
+        return {
+            "optimizers": self.optimizers
+        }  # which other parts of the Runtime know; another process prepares its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.optimizers = state["optimizers"]
         self.clear()
 
 

@@ -1,11 +1,9 @@
-"""Preparing the user's modules, optimizers and data loaders, and finding the user's own in what was prepared."""
+"""Preparing the user's modules, optimizers, schedulers and data loaders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,89 +12,62 @@ from torch.utils.data import DataLoader
 
 from ...data import DataSettings, PreparedLoader, prepare_loader
 from ...errors import ConfigurationError, WrongTypeError
-from ...hints.argument_checks import suggest_arguments
-from ...plan import Plan
 from ...strategies.base import Strategy
 from ...strategies.wrapping.batch_norm import desynchronize
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
 from ..arguments import check_holds, check_kind, check_loader, check_objects
-from ..exchange.comparison import Agreement
-from ..gradient_state import LoaderState
-from ..properties import DataFacts
-from .modules import PreparedModule, needs_forward_context
+from ..gradient_state import GradientState
+from ..lifecycle import Life
+from .modules import PreparedModule, needs_forward_context, own_module
 from .optimizers import AccumulatingOptimizer, PreparedOptimizer
 from .prepared import PreparedObjects
 from .schedulers import PreparedScheduler, warn_of_long_schedule
-from .unused_results import TakenModules
 
 __all__ = ["Preparing"]
 
-UNWRAPPED = dict.fromkeys(
-    ("keep_fp32_wrapper", "keep_torch_compile"),
-    "Remove it: your own module is returned. Call it within runtime.autocast(), or compile it, where you want that.",
-)
-"""What to do instead of arguments that Accelerate's ``unwrap_model`` has."""
 
+class Preparing:
+    """What prepares the user's objects.
 
-class Preparing(Agreement, LoaderState, DataFacts):
-    """The part of :class:`core.Runtime` that prepares the user's objects."""
+    Args:
+        life: Of the run.
+        prepared: Where they are noted.
+        gradient_state: Whether a micro-batch synchronizes gradients.
+        window: The micro-batches between two steps.
+        data_settings: How loaders are read.
+        device_placement: Whether modules and batches are moved to the device.
+        step_scheduler_with_optimizer: Whether schedulers step only if their optimizer does.
+        sync_batchnorm: Whether batch norm layers normalize over the batches of all processes.
 
-    def _connect(self, plan: Plan) -> None:
-        super()._connect(plan)
-        self._optimizers: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
-        """The prepared optimizers, in the same order in every process."""
-        self._given: WeakKeyDictionary[Optimizer, None] = WeakKeyDictionary()
-        """Those, and the user's own that they were made of."""
-        self._prepared, self._taken = PreparedObjects(), TakenModules()
-        self._window = Window(self._gradient_state, self._optimizers)
-        self._data_settings = DataSettings()
-        self._device_placement = self._step_scheduler_with_optimizer = True
-        self._sync_batchnorm = False
+    Raises:
+        ConfigurationError: The strategy has no such batch norm layers.
+    """
+
+    def __init__(
+        self,
+        life: Life,
+        prepared: PreparedObjects,
+        gradient_state: GradientState,
+        window: Window,
+        *,
+        data_settings: DataSettings,
+        device_placement: bool,
+        step_scheduler_with_optimizer: bool,
+        sync_batchnorm: bool,
+    ) -> None:
+        self._life, self._prepared = life, prepared
+        self._gradient_state, self._window = gradient_state, window
+        self.data_settings = data_settings
+        self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer
+        if sync_batchnorm:
+            life.strategy.check_sync_batch_norm()
+        self._sync_batchnorm = sync_batchnorm
         self._synced_layers: list[nn.Module] = []
         """Batch norm layers that normalize over all processes, until the run ends."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_optimizers", "_given", "_window", "_taken")
-        return {name: value for name, value in super().__getstate__().items() if name not in left_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        of_process = {"_optimizers": WeakKeyDictionary(), "_given": WeakKeyDictionary(), "_taken": TakenModules()}
-        super().__setstate__({**state, **of_process})
-        self._window = Window(self._gradient_state, self._optimizers)
-
-    def _synchronize_batch_norms(self) -> None:
-        """Let batch norm layers of modules that are prepared from now on normalize over the batches of all processes.
-
-        Raises:
-            ConfigurationError: The strategy cannot do so.
-        """
-        self._strategy.check_sync_batch_norm()
-        self._sync_batchnorm = True
-
-    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
-        """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
-
-        Modules are converted, moved and wrapped as the precision and the strategy need it, or returned unchanged if
-        nothing is needed. Data loaders yield this process's part of the data on its device. Optimizers follow their
-        modules. Schedulers step when their optimizer does. Modules are prepared before their optimizers in any order
-        of the arguments. Other objects are returned unchanged.
-
-        Args:
-            *objects: The objects.
-            device_placement: For each object, whether a module or a loader's batches are moved to the device; by
-                default as the constructor was told.
-
-        Returns:
-            The prepared objects in the order given; one object if one was given.
-
-        Raises:
-            ConfigurationError: ``device_placement`` does not have one value for each object, there is no object or one
-                twice, a module was passed before that was prepared as another one, or the optimizer of a scheduler that
-                follows it was not prepared.
-            WrongTypeError: An object is a class, a list or a dict of what is prepared, a module in
-                ``DistributedDataParallel``, a data set without a loader, an iterator, a text or a number.
-        """
+    def prepare(self, objects: tuple[Any, ...], device_placement: Sequence[bool] | None) -> Any:
+        """See :meth:`core.Runtime.prepare`."""
         if isinstance(device_placement, bool):
             raise WrongTypeError(
                 f"device_placement={device_placement!r}: must have one value for each object, as in "
@@ -110,7 +81,7 @@ class Preparing(Agreement, LoaderState, DataFacts):
             )
         check_objects("prepare", objects)
         self._check_new(objects)
-        self._live_strategy()
+        self._life.live()
         owned = [parameter for obj in objects if isinstance(obj, nn.Module) for parameter in obj.parameters()]
         if owned:
             for module in self._prepared.of("models"):
@@ -129,12 +100,11 @@ class Preparing(Agreement, LoaderState, DataFacts):
             if isinstance(obj, LRScheduler):
                 prepared[position] = self._prepare_scheduler(obj)
         self._prepared.add(prepared)
-        self._bind_step()
         return prepared[0] if len(prepared) == 1 else tuple(prepared)
 
     def _check_new(self, objects: Sequence[Any]) -> None:
         """Refuse a module that a prepared one stands for: two would each reduce its gradients."""
-        known = {id(self.unwrap_model(model)): model for model in self._prepared.of("models")}
+        known = {id(own_module(model, self._life.strategy)): model for model in self._prepared.of("models")}
         for obj in objects:
             if isinstance(obj, nn.Module) and known.get(id(obj), obj) is not obj:
                 raise ConfigurationError(
@@ -145,34 +115,25 @@ class Preparing(Agreement, LoaderState, DataFacts):
     def prepare_model(
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
-        """One module, as in :meth:`prepare`.
-
-        Args:
-            model: The user's own, or a prepared one, which is returned as it is.
-            device_placement: Whether it is moved to the device; by default as the constructor was told.
-            evaluation_mode: Whether it is only evaluated: it is converted and moved, and not wrapped for training,
-                unless the strategy divides modules among the processes.
-        """
+        """See :meth:`core.Runtime.prepare_model`."""
         check_kind("prepare_model: model", model, nn.Module, "Pass a module.")
         prepared = self._prepare_module(model, device_placement, evaluation_mode)
         self._prepared.add([prepared])
-        self._bind_step()
         return prepared
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Optimizer:
-        """One optimizer, as in :meth:`prepare`. Its state is on the devices of its parameters in any case."""
+        """See :meth:`core.Runtime.prepare_optimizer`."""
         del device_placement
         check_kind("prepare_optimizer: optimizer", optimizer, Optimizer, "Pass an optimizer of torch.")
-        self._live_strategy()
+        self._life.live()
         prepared = self._prepare_optimizer(optimizer)
         self._prepared.add([prepared])
-        self._bind_step()
         return prepared
 
     def prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
-        """One scheduler, as in :meth:`prepare`: it steps once a step of its optimizer, on any number of processes."""
+        """See :meth:`core.Runtime.prepare_scheduler`."""
         check_kind("prepare_scheduler: scheduler", scheduler, LRScheduler, "Pass a scheduler of torch.")
-        self._live_strategy()
+        self._life.live()
         prepared = self._prepare_scheduler(scheduler)
         self._prepared.add([prepared])
         return prepared
@@ -187,20 +148,7 @@ class Preparing(Agreement, LoaderState, DataFacts):
         sharded: bool = False,
         settings: DataSettings | None = None,
     ) -> PreparedLoader:
-        """One data loader, ready for the loop.
-
-        Args:
-            loader: A DataLoader, or any iterable of batches that :func:`core.data.prepare_loader` accepts.
-            device_placement: Whether batches are moved to the device; by default as the constructor was told.
-            slice_fn_for_dispatch: Must be ``None``: batches that process 0 reads for all are divided by their items.
-            evaluation: Whether it is read for evaluation, as in :func:`core.data.prepare_loader`.
-            sharded: Whether the user has already sharded the data among the processes, as there.
-            settings: How the loader is sharded, seeded and read; replaces the constructor's.
-
-        Raises:
-            WrongTypeError: It yields no batches, can be read only once, or cannot be sharded.
-            ConfigurationError: It is sharded for other processes than these, or the settings do not fit it.
-        """
+        """See :meth:`core.Runtime.prepare_data_loader`."""
         check_loader("prepare_data_loader", loader)
         if slice_fn_for_dispatch is not None:
             raise ConfigurationError(
@@ -208,15 +156,15 @@ class Preparing(Agreement, LoaderState, DataFacts):
                 "their items. Leave it out."
             )
         placement = self._device_placement if device_placement is None else device_placement
-        strategy = self._live_strategy()
+        strategy = self._life.live()
         prepared = prepare_loader(
             loader,
             strategy,
             evaluation=evaluation,
             sharded=sharded,
-            settings=self._data_settings if settings is None else settings,
+            settings=self.data_settings if settings is None else settings,
             device_placement=placement,
-            active=self._active,
+            active=self._gradient_state.passes,
         )
         self._prepared.add([prepared])
         return prepared
@@ -224,8 +172,8 @@ class Preparing(Agreement, LoaderState, DataFacts):
     def _prepare_module(
         self, module: nn.Module, device_placement: bool | None, evaluation_mode: bool = False
     ) -> nn.Module:
-        strategy = self._live_strategy()
-        if self.unwrap_model(module) is not module:
+        strategy = self._life.live()
+        if own_module(module, strategy) is not module:
             return module
         if self._sync_batchnorm:
             self._synced_layers += strategy.sync_batch_norm(module)
@@ -241,28 +189,28 @@ class Preparing(Agreement, LoaderState, DataFacts):
         if wrapped is module and not needs_forward_context(strategy.precision):
             return module
         prepared = PreparedModule(wrapped, module, strategy.precision)
-        self._taken.add(prepared, module, wrapped is not module and strategy.world_size > 1)
+        self._prepared.taken.add(prepared, module, wrapped is not module and strategy.world_size > 1)
         return prepared
 
     def _prepare_optimizer(self, optimizer: Optimizer) -> Optimizer:
         if isinstance(optimizer, PreparedOptimizer):
             return optimizer
-        strategy = self._strategy
-        self._given[optimizer] = None
+        strategy = self._life.strategy
+        self._prepared.given.add(optimizer)
         (optimizer,) = strategy.setup_optimizers([optimizer])
-        self._given[optimizer] = None
-        self._optimizers[optimizer] = None
+        self._prepared.given.add(optimizer)
+        self._prepared.optimizers[optimizer] = None
         if self._gradient_state.num_steps > 1:
             return AccumulatingOptimizer(optimizer, strategy, OptimizerGate(self._gradient_state, self._window))
         return optimizer if strategy.uses_native_step() else PreparedOptimizer(optimizer, strategy)
 
     def _prepare_scheduler(self, scheduler: LRScheduler) -> LRScheduler:
-        strategy = self._strategy
+        strategy = self._life.strategy
         has_skips = self._gradient_state.num_steps > 1 or strategy.precision.scales_loss or strategy.counts_steps
         if isinstance(scheduler, PreparedScheduler) or not (has_skips and self._step_scheduler_with_optimizer):
             return scheduler
         own = getattr(scheduler, "optimizer", None)
-        if own is not None and not any(unwrap_optimizer(own) is unwrap_optimizer(one) for one in self._given):
+        if own is not None and not any(unwrap_optimizer(own) is unwrap_optimizer(one) for one in self._prepared.given):
             raise ConfigurationError(
                 f"prepare: got a {type(scheduler).__name__}, but its optimizer, a {type(own).__name__}, was not "
                 "prepared, so the scheduler cannot know which of its steps count. Prepare them together: model, "
@@ -270,39 +218,22 @@ class Preparing(Agreement, LoaderState, DataFacts):
             )
         return PreparedScheduler(scheduler, self._gradient_state, strategy)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Forget all prepared objects."""
-        self._optimizers.clear()
-        self._given.clear()
         self._prepared.clear()
-        self._taken = TakenModules()
-        self._window = Window(self._gradient_state, self._optimizers)
+        self._window.clear()
         self._gradient_state.sync_gradients = True
 
-    def teardown(self, failed: bool = False) -> None:
-        """Forget all prepared objects, which another run may be given again; see :meth:`RunLife.teardown`.
+    def end(self, failed: bool) -> None:
+        """Forget all prepared objects, which another run may be given again.
 
         Warns of schedules made for Accelerate's number of steps.
         """
         schedulers = self._prepared.of("schedulers")
         layers, self._synced_layers = self._synced_layers, []
         desynchronize(layers)
-        self._forget()
-        try:
-            if self._is_live and self.is_main_process and not failed:
-                for scheduler in schedulers:
-                    warn_of_long_schedule(scheduler, self.num_processes)
-        finally:
-            super().teardown(failed)
-
-    @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
-    def unwrap_model(self, model: nn.Module) -> nn.Module:
-        """The user's own module in a prepared one; its forward pass is as the user wrote it, without autocast."""
-        check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
-        return model._core_inner if isinstance(model, PreparedModule) else self._strategy.unwrap_module(model)
-
-    def strategy_module(self, model: nn.Module) -> nn.Module:
-        """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
-        if not isinstance(model, PreparedModule):
-            model = getattr(model, "_orig_mod", model)
-        return model._core_wrapped if isinstance(model, PreparedModule) else model
+        self.forget()
+        strategy = self._life.strategy
+        if self._life.is_live and strategy.global_rank == 0 and not failed:
+            for scheduler in schedulers:
+                warn_of_long_schedule(scheduler, strategy.world_size)

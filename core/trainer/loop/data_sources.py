@@ -153,7 +153,7 @@ def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
         sharded=not run.settings.use_distributed_sampler,
         settings=DataSettings(even_batches=not evaluation),
         device_placement=not run.batch_hooks.moves,
-        active=run.runtime._active,
+        active=run.runtime.gradient_state.passes,
     )
 
 

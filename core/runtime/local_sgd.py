@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from ...errors import ConfigurationError, WrongTypeError
-from ...strategies.base import Strategy
-from .backward import StepParts
+from ..errors import ConfigurationError, WrongTypeError
+from ..strategies.base import Strategy
+from .runtime import Runtime
 
 __all__ = ["LocalSGD"]
 
@@ -41,8 +41,8 @@ class LocalSGD:
         WrongTypeError: ``accelerator`` is not a Runtime.
     """
 
-    def __init__(self, accelerator: StepParts, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
-        if not isinstance(accelerator, StepParts):
+    def __init__(self, accelerator: Runtime, model: nn.Module, local_sgd_steps: int, enabled: bool = True) -> None:
+        if not isinstance(accelerator, Runtime):
             raise WrongTypeError(
                 f"LocalSGD: accelerator is an object of type {type(accelerator).__name__}: must be a Runtime. The "
                 "Runtime comes first: LocalSGD(runtime, model, local_sgd_steps=8)."
