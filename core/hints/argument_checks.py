@@ -114,10 +114,6 @@ def suggest_arguments(
     Raises:
         WrongTypeError: In the method, for an unknown argument, one that is missing, or too many.
     """
-    signature = inspect.signature(method)
-    others = list(signature.parameters.values())[1:]
-    names = [each.name for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
     instead = remedies or {}
 
     @wraps(method)
@@ -127,6 +123,10 @@ def suggest_arguments(
         except WrongTypeError:
             raise
         except TypeError:
+            signature = inspect.signature(method)  # not before: a front end has many methods, and few such calls
+            others = list(signature.parameters.values())[1:]
+            names = [each.name for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+            takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
             called = owner or _called(method, args)
             usage = _usage(called, names, method.__module__)
             for name in () if takes_any else kwargs:
