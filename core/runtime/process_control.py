@@ -41,7 +41,7 @@ class ProcessControl:
             name: What tells this place from others.
         """
         strategy = self._life.live()
-        self._agreement.agree_in_debug(call if name is None else f"{call}({name!r})")
+        self._agreement.agree(call if name is None else f"{call}({name!r})")
         strategy.barrier(name)
 
     @contextmanager
@@ -58,7 +58,7 @@ class ProcessControl:
         site = call_site() if self._agreement.debug else None
 
         def meet(error: BaseException | None = None) -> None:
-            self._agreement.agree_in_debug(name, site=site)
+            self._agreement.agree(name, site=site)
             text = None if error is None else f"{type(error).__name__}: {error}"
             for rank, (at, failure) in enumerate(strategy.all_gather_object((node, text))):
                 if failure is not None and at == node and not is_first:
@@ -94,7 +94,7 @@ class ProcessControl:
     def check_trigger(self) -> bool:
         """See :meth:`core.Runtime.check_trigger`."""
         strategy = self._life.live()
-        self._agreement.agree_in_debug("check_trigger")
+        self._agreement.agree("check_trigger")
         flag = torch.tensor(int(self.is_triggered), device=strategy.root_device)
         with strategy.assume_alike():
             is_triggered = bool(strategy.reduce(flag, "max"))

@@ -244,11 +244,13 @@ class Runtime(KnownAttributes):
         state = self._gradient_state = GradientState(ActivePasses(), accumulation or GradientAccumulationPlugin())
         prepared = PreparedObjects()
         window = Window(state, prepared.optimizers)
+        agreement = self._agreement = Agreement(life, state, debug)
         self._preparing = Preparing(
             life,
             prepared,
             state,
             window,
+            agreement,
             data_settings=data_settings or DataSettings(),
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
@@ -257,12 +259,11 @@ class Runtime(KnownAttributes):
         self._backward = Backward(strategy, prepared, state, window)
         self._gradients = Gradients(life, prepared, state)
         self._synchronization = Synchronization(life, prepared, state, window)
-        self._agreement = Agreement(life, state, debug)
-        self._control = ProcessControl(life, self._agreement)
-        self._collectives = Collectives(life, self._agreement)
-        self._metrics = MetricGathering(life, self._agreement, self._collectives, state)
+        self._control = ProcessControl(life, agreement)
+        self._collectives = Collectives(life, agreement)
+        self._metrics = MetricGathering(life, agreement, self._collectives, state)
         self._checkpointing = Checkpointing(life)
-        self._run_state = StateSaving(life, prepared, window, self._checkpointing, project)
+        self._run_state = StateSaving(life, prepared, window, agreement, self._checkpointing, project)
         self._tracking = Tracking(life, log_with, project.logging_dir)
         self._profiling = Profiling(strategy, profile_kwargs)
         note_run(self, life.turn)

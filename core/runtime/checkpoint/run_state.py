@@ -32,6 +32,7 @@ from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
 from ..accumulation import OptimizerGate, Window
 from ..arguments import check_hook
+from ..exchange.comparison import Agreement
 from ..lifecycle import Life
 from ..prepare.modules import own_module, strategy_module
 from ..prepare.optimizers import AccumulatingOptimizer
@@ -59,6 +60,7 @@ class StateSaving:
         life: Of the run.
         prepared: What the run has prepared.
         window: The micro-batches between two steps.
+        agreement: What compares the calls of the processes.
         checkpointing: Says what a checkpoint holds of an object.
         project: Where the files of the project go.
     """
@@ -68,10 +70,12 @@ class StateSaving:
         life: Life,
         prepared: PreparedObjects,
         window: Window,
+        agreement: Agreement,
         checkpointing: Checkpointing,
         project: ProjectConfiguration,
     ) -> None:
         self._life, self._prepared, self._window, self._checkpointing = life, prepared, window, checkpointing
+        self._agreement = agreement
         self.project = project
         self._registered: list[Any] = []
         self._save_hooks: OrderedDict[int, SaveHook] = OrderedDict()
@@ -232,6 +236,7 @@ class StateSaving:
             raise ConfigurationError(f"load_kwargs={load_kwargs!r}: must be None; nothing can be set about loading.")
         check_path("load_state: input_dir", input_dir)
         strategy = self._life.live()
+        self._agreement.agree("load_state")
         path, manifest = self._find(input_dir)
         if manifest.checkpoint_io != RUN_STATE:
             raise CheckpointError(

@@ -57,7 +57,7 @@ class Collectives:
     def gather_object(self, object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
         """See :meth:`core.Runtime.gather_object`."""
         self._life.live()
-        self._agreement.agree_in_debug("gather_object")
+        self._agreement.agree("gather_object")
         return [item for part in self.gather_lists("gather_object", "object", object) for item in part]
 
     def gather_lists(self, call: str, name: str, own: Any, types: tuple[type, ...] = (list, tuple)) -> list[list[Any]]:
@@ -99,7 +99,7 @@ class Collectives:
         """See :meth:`core.Runtime.broadcast`."""
         strategy = self._life.live()
         check_process("from_process", from_process, strategy.world_size)
-        self._agreement.agree_in_debug(f"broadcast(from_process={from_process})")
+        self._agreement.agree(f"broadcast(from_process={from_process})")
         if strategy.world_size == 1:
             return self._here(tensor)
         payload = _packed(tensor) if strategy.global_rank == from_process else b""

@@ -73,7 +73,11 @@ class Agreement:
     def compare(self, call: str, rows: Sequence[Row], *, site: str | None = None) -> list[list[Row]] | None:
         """What each process gives, by rank, if they differ; otherwise ``None``.
 
-        Warns if some processes have probably left the loop and do not make the call.
+        All of the Runtime's collectives begin with this one, so that two different ones cannot be mixed up. It warns if
+        some processes have probably left the loop and do not make the call.
+
+        Raises:
+            ConfigurationError: They make different calls; raised in every process.
         """
         strategy = self._life.live()
         if self._warns_of_absent and (absent := self.absent()):
@@ -91,12 +95,17 @@ class Agreement:
             given = announce(strategy, f"{call} at {site}", json.dumps([("call", call), ("line", site), *rows]))
         else:
             given = strategy.differing(json.dumps([("call", call), *rows]))
-        return None if given is None else [[(place, fact) for place, fact in json.loads(text)] for text in given]
-
-    def agree_in_debug(self, call: str, rows: Sequence[Row] = (), *, site: str | None = None) -> None:
-        """:meth:`agree`, with the debug switch only: for collectives that work whatever the processes give."""
-        if self.debug:
-            self.agree(call, rows, site=site)
+        if given is None:
+            return None
+        of_ranks = [[(place, fact) for place, fact in json.loads(text)] for text in given]
+        if len({rows[0] for rows in of_ranks}) > 1:
+            sites = [rows[1][1] for rows in of_ranks] if self.debug else strategy.all_gather_object(site or call_site())
+            calls = [f"{rows[0][1]} ({place})" for rows, place in zip(of_ranks, sites, strict=True)]
+            raise ConfigurationError(
+                f"processes are in different collectives: {by_rank(calls)}. Call the same one in every process, in one "
+                "order."
+            )
+        return of_ranks
 
     def absent(self) -> str:
         """The processes that have no batch next to this one's newest; empty if there are none."""

@@ -17,6 +17,7 @@ from ...strategies.wrapping.batch_norm import desynchronize
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..accumulation import OptimizerGate, Window
 from ..arguments import check_holds, check_kind, check_loader, check_objects
+from ..exchange.comparison import Agreement
 from ..gradient_state import GradientState
 from ..lifecycle import Life
 from .modules import PreparedModule, needs_forward_context, own_module
@@ -35,6 +36,7 @@ class Preparing:
         prepared: Where they are noted.
         gradient_state: Whether a micro-batch synchronizes gradients.
         window: The micro-batches between two steps.
+        agreement: What compares the calls of the processes.
         data_settings: How loaders are read.
         device_placement: Whether modules and batches are moved to the device.
         step_scheduler_with_optimizer: Whether schedulers step only if their optimizer does.
@@ -50,6 +52,7 @@ class Preparing:
         prepared: PreparedObjects,
         gradient_state: GradientState,
         window: Window,
+        agreement: Agreement,
         *,
         data_settings: DataSettings,
         device_placement: bool,
@@ -57,7 +60,7 @@ class Preparing:
         sync_batchnorm: bool,
     ) -> None:
         self._life, self._prepared = life, prepared
-        self._gradient_state, self._window = gradient_state, window
+        self._gradient_state, self._window, self._agreement = gradient_state, window, agreement
         self.data_settings = data_settings
         self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer
         if sync_batchnorm:
@@ -179,7 +182,7 @@ class Preparing:
             self._synced_layers += strategy.sync_batch_norm(module)
         is_whole = evaluation_mode and not strategy.inference_is_collective
         if not is_whole:
-            self._agree("prepare")
+            self._agreement.agree("prepare")
         before = strategy.moves_modules
         strategy.moves_modules = self._device_placement if device_placement is None else device_placement
         try:
