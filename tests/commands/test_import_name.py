@@ -155,7 +155,7 @@ def test_a_project_with_a_core_of_its_own(tmp_path: Path) -> None:
 def test_each_launcher_in_a_project_with_a_core_of_its_own(tmp_path: Path) -> None:
     """Processes that are started, spawned or forked train alike under both names; a checkpoint is read under both."""
     own, other = project(tmp_path / "own", True), project(tmp_path / "other", False)
-    weights = {}
+    weights: dict[int, str] = {}
     for strategy, devices, launcher in [*PROCESSES, ("ddp", 2, RUN)]:
         folders = [tmp_path / f"{project.name} {strategy} {len(launcher)}" for project in (own, other)]
         one, two = (

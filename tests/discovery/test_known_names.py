@@ -11,10 +11,9 @@ import pytest
 from installing import files_of, lay_down
 
 from core.discovery.registry import Registry
-from core.discovery.selection import COMMAND, COMMANDS
 from core.discovery.suggestions import known_names, providers
 from core.errors import UnknownNameError
-from core.kinds import KINDS
+from core.kinds import COMMAND, COMMANDS, KINDS
 
 ROOT = Path(__file__).parents[2]
 
