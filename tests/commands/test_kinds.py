@@ -18,7 +18,7 @@ import torch_hal_devkit
 
 import core
 from core import hookspecs, registration, specs
-from core.kinds import KINDS, Kind
+from core.kinds import CLASS_KINDS, KINDS, Kind
 from core.plan import ARGUMENTS, Plan
 from core.strategies.constructor_arguments import StrategyParts
 
@@ -171,11 +171,11 @@ def test_typed_fields_and_signatures_name_every_kind() -> None:
     assert StrategyParts.__annotations__.keys() - {"precision_plugin"} == parts
 
 
-def test_the_project_declares_backends_of_every_kind_and_no_other() -> None:
+def test_the_project_declares_entry_points_of_every_kind_and_no_other() -> None:
     """The groups of pyproject.toml are those of the table."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = {group for group in project["entry-points"] if group.startswith("core.")}
-    assert groups == {kind.group for kind in KINDS.values()}
+    assert groups == {kind.group for kind in (*KINDS.values(), *CLASS_KINDS.values())}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
