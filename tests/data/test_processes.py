@@ -33,7 +33,10 @@ def read_by_all(script: str, out: Path) -> list[Any]:
 
 
 def test_three_processes(tmp_path: Path) -> None:
-    """What they gather is what plain torch reads in one process, in order, for each seed, and without padding."""
+    """What they gather is what plain torch reads in one process, in order, for each seed, and without padding.
+
+    An error of the process that reads for all is raised in each, which goes on.
+    """
     said = read_by_all("three.py", tmp_path)
     expected = {}
     for seed in (1, 2):
@@ -41,7 +44,10 @@ def test_three_processes(tmp_path: Path) -> None:
         expected[f"seed {seed}"] = shuffled()
     expected["generator"] = shuffled(Generator().manual_seed(7))
     items = list(range(34))
-    for rank in said:
+    for number, rank in enumerate(said):
+        text = "ValueError: item 30 is damaged"
+        told = ["CoreError", f"dispatch_batches=True: the process that reads the data failed: {text}"]
+        assert rank["damaged"] == (text.split(": ") if number == 0 else told)
         assert {name: rank[name] for name in expected} == expected
         assert rank["evaluation"] == items
         assert rank["dispatched map"] == rank["dispatched stream"] == rank["stream"] == [items, 2]

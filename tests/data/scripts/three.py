@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from core import Runtime
 from core.data import DataSettings, drop_padding
+from core.errors import CoreError
 
 
 class Stream(IterableDataset[int]):
@@ -18,6 +19,16 @@ class Stream(IterableDataset[int]):
 
     def __len__(self) -> int:
         return 34
+
+
+class Damaged(Dataset[int]):
+    def __len__(self) -> int:
+        return 34
+
+    def __getitem__(self, index: int) -> int:
+        if index == 30:
+            raise ValueError("item 30 is damaged")
+        return index
 
 
 def shuffled(**options: Any) -> DataLoader[int]:
@@ -47,6 +58,11 @@ def main() -> None:
             settings=DataSettings(dispatch_batches=True),
         )
         said[f"dispatched {name}"] = [gathered(loader), len(loader)]
+    loader = runtime.prepare_data_loader(DataLoader(Damaged(), 5), settings=DataSettings(dispatch_batches=True))
+    try:
+        gathered(loader)
+    except (ValueError, CoreError) as error:
+        said["damaged"] = [type(error).__name__, str(error)]
     stream = runtime.prepare(DataLoader(Stream(), 8, num_workers=1))
     said["stream"] = [gathered(stream), len(stream)]
     Path(os.environ["OUT"], f"rank{rank}.json").write_text(json.dumps(said))
