@@ -15,16 +15,19 @@ __all__ = ["Epochs", "check_sharded", "generators_of", "keeps_epoch_from_workers
 
 def loader_parts(loader: Any) -> list[Any]:
     """``loader``, its data set and samplers, and those that they in turn draw from."""
-    parts = [loader]
-    for part in parts:
-        found = (getattr(part, name, None) for name in ("dataset", "batch_sampler", "sampler"))
-        parts += [inner for inner in found if inner is not None and not any(inner is known for known in parts)]
+    parts, known = [loader], {id(loader)}
+    for part in parts:  # which grows
+        for name in ("dataset", "batch_sampler", "sampler"):
+            inner = getattr(part, name, None)
+            if inner is not None and id(inner) not in known:
+                parts.append(inner)
+                known.add(id(inner))
     return parts
 
 
 def generators_of(loader: Any) -> list[Generator]:
     """The generators that parts of ``loader`` draw from, other than torch's, each once."""
-    found = (getattr(part, "generator", None) for part in loader_parts(loader))
+    found = [getattr(part, "generator", None) for part in loader_parts(loader)]
     return list({id(generator): generator for generator in found if isinstance(generator, Generator)}.values())
 
 
