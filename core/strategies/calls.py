@@ -66,7 +66,13 @@ class Begun:
     sequence: int | None = None
     """The number that the process group itself has begun, such as those of a backward pass; ``None`` if unknown."""
     waits_for: int | None = None
-    """The rank of the process for whose note it waits."""
+    """The rank of the process for whose note it waits, as long as it takes."""
+
+    def is_ahead_of(self, other: Begun) -> bool:
+        """Whether it has begun a collective that the other process has not."""
+        if self.sequence is None or other.sequence is None:
+            return self.count > other.count
+        return self.count > other.count or self.sequence > other.sequence
 
 
 NOTHING = Begun()

@@ -84,7 +84,7 @@ class Meeting:
         absent = tuple(
             rank
             for rank in others
-            if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank)
+            if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank, goes_on=True)
         )
         board.set(f"{self._place}/absent", pickle.dumps(absent))
         # So that process 0 waits long only once for processes that never come to this place.

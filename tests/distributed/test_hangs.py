@@ -136,6 +136,7 @@ ELSEWHERE = [
             ((3, 1, "reduce", "backward"), "Runtime.reduce (", ""),
             ((2, 1, "backward", "reduce"), "", "Runtime.reduce ("),
             ((3, 1, "save_state", "wait"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
+            ((2, 1, "save_state", "backward"), "Runtime.save_state (", ""),
             ((2, 1, "prepare", "wait"), "Runtime.prepare (", "Runtime.wait_for_everyone ("),
             ((2, 1, "dist.barrier", "reduce"), "barrier at elsewhere.py", "Runtime.reduce ("),
             ((2, 0, "strategy.all_gather", "prepare"), "strategy.all_gather (", "Runtime.prepare ("),
@@ -174,7 +175,7 @@ def test_a_process_that_ends_while_another_waits_to_save(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_process_that_is_late_is_not_blamed(tmp_path: Path) -> None:
-    """It works for long, in backward passes of its own, and then comes."""
-    ended = run_script(tmp_path, "elsewhere.py", "3", "1", "work+reduce", "reduce")
+    """It works for long, in backward passes of its own, saves alone, and then comes."""
+    ended = run_script(tmp_path, "elsewhere.py", "3", "0", "work+save_state+reduce", "reduce")
     assert ended.stdout.count("is through") == 3
     assert "different collectives" not in ended.stderr

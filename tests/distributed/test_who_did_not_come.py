@@ -52,6 +52,21 @@ def begun(rank: int, *names: str, group: int | None = None, waits: bool = True, 
 
 
 @pytest.mark.parametrize(
+    ("other", "is_different"),
+    [
+        (begun(0, "reduce", "barrier"), True),
+        (begun(0, "reduce", group=2), True),  # in backward
+        (begun(0, "reduce", group=1), False),
+        (begun(0, "reduce", "barrier", waits=False), False),
+    ],
+)
+def test_who_waits_for_a_process_in_a_collective(other: Any, is_different: bool) -> None:
+    """Process 1 saves, and waits for process 0, which waits for process 1 elsewhere."""
+    own = begun(1, "reduce", for_rank=0)
+    assert (difference(own, [other, own]) is not None) == is_different
+
+
+@pytest.mark.parametrize(
     ("others", "is_different"),
     [
         ([begun(1, "reduce", "gather")], True),  # another one

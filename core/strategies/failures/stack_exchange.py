@@ -128,7 +128,7 @@ class Whereabouts:
 
 
 def difference(own: Whereabouts, found: Sequence[Whereabouts]) -> str | None:
-    """The message if a process is in another collective than this one, which waits in its newest one; or ``None``.
+    """The message if a process is in another collective than this one, which waits in its own; or ``None``.
 
     Args:
         own: Where this process is.
@@ -150,6 +150,8 @@ def _is_elsewhere(own: Begun, other: Whereabouts, in_call: Mapping[int, int]) ->
     names = dict(begun.newest)
     if any(names.get(number, name) != name for number, name in own.newest):
         return True
+    if own.waits_for is not None and other.is_waiting:  # for a note of a process that waits for this one?
+        return own.waits_for == other.rank and begun.is_ahead_of(own)
     if not other.is_waiting or begun.count >= own.count:
         return False  # it works and may come to it, or has begun the same one
     if begun.waits_for is not None:  # for a process that is in a collective, and waits for this one there?
@@ -173,7 +175,8 @@ class Stacks:
         self.calls = Calls()
         """The collectives that this process has begun."""
         self._is_idle, self._cpu_seconds = False, 0.0
-        self._in_call, self._since, self._suspected = -1, 0.0, ""
+        self._since, self._suspected = 0.0, ""
+        self._in_call: tuple[int, int | None] | None = None
         self.reason = ""
         """Why processes end that are in different collectives."""
         self.note: Callable[[], str] = str
@@ -234,8 +237,10 @@ class Stacks:
         """Find out, if this process has been in one collective for long, whether others are in a different one."""
         own = self._own()
         now = time.monotonic()
-        if not own.is_in_collective or own.begun.count != self._in_call:
-            self._in_call, self._since, self._suspected = own.begun.count if own.is_in_collective else -1, now, ""
+        waits = own.is_in_collective or own.begun.waits_for is not None
+        if not waits or (own.begun.count, own.begun.waits_for) != self._in_call:
+            self._in_call = (own.begun.count, own.begun.waits_for) if waits else None
+            self._since, self._suspected = now, ""
             return
         if self._end is None or now < self._since + COLLECTIVE_SECONDS:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -87,8 +87,14 @@ class Board:
 
         return look
 
-    def wait(self, key: str, seconds: float, rank: int) -> bool:
+    def wait(self, key: str, seconds: float, rank: int, goes_on: bool = False) -> bool:
         """Wait for a note of process ``rank``; whether it is there within ``seconds``.
+
+        Args:
+            key: The note.
+            seconds: How long it waits.
+            rank: Of the process that leaves it.
+            goes_on: Whether this process does without it, so that no other one waits for this one in vain.
 
         Raises:
             LaunchError: That process has ended or leaves the run, another one has failed, or the store was lost.
@@ -101,7 +107,7 @@ class Board:
             if watch is not None:
                 watch()
 
-        with _store_errors(), self._calls.waiting_for(rank):
+        with _store_errors(), nullcontext() if goes_on else self._calls.waiting_for(rank):
             try:
                 return wait_for_key(self._store, f"board/{key}", seconds, look)
             except LaunchError:
