@@ -136,9 +136,14 @@ class Timer(Callback):
         self._start[stage] = time.monotonic()
 
     def _check(self, trainer: Any) -> None:
-        if self._clock is None or trainer.should_stop or not self._clock.is_due(trainer.global_step, trainer.strategy):
+        # Not should_stop, which one process may set alone: all ask the clock.
+        if (
+            self._clock is None
+            or trainer.progress.all_stop
+            or not self._clock.is_due(trainer.global_step, trainer.strategy)
+        ):
             return
-        trainer.should_stop = True
+        trainer.should_stop = trainer.progress.all_stop = True
         if self.verbose and trainer.is_global_zero:
             logger.info("Timer: the run has taken %s and ends", timedelta(seconds=int(self.time_elapsed())))
 

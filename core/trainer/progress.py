@@ -9,7 +9,7 @@ import attrs
 __all__ = ["Progress"]
 
 
-NOT_SAVED = ("is_accumulating", "should_stop", "has_ended")
+NOT_SAVED = ("is_accumulating", "should_stop", "all_stop", "has_ended")
 """What a checkpoint does not hold of the position."""
 
 
@@ -36,7 +36,9 @@ class Progress:
     is_accumulating: bool = False
     """Whether the newest batch's gradients wait for the optimizer's step."""
     should_stop: bool = False
-    """Whether to end ``fit`` after the running optimizer step."""
+    """Whether this process asks to end ``fit``; several processes agree on it at steps that all of them know."""
+    all_stop: bool = False
+    """Whether all processes end ``fit`` after the running optimizer step. A callback that decides for all sets both."""
     has_ended: bool = False
     """Whether ``fit`` has trained as long as it should."""
 
@@ -64,7 +66,7 @@ class Progress:
         """Go back to the beginning."""
         self.epoch = self.batch = self.step = self.batches_before = 0
         self.phase, self.is_accumulating, self.should_stop, self.validated = "start", False, False, -1
-        self.has_ended = False
+        self.all_stop = self.has_ended = False
 
     def start_batches(self) -> None:
         """Begin the running epoch's batches."""

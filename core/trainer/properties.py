@@ -224,12 +224,18 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def should_stop(self) -> bool:
-        """Whether ``fit`` ends after the running optimizer step; may be set."""
+        """Whether ``fit`` ends after the running optimizer step; may be set.
+
+        One of several processes may set it alone. They all end after the next step that is a multiple of
+        ``log_every_n_steps``, or the next validation or end of an epoch.
+        """
         return self.progress.should_stop
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         self.progress.should_stop = bool(value)
+        if self.world_size == 1:
+            self.progress.all_stop = bool(value)
 
     @property
     def num_training_batches(self) -> float:

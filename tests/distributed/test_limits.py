@@ -12,7 +12,10 @@ from .conftest import assert_same, run_script
 
 @pytest.mark.slow
 def test_validation_within_epochs_of_different_lengths(tmp_path: Path) -> None:
-    """Three processes with 7, 9 and 8 batches validate after the same steps, stop together, and resume bit for bit."""
+    """Three processes with 7, 9 and 8 batches validate after the same steps, stop together, and resume bit for bit.
+
+    One process asks to stop within an epoch: all do at the next step at which values are logged, or else at its end.
+    """
     run_script(tmp_path, "limited.py", torchrun=3)
     found = [torch.load(tmp_path / str(rank)) for rank in range(3)]
     for own in found:
@@ -20,6 +23,7 @@ def test_validation_within_epochs_of_different_lengths(tmp_path: Path) -> None:
         steps = [3, 6, 10, 13, 17]
         assert own["at"] == [(0, True)] + [(step, False) for step in steps]
         assert own["again"] == [(step, False) for step in steps if step > 10]
+        assert own["stopped"] == [6, 6, 7, 4]
         assert_same(own["whole"], own["resumed"])
         assert_same(own["whole"], found[0]["whole"])
 

@@ -51,7 +51,7 @@ class _Rehearsal(Callback):
         _free(trainer)
         if float(strategy.reduce(torch.tensor(float(failed), device=strategy.root_device), "max")):
             self.fits = False
-            trainer.should_stop = True
+            trainer.should_stop = trainer.progress.all_stop = True
             return -1
         return None
 

@@ -85,7 +85,7 @@ class LearningRateRange(Callback):
         self.results["loss"].append(smoothed)
         limit = self.early_stop_threshold
         if limit is not None and step > 1 and not smoothed <= limit * min(self.results["loss"][:-1]):
-            trainer.should_stop = True
+            trainer.should_stop = trainer.progress.all_stop = True
 
     def suggestion(self, skip_begin: int = 10, skip_end: int = 1) -> float | None:
         """The learning rate at which the loss falls fastest; ``None`` if there are too few finite losses.

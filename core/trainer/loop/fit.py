@@ -72,10 +72,10 @@ class FitLoop:
         self.is_manual = not module.automatic_optimization
         self.optimization = Optimization()
         self._has_loss: bool | None = None
+        """Whether a step of the epoch returned a loss; ``None`` before its first step."""
         self._newest_loss: Tensor | None = None
         self._has_warned = False
         """Whether a loss that is no number was reported."""
-        """Whether a step of the epoch returned a loss; ``None`` before its first step."""
         self.signals: Signals | None = None
         """Acts on signals after batches, while the fit runs."""
         self._clock: SharedClock | None = None
@@ -288,8 +288,8 @@ class FitLoop:
         return progress.completed_epochs >= epochs and progress.step >= (settings.min_steps or 0)
 
     def _may_stop(self) -> bool:
-        """Whether to stop was asked for, and the run is as long as it has to be."""
-        return self._run.progress.should_stop and self.is_long_enough
+        """Whether all processes stop, and the run is as long as it has to be."""
+        return self._run.progress.all_stop and self.is_long_enough
 
     def _run_epoch(self, resumes: bool) -> None:
         run, progress, metric_log = self._run, self._run.progress, self._run.metric_log
@@ -368,12 +368,12 @@ class FitLoop:
             optimizer.zero_grad()
 
     def _agree_to_stop(self) -> None:
-        """If one process stops, all stop: the others would wait for it in the next step."""
+        """If one process stops, all stop: the others would wait for it in the next step. Every process calls this."""
         strategy, progress = self.strategy, self._run.progress
         if strategy.world_size > 1:
             wish = torch.tensor(float(progress.should_stop), device=strategy.root_device)
             with strategy.assume_alike():
-                progress.should_stop = bool(strategy.reduce(wish, "max"))
+                progress.should_stop = progress.all_stop = bool(strategy.reduce(wish, "max"))
 
     def _run_batches(self, times: ValidationTimes) -> bool:
         """Train on the batches that are left of the epoch, with validations in between; returns whether on all."""
@@ -449,7 +449,7 @@ class FitLoop:
                             schedules.step("step", number)
                             if number != waiting:
                                 schedules.step_monitoring("step", number)
-                    if log_every and (progress.step // log_every > before // log_every or progress.should_stop):
+                    if log_every and (progress.step // log_every > before // log_every or progress.all_stop):
                         metric_log.is_step_due = True
                         if metric_log.loggers and self.strategy.is_global_zero and metrics.logger_names():
                             self._check_finite(loss)  # the values of this step are about to be read too
@@ -463,11 +463,12 @@ class FitLoop:
                     self._mappings.clear()
                 if metric_log.is_step_due:
                     metric_log.send_step(metrics)
+                    self._agree_to_stop()
                 elif exchanges and not before and progress.step:
                     metrics.exchange()  # what is logged by some processes only is found at the first step
                 if after_batch is not None:
                     after_batch()
-                if is_step_end and (progress.step >= last_step or (progress.should_stop and self._may_stop())):
+                if is_step_end and (progress.step >= last_step or (progress.all_stop and self._may_stop())):
                     return "stopped"
         finally:
             metrics.batch = None

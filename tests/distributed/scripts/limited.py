@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from core import Callback, Module, Trainer, seed_everything
+from core.callbacks import Timer
 
 OUT = Path(os.environ["OUT"])
 RANK = int(os.environ["RANK"])
@@ -54,6 +55,34 @@ class Saves(Callback):
         trainer.should_stop = trainer.global_step == 17 and RANK == 2
 
 
+class Stops(Callback):
+    """In the fourth of seven steps of the first epoch: one process asks to stop, or each has decided it for all."""
+
+    def __init__(self, by_all: bool) -> None:
+        self.by_all = by_all
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == 4 and self.by_all:
+            trainer.should_stop = trainer.progress.all_stop = True
+        elif trainer.global_step == 4 and RANK == 1:
+            trainer.should_stop = True
+
+
+def steps_until_stopped(by_all: bool, **settings: Any) -> int:
+    trainer = Trainer(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=3,
+        max_epochs=3,
+        callbacks=[Stops(by_all), Timer("00:01:00:00")],
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        **settings,
+    )
+    trainer.fit(Linear(), DataLoader(TensorDataset(torch.ones(42, 2)), batch_size=2))
+    return trainer.global_step
+
+
 def fit(seed: int, path: Path | None, ckpt_path: Path | None) -> tuple[Any, list[tuple[int, bool]]]:
     seed_everything(seed + RANK)
     module, saves = Linear(), Saves(path)
@@ -79,7 +108,12 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     whole, at = fit(0, OUT / "c", None)
     resumed, again = fit(5, None, OUT / "c")
-    torch.save(
-        {"whole": whole.state_dict(), "resumed": resumed.state_dict(), "at": at, "again": again}, OUT / f"{RANK}"
-    )
+    stopped = [
+        steps_until_stopped(False, log_every_n_steps=3),
+        steps_until_stopped(False, log_every_n_steps=3, logger=False),
+        steps_until_stopped(False),
+        steps_until_stopped(True),
+    ]
+    found = {"whole": whole.state_dict(), "resumed": resumed.state_dict(), "at": at, "again": again}
+    torch.save({**found, "stopped": stopped}, OUT / f"{RANK}")
     sys.exit(0)
