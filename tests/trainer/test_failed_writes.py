@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from core.callbacks import ModelCheckpoint
+from core.callbacks import Callback, ModelCheckpoint
 from core.checkpoints import AsyncCheckpointIO, CheckpointIO, TorchCheckpointIO, is_committed
 from core.errors import CheckpointError
 
@@ -57,3 +58,66 @@ def test_after_a_write_that_failed(
         assert float(best.best_model_score or math.nan) == min(scores.values())
         assert scores[best.best_model_path] == SCORES[step_in(best.best_model_path) // 7 - 1]
     assert not newest.best_model_path or is_committed(newest.best_model_path)
+
+
+class Waits(TorchCheckpointIO):
+    """Writes when it may."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+
+    def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+        assert self.may_write.wait(60)
+        super().save_checkpoint(checkpoint, path, storage_options)
+
+
+class Reads(Callback):
+    """Reads a ModelCheckpoint while a write runs, then after it."""
+
+    def __init__(self, read: ModelCheckpoint, io: AsyncCheckpointIO, writer: Waits) -> None:
+        self.read, self.io, self.writer = read, io, writer
+        self.during: list[tuple[int, int]] = []
+
+    def check(self) -> tuple[int, int]:
+        """All that it names is there; the steps of the best and of the last."""
+        read = self.read
+        named = {read.best_model_path, *read.best_k_models, read.kth_best_model_path, read.last_model_path} - {""}
+        assert all(is_committed(path) for path in named)
+        if read.best_model_path:
+            assert read.best_model_score == read.best_k_models[read.best_model_path]
+            assert float(read.best_model_score) == SCORES[step_in(read.best_model_path) // 7 - 1]
+        return len(read.best_k_models), step_in(read.best_model_path) if read.best_model_path else 0
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        """Before another one is written."""
+        before = self.check()
+        self.writer.may_write.set()
+        self.io.wait()
+        self.writer.may_write.clear()
+        if trainer.current_epoch:
+            self.during.append(before)
+        self.check()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """The last one may be written."""
+        self.check()
+        self.writer.may_write.set()
+
+    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+        """A check has failed."""
+        self.writer.may_write.set()
+
+
+@pytest.mark.parametrize("save_last", [None, "link"])
+def test_while_a_write_runs(save_last: Any, tmp_path: Path) -> None:
+    """What a ModelCheckpoint names is committed: a checkpoint that is being written comes after that."""
+    io = AsyncCheckpointIO(writer := Waits())
+    best = ModelCheckpoint(tmp_path, "{epoch}", monitor="score", save_top_k=2, save_last=save_last)
+    reads = Reads(best, io, writer)
+    run(best, callbacks=[best, reads], plugins=[io])
+    assert reads.during[:2] == [(0, 0), (1, 7)]  # of none and of one; two and three have been written
+    reads.check()
+    whole = ModelCheckpoint(tmp_path / "whole", "{epoch}", monitor="score", save_top_k=2)
+    run(whole)
+    assert step_in(best.best_model_path) == step_in(whole.best_model_path)
+    assert {step_in(path) for path in best.best_k_models} == {step_in(path) for path in whole.best_k_models}

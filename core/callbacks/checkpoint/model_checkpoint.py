@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -38,9 +39,8 @@ STATE = (
     "kth_best_model_path",
     "kth_value",
     "last_model_path",
-    "_is_deferred",
 )
-"""The attributes that are this callback's state in checkpoints."""
+"""The attributes that are this callback's state in checkpoints; they change when a checkpoint is committed."""
 
 
 class ModelCheckpoint(Checkpoint):
@@ -163,8 +163,9 @@ class ModelCheckpoint(Checkpoint):
         """The checkpoints of this run; some may not be committed yet."""
         self._todo: Decision | None = None
         """What has been decided at this point of the run, and not been done yet."""
-        self._committed: dict[str, Any] | None = None
-        """The state as of the checkpoints that are committed: a decision is taken before its checkpoint is written."""
+        self._decided: dict[str, Any] | None = None
+        """The state after the newest decision, which the attributes take when its checkpoint is committed."""
+        self._step_committed = 0
 
     # -- what users read and call --------------------------------------------------------------------------------
 
@@ -224,7 +225,6 @@ class ModelCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Start the clock."""
-        self._committed = self.state_dict()
         if self._clock is not None:
             self._clock.restart(trainer.global_step)
 
@@ -244,17 +244,15 @@ class ModelCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Write the last checkpoint, if there is none yet."""
-        if self.save_last and not self.last_model_path and trainer.global_step:
+        if self.save_last and not self.state_dict()["last_model_path"] and trainer.global_step:
             self._make_decision(trainer, "end")
             self._carry_out(trainer)
 
     def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
         """Forget checkpoints that could not be written. Write one with ``save_on_exception``."""
-        if self._committed is not None:
-            with suppress(CoreError):  # it has been logged, and another error, or the same one, ends the run
-                trainer.strategy.checkpoint_io.wait()
-            self._set(self._committed)
-            self._step_saved, self._todo = self._committed["step_saved"], None
+        with suppress(CoreError):  # it has been logged, and another error, or the same one, ends the run
+            trainer.strategy.checkpoint_io.wait()
+        self._decided, self._todo, self._step_saved = None, None, self._step_committed
         if not self.save_on_exception or not is_training(trainer) or trainer.global_step == self._step_saved:
             return
         path = self.format_checkpoint_name(candidates(trainer)[0])
@@ -319,7 +317,7 @@ class ModelCheckpoint(Checkpoint):
             self._is_deferred = True
             return
         # Before saving: the checkpoint holds this callback's state, which must be true when it is loaded.
-        self._set(decision.state)
+        self._decided, self._is_deferred = decision.state, decision.state["_is_deferred"]
         self._todo = decision
 
     def _carry_out(self, trainer: Any) -> None:
@@ -334,7 +332,7 @@ class ModelCheckpoint(Checkpoint):
                 trainer.save_checkpoint(path, self.save_weights_only)
         if decision.link is not None:
             make_link(trainer.strategy, *decision.link)
-        trainer.strategy.checkpoint_io.when_committed(partial(setattr, self, "_committed", self.state_dict()))
+        trainer.strategy.checkpoint_io.when_committed(partial(self._commit, self.state_dict()))
         for path in decision.remove:
             self._written.discard(path)
             if path not in self._of_others(trainer):
@@ -366,15 +364,9 @@ class ModelCheckpoint(Checkpoint):
             chooses = False
         elif chooses and (named := older.intersection(unnamed)):
             self._warn_of_older(trainer, named, "The file name has nan in its place")
-        before = {name: getattr(self, name) for name in STATE}
-        before["best_k_models"] = dict(self.best_k_models)
-        try:
-            save, replaced = self._choose(trainer, metrics) if chooses else (None, None)
-            last, link, previous = self._choose_last(trainer, metrics, save)
-            self._is_deferred = lacks
-            state = self.state_dict()
-        finally:
-            self._set(before)
+        state = {**self.state_dict(), "_is_deferred": lacks}
+        save, replaced = self._choose(trainer, metrics, state) if chooses else (None, None)
+        last, link, previous = self._choose_last(trainer, metrics, state, save)
         remove = [path for path in (replaced, previous) if path and path not in (save, last, link and link[0])]
         return Decision(
             state=state,
@@ -384,17 +376,16 @@ class ModelCheckpoint(Checkpoint):
             remove=tuple(path for path in remove if self._owns(trainer, path)),
         )
 
-    def _choose(self, trainer: Any, metrics: Mapping[str, Any]) -> tuple[str | None, str | None]:
-        """Take this checkpoint among the best; returns its path and the one it replaces, each if there is one."""
+    def _choose(self, trainer: Any, metrics: Mapping[str, Any], state: dict[str, Any]) -> tuple[str | None, str | None]:
+        """Take this checkpoint among the best of ``state``; returns its path and the one it replaces, if there are."""
         if self.monitor is None:
-            replaced = self.best_model_path if self.save_top_k == 1 else ""
-            path = self._free_name(trainer, metrics, self.filename, replaced)
-            self.best_model_path = path
+            replaced = state["best_model_path"] if self.save_top_k == 1 else ""
+            path = state["best_model_path"] = self._free_name(trainer, metrics, self.filename, replaced)
             return path, replaced
         score = torch.as_tensor(metrics[self.monitor]).detach().cpu()
         if score.isnan():
             score = torch.full_like(score.float(), torch.inf if self.mode == "min" else -torch.inf)
-        sign, kept = (1 if self.mode == "min" else -1), self.best_k_models
+        sign, kept = (1 if self.mode == "min" else -1), state["best_k_models"]
         is_full = self.save_top_k != -1 and len(kept) >= self.save_top_k
         worst = max(kept, key=lambda path: sign * float(kept[path])) if is_full else None
         if worst is not None and not sign * float(score) < sign * float(kept[worst]):
@@ -403,23 +394,23 @@ class ModelCheckpoint(Checkpoint):
         if worst is not None:
             del kept[worst]
         path = self._free_name(trainer, metrics, self.filename, worst)
-        kept[path] = self.current_score = score
+        kept[path] = state["current_score"] = score
         if self.save_top_k in (-1, len(kept)):
-            self.kth_best_model_path = max(kept, key=lambda path: sign * float(kept[path]))
-            self.kth_value = kept[self.kth_best_model_path]
-        self.best_model_path = min(kept, key=lambda path: sign * float(kept[path]))
-        self.best_model_score = kept[self.best_model_path]
+            state["kth_best_model_path"] = max(kept, key=lambda path: sign * float(kept[path]))
+            state["kth_value"] = kept[state["kth_best_model_path"]]
+        state["best_model_path"] = min(kept, key=lambda path: sign * float(kept[path]))
+        state["best_model_score"] = kept[state["best_model_path"]]
         self._tell(trainer, f"{self.monitor}={float(score):.5g} is among the best; saving {path}")
         return path, worst
 
     def _choose_last(
-        self, trainer: Any, metrics: Mapping[str, Any], saved: str | None
+        self, trainer: Any, metrics: Mapping[str, Any], state: dict[str, Any], saved: str | None
     ) -> tuple[str | None, tuple[str, str] | None, str]:
         """The last checkpoint to write, or the link to make; and the last one before."""
         if not self.save_last:
             return None, None, ""
-        previous = self.last_model_path
-        path = self.last_model_path = self._free_name(trainer, metrics, self.CHECKPOINT_NAME_LAST, previous)
+        previous = state["last_model_path"]
+        path = state["last_model_path"] = self._free_name(trainer, metrics, self.CHECKPOINT_NAME_LAST, previous)
         if self.save_last == "link" and saved is not None:
             return None, (path, saved), previous
         return path, None, previous
@@ -444,7 +435,8 @@ class ModelCheckpoint(Checkpoint):
         """The checkpoints that other ModelCheckpoints of this run have, or are about to write."""
         found = trainer.checkpoint_callbacks
         others = (each for each in found if isinstance(each, ModelCheckpoint) and each is not self)
-        kept = ({*each.best_k_models, each.best_model_path, each.last_model_path, *each._written} for each in others)
+        paths = itemgetter("best_model_path", "last_model_path")
+        kept = ({*(of := each.state_dict())["best_k_models"], *paths(of), *each._written} for each in others)
         return set().union(*kept) - {""}
 
     def _warn_of_older(self, trainer: Any, names: Iterable[str], effect: str) -> None:
@@ -459,15 +451,18 @@ class ModelCheckpoint(Checkpoint):
     # -- state ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The checkpoints that are kept, and what they are chosen by."""
-        kept = {name: getattr(self, name) for name in STATE}
-        return {**kept, "best_k_models": dict(self.best_k_models), "step_saved": self._step_saved}
+        """The checkpoints that are kept, and what they are chosen by; also those that are being written."""
+        kept = {name: getattr(self, name) for name in STATE} if self._decided is None else self._decided
+        own = {"_is_deferred": self._is_deferred, "step_saved": self._step_saved}
+        return {**kept, "best_k_models": dict(kept["best_k_models"]), **own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned; of a run in another directory, only its best checkpoint."""
         if self._folder is None or state["dirpath"] == self._folder:
             self._set(checked_state(state))
-            self._step_saved = state.get("step_saved", 0)  # a batch that takes no step saves nothing again
+            self._is_deferred = state["_is_deferred"]
+            # A batch that takes no step saves nothing again.
+            self._step_saved = self._step_committed = state.get("step_saved", 0)
             return
         self.best_model_path = state["best_model_path"]
         logger.info(
@@ -476,6 +471,11 @@ class ModelCheckpoint(Checkpoint):
             state["dirpath"],
             self._folder,
         )
+
+    def _commit(self, state: Mapping[str, Any]) -> None:
+        """Take the state of a checkpoint that is committed, maybe in another thread."""
+        self._set(state)
+        self._step_committed = state["step_saved"]
 
     def _set(self, state: Mapping[str, Any]) -> None:
         for name in STATE:
