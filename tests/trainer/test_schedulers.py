@@ -119,6 +119,35 @@ def test_a_plateau_of_steps_monitors_the_validation_after_its_step() -> None:
     assert often.stepped == [(3, 1.0), (6, 3.0)], "no validation follows step 3"
 
 
+@pytest.mark.parametrize(
+    ("interval", "validates", "expected"),
+    [
+        ("step", {"val_check_interval": 3, "check_val_every_n_epoch": None}, [(3, 1.0), (6, 2.0), (9, 3.0), (12, 4.0)]),
+        ("epoch", {"check_val_every_n_epoch": 2, "limit_train_batches": 3}, [(6, 1.0), (12, 2.0)]),
+    ],
+)
+def test_a_plateau_takes_each_measured_value_once(
+    interval: str, validates: dict[str, Any], expected: list[tuple[int, float]], tmp_path: Path
+) -> None:
+    """In the steps, or epochs, between two validations it is not stepped; neither in a run that is resumed there."""
+
+    class Often(ByStep):
+        options: ClassVar[dict[str, Any]] = {"monitor": "count", "interval": interval, "strict": False}
+
+    class SavesAtEight(Callback):
+        def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 8:
+                trainer.save_checkpoint(tmp_path / "saved")
+
+    settings: dict[str, Any] = {"max_steps": 12, **validates}
+    whole, resumed = Often(), Often()
+    quiet(callbacks=SavesAtEight(), **settings).fit(whole, loader(), loader(50))
+    quiet(**settings).fit(resumed, loader(), loader(50), ckpt_path=tmp_path / "saved")
+    assert whole.stepped == expected
+    assert resumed.stepped == [each for each in expected if each[0] > 8]
+    assert_same(resumed, whole)
+
+
 @pytest.mark.parametrize("hook", ["on_train_batch_end", "on_validation_end"])
 def test_a_plateau_of_steps_is_resumed(hook: str, tmp_path: Path) -> None:
     """Neither missed nor stepped twice, before and after the validation that it waits for."""

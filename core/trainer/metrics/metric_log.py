@@ -41,6 +41,8 @@ class MetricLog:
         self._published: dict[str, Tensor] = {}
         self._measured: dict[str, tuple[int, int, int]] = {}
         """When each value of :attr:`_published` was measured: the epoch, and how many batches and steps were done."""
+        self.judged: dict[str, tuple[int, int, int]] = {}
+        """When the value that each scheduler has taken last was measured."""
         self._logger_names: set[str] = set()
         """Names in :attr:`latest` that go to loggers."""
         self._evaluated: dict[str, int] = {}
@@ -135,7 +137,7 @@ class MetricLog:
 
     def reset(self) -> None:
         """Forget all values."""
-        self._measured = {}
+        self._measured, self.judged = {}, {}
         self._published, self.prog_bar_names, self._logger_names, self.of_epochs = {}, set(), set(), {}
         self.is_step_due = False
 
@@ -236,6 +238,7 @@ class MetricLog:
         return {
             "published": self._published,
             "measured": {name: list(moment) for name, moment in self._measured.items()},
+            "judged": {key: list(moment) for key, moment in self.judged.items()},
             "prog_bar_names": self.prog_bar_names,
             "logger_names": self._logger_names,
             "evaluated": dict(self._evaluated),
@@ -248,6 +251,7 @@ class MetricLog:
         self._logger_names, self._evaluated = state["logger_names"], state["evaluated"]
         self.is_step_due = state["is_step_due"]
         self._measured = {name: tuple(moment) for name, moment in state.get("measured", {}).items()}
+        self.judged = {key: tuple(moment) for key, moment in state.get("judged", {}).items()}
 
     def loggers_state(self) -> list[dict[str, Any]]:
         """How far each logger has written, in process 0."""

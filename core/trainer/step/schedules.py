@@ -54,15 +54,18 @@ class Schedules:
                 self._step(schedule.scheduler, None)
 
     def step_monitoring(self, interval: str, count: int) -> None:
-        """The same for those that monitor a metric; every process calls this.
+        """The same for those that monitor a metric; every process calls this. Each measured value counts once.
 
         Raises:
             ConfigurationError: A metric was not logged.
         """
         if self._monitoring[interval]:
             self._metric_log.exchange()
-        for schedule in self._monitoring[interval]:
-            if count % schedule.frequency == 0:
+        judged = self._metric_log.judged
+        for index, schedule in enumerate(self._monitoring[interval]):
+            key, measured_at = f"{interval}/{index}", self._metric_log.measured_at(str(schedule.monitor))
+            if count % schedule.frequency == 0 and judged.get(key) != measured_at:
+                judged[key] = measured_at
                 metric = self._metric(schedule)
                 if metric is not None:
                     self._step(schedule.scheduler, metric)
