@@ -63,7 +63,8 @@ class HyperParameters:
         """Keep the arguments of the constructor as :attr:`hparams`; call it in ``__init__``.
 
         They are written into checkpoints, so that ``load_from_checkpoint`` can create the object without them, and
-        sent to the loggers. If a base class calls this, the arguments of the subclass are kept as well.
+        sent to the loggers. If a base class calls this, the arguments of the subclass are kept as well. Call it before
+        ``__init__`` assigns to an argument: the values are those at the call.
 
         Args:
             *args: Names of arguments, if not all; or one object that holds all hyperparameters: a mapping, an argparse
