@@ -154,9 +154,8 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
                 f"checkpoint {target} is in place, but may be lost if the machine fails now: its directory cannot be "
                 f"synced to disk: {error}.{remedy(error)}"
             ) from error
-        raise CheckpointError(
-            f"checkpoint {target} cannot be written: {error}.{remedy(error)}{_kept(target)}"
-        ) from error
+        with write_errors(target):
+            raise
 
 
 def commit_link(path: str | os.PathLike[str], checkpoint: str | os.PathLike[str]) -> None:
@@ -341,8 +340,11 @@ def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        shown = path if "://" in os.fspath(path) else local_path(path)
-        raise CheckpointError(f"checkpoint {shown} cannot be written: {error}.{remedy(error)}{_kept(path)}") from error
+        # A part of a checkpoint is itself written into a staging directory, which is gone when this is read.
+        place = path
+        if "://" not in os.fspath(path):
+            place = Path(*(part for part in local_path(path).parts if not part.startswith(_STAGE)))
+        raise CheckpointError(f"checkpoint {place} cannot be written: {error}.{remedy(error)}{_kept(place)}") from error
 
 
 def _kept(path: str | os.PathLike[str]) -> str:

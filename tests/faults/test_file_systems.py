@@ -217,9 +217,9 @@ def test_a_limit_on_the_size_of_files(io: CheckpointIO, tmp_path: Path) -> None:
     assert io.load_checkpoint(tmp_path / "c")["n"] == 2
 
 
-@pytest.mark.parametrize("what", ["consolidate", "save", "save_model"])
+@pytest.mark.parametrize("what", ["consolidate", "save", "save_model", "save_state"])
 def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
-    """The error names the cause and the remedy instead of torch's internal message, and no partial file is left."""
+    """The error names path, cause and remedy instead of torch's internal message, and no partial file is left."""
     resource = pytest.importorskip("resource")
     runtime = Runtime(accelerator="cpu", devices=1)
     layer = runtime.prepare(torch.nn.Linear(500, 500))
@@ -228,18 +228,20 @@ def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
         "consolidate": lambda: consolidate(tmp_path / "c", tmp_path / "new" / "all.pt"),
         "save": lambda: runtime.save(layer.state_dict(), tmp_path / "new" / "all.pt"),
         "save_model": lambda: runtime.save_model(layer, tmp_path / "new", safe_serialization=False),
+        "save_state": lambda: runtime.save_state(tmp_path / "new" / "all"),
     }
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, before[1]))
     try:
-        with pytest.raises(CheckpointError, match=r"\.(pt|bin) cannot be written: .*File too large.* Raise the limit"):
+        text = rf"{tmp_path}/new/(all|\w+\.)\S* cannot be written: .*File too large.* Raise the limit"
+        with pytest.raises(CheckpointError, match=text):
             writes[what]()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert os.listdir(tmp_path / "new") == []
     writes[what]()
     (file,) = (tmp_path / "new").iterdir()
-    assert torch.load(file, weights_only=True)
+    assert is_committed(file) if what == "save_state" else torch.load(file, weights_only=True)
 
 
 def test_the_directory_is_removed_during_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
