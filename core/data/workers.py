@@ -154,6 +154,7 @@ class _WorkerStart:
             os._exit(1)
         for number in self._numbers:
             signal.signal(number, Handled(signal.SIG_DFL))
+            atexit.register(signal.signal, number, signal.SIG_IGN)  # Python gives up its handlers before it has ended
         _set_mask(signal.SIG_SETMASK, self._mask)
         if self._own is not None:
             self._own(worker_id)
