@@ -70,6 +70,8 @@ class Tells(Callback):
 def main() -> None:
     strategy, devices, name = sys.argv[1:]
     inner = INNER[name]
+    # Persistent: Python 3.11 can hang in a fork while another thread, such as the writer, starts or ends.
+    loader = DataLoader(TensorDataset(torch.zeros(11, 2)), batch_size=2, num_workers=2, persistent_workers=True)
     Trainer(
         accelerator="cpu",
         strategy=strategy,
@@ -80,7 +82,7 @@ def main() -> None:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Counts(), DataLoader(TensorDataset(torch.zeros(11, 2)), batch_size=2, num_workers=2))
+    ).fit(Counts(), loader)
 
 
 if __name__ == "__main__":
