@@ -23,8 +23,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from core import Request, resolve
 from core.plan import Plan
-from core.strategies.group import process_group
 from core.strategies.group.meeting_point import meet
+from core.strategies.store import run_store
 from core.strategies.store.liveness import Peers
 from core.strategies.store.notes import Board
 
@@ -115,14 +115,14 @@ def simulate(size: int, late: float = 0.0) -> dict[str, Any]:
         size: Number of ranks.
         late: Seconds that the last rank comes later than the others.
     """
-    server = process_group.host_store("127.0.0.1", timeout=LIMIT)
+    server = run_store.host_store("127.0.0.1", timeout=LIMIT)
     counts: list[dict[str, tuple[Counter[str], int, float]]] = [{} for _ in range(size)]
     failures: list[BaseException] = []
     start = threading.Barrier(size)
 
     def run(rank: int) -> None:
         try:
-            store = CountingStore(process_group.connect_store("127.0.0.1", server.port, timeout=LIMIT))
+            store = CountingStore(run_store.connect_store("127.0.0.1", server.port, timeout=LIMIT))
             start.wait(LIMIT.total_seconds())
             began = time.monotonic()
 

@@ -58,7 +58,7 @@ READS_THE_ENVIRONMENT = {
     "strategies/launchers/function.py": "gives a started process its variables",
     "strategies/launchers/script.py": "gives a started process its variables",
     "strategies/parallel.py": "gives this process, now one of several, its variables",
-    "verbs.py": "the edge of a command",
+    "commands/verbs.py": "the edge of a command",
 }
 """Files of core that may touch the process's environment variables, and why (law 7)."""
 

@@ -25,10 +25,10 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ..environments.local import GLOO_INTERFACE, loopback_interface
 from ..errors import LaunchError
-from ..strategies.group.process_group import connect_store
 from ..strategies.launchers.base import advice_on, describe_exit
 from ..strategies.launchers.parent_watch import LIFELINE
 from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
+from ..strategies.store.run_store import connect_store
 from . import parent_death
 from .import_scan import imports_core
 from .options import Options

@@ -40,6 +40,7 @@ from .launchers.base import SETTLE_SECONDS
 from .launchers.function import run_in_worker
 from .launchers.parent_watch import end_with_launcher
 from .store.notes import Board
+from .store.run_store import connect_store, host_store
 from .wrapping.batch_norm import has_torch_kernels, synchronize
 
 __all__ = ["ParallelStrategy", "ProcessGroupStrategy"]
@@ -348,14 +349,14 @@ class ProcessGroupStrategy(ParallelStrategy):
     def _connect_briefly(self) -> Store:
         """The store, for a process that ends and has never joined a run."""
         environment, limit = self.cluster_environment, timedelta(seconds=CONNECT_SECONDS)
-        return process_group.connect_store(environment.main_address, environment.main_port, timeout=limit)
+        return connect_store(environment.main_address, environment.main_port, timeout=limit)
 
     def _open_store(self, environment: ClusterEnvironment) -> Store:
         """The store in which the processes find each other: served by rank 0, unless the cluster serves one."""
         is_host = environment.node_rank == 0 and environment.local_rank == 0 and not environment.hosts_store
         if not is_host or (isinstance(environment, LocalEnvironment) and environment.is_launched):
-            return process_group.connect_store(environment.main_address, environment.main_port, timeout=self.timeout)
-        store = process_group.host_store(environment.main_address, environment.main_port, timeout=self.timeout)
+            return connect_store(environment.main_address, environment.main_port, timeout=self.timeout)
+        store = host_store(environment.main_address, environment.main_port, timeout=self.timeout)
         if isinstance(environment, LocalEnvironment):
             environment.main_port = store.port
         return store

@@ -115,8 +115,9 @@ BROKEN = '"""The verb ``rust``: fall apart."""\nimport no_such_module_of_mine\n'
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path with a package of four verbs: of a module, of a function, a broken one, one of core's."""
-    declared = "[core.commands]\npolish = shop.polish\nbuff = shop.polish:buff\nrust = shop.rust\nlist = shop.polish\n"
+    """A folder on the path with a package of four verbs: two that work, a broken one, one of core's."""
+    declared = "[core.commands]\npolish = shop.polish:main\nbuff = shop.polish:buff\n"
+    declared += "rust = shop.rust:main\nlist = shop.polish:main\n"
     code = {"__init__.py": "raise SystemError('imported')\n", "polish.py": MODULE, "rust.py": BROKEN}
     lay_down(tmp_path, files_of("torch-hal-shop", "1.2", declared))
     lay_down(tmp_path / "shop", code)

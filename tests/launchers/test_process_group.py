@@ -27,10 +27,10 @@ from core.environments.local import LocalEnvironment
 from core.errors import BackendError, ConfigurationError, LaunchError, WrongTypeError
 from core.strategies import DDPStrategy
 from core.strategies.ddp import release_from_group
-from core.strategies.group.process_group import JoinedGroup, adopt, connect_store, host_store, join
+from core.strategies.group.process_group import JoinedGroup, adopt, join
 from core.strategies.launchers import FunctionLauncher
 from core.strategies.store import wait_warning
-from core.strategies.store.run_store import RunStore, another_connection
+from core.strategies.store.run_store import RunStore, another_connection, connect_store, host_store
 
 LOOPBACK = "127.0.0.1"
 

@@ -6,9 +6,7 @@ import atexit
 import importlib.util
 import logging
 import os
-import socket
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,126 +30,27 @@ from ..launchers.exit_codes import ended_by_failure, note_failure
 from ..store.liveness import Peers
 from ..store.network_interfaces import advice
 from ..store.notes import Board, lost_store
-from ..store.run_store import listen_on_loopback
-from ..store.wait_warning import Patience
+from ..store.run_store import DEFAULT_TIMEOUT, connect_store, host_store
 from .destroy import ABANDON_SECONDS, abandon, destroy
 from .meeting_point import meet, meet_to_join, next_run, ranks_missing, tell_of_end
 from .pending_saves import wait_for_saves
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed
+    pass  # torch.distributed.TCPStore is not typed
 else:
-    from torch.distributed import TCPStore
+    pass
 
 __all__ = [
     "JoinedGroup",
     "adopt",
     "check_numpy",
-    "connect_store",
     "has_foreign_group",
-    "host_store",
     "join",
 ]
 
-DEFAULT_TIMEOUT = timedelta(minutes=30)
-LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
-"""Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
 # How long a process that leaves waits for the others, and again as long while one of them writes a checkpoint.
 LEAVE_TIME = timedelta(seconds=30)
-LATE_SECONDS = 5.0
 logger = logging.getLogger(__name__)
-
-_hosted: dict[int, TCPStore] = {}
-"""The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
-
-
-def host_store(host: str, port: int = 0, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
-    """Open the store in which processes find each other, and serve it from this process.
-
-    The store asks no one for a secret. With a loopback address as ``host``, only this machine reaches it.
-
-    Args:
-        host: The address by which this process reaches itself; unless it is a loopback address, others may use another
-            address of this machine.
-        port: A port, which stays open as long as this process lives; or 0 for a free one (``store.port``), which is
-            open as long as the returned object lives.
-        timeout: The time limit of operations on the store.
-
-    Raises:
-        LaunchError: The port cannot be opened.
-    """
-    if port in _hosted:
-        return _hosted[port]
-    try:
-        listener = listen_on_loopback(host, port)
-        if listener is None:
-            store = TCPStore(host, port, None, True, timeout, wait_for_workers=False)
-        else:
-            store = _serve_on(listener, host, timeout)
-    except (dist.DistError, OSError) as error:
-        raise LaunchError(f"cannot open a store at {host}:{port} for the processes to meet: {error}") from error
-    if port:
-        _hosted[port] = store
-    return store
-
-
-def _serve_on(listener: socket.socket, host: str, timeout: timedelta) -> TCPStore:
-    """The store that answers at a socket, which it closes."""
-    port, descriptor = listener.getsockname()[1], listener.detach()
-
-    def serve(use_libuv: bool) -> TCPStore:
-        return TCPStore(
-            host, port, None, True, timeout, wait_for_workers=False, master_listen_fd=descriptor, use_libuv=use_libuv
-        )
-
-    try:
-        return serve(LIBUV_TAKES_SOCKETS)
-    except NotImplementedError:
-        return serve(False)
-
-
-def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT) -> TCPStore:
-    """Connect to the store that another process serves; wait until it does.
-
-    Args:
-        host: The address of its machine.
-        port: Its port.
-        timeout: The time limit for connecting, and of operations on the store.
-
-    Raises:
-        LaunchError: No store answers within the time limit.
-    """
-    made: list[TCPStore] = []
-    errors: list[BaseException] = []
-
-    def connect() -> None:
-        try:
-            made.append(TCPStore(host, port, None, False, timeout, wait_for_workers=False))
-        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            errors.append(error)
-
-    # Torch waits forever for the answer of whatever accepts the connection. So it does in another thread.
-    thread = threading.Thread(target=connect, name="core-connect", daemon=True)
-    thread.start()
-    patience = Patience(f"this process waits for rank 0, which serves the store at {host}:{port}", timeout)
-    while thread.is_alive() and not patience.is_over:
-        thread.join(patience.seconds_to_next)
-        if thread.is_alive():
-            patience.tell()
-    thread.join(1.0)  # torch's own error at the same limit says more
-    if thread.is_alive():
-        # If torch gives up while the interpreter ends, it aborts the process. It is late by its pause between attempts.
-        atexit.register(thread.join, LATE_SECONDS)
-    if made:
-        return made[0]
-    if not errors:
-        raise LaunchError(
-            f"what listens at {host}:{port} has accepted a connection, but is no store for the processes to meet: it "
-            f"has not answered within {timeout}. Use another port (MASTER_PORT), or end the process that holds it."
-        )
-    if not isinstance(errors[0], RuntimeError):  # torch 2.6 has no class of its own for an answer of a stranger
-        raise errors[0]
-    raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
 
 
 def check_numpy(strategy: str) -> None:

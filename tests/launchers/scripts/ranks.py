@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 
 from core.errors import LaunchError
-from core.strategies.group.process_group import JoinedGroup, connect_store, host_store, join
+from core.strategies.group.process_group import JoinedGroup, join
 from core.strategies.launchers import FunctionLauncher, ScriptLauncher
+from core.strategies.store.run_store import connect_store, host_store
 
 
 def say(**facts: Any) -> None:
