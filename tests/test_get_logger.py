@@ -118,7 +118,7 @@ def test_a_filter_may_ask_for_the_rank(tmp_path: Path, monkeypatch: pytest.Monke
         messages.append(record.getMessage())
         return launched_ranks()[0] == 0
 
-    own, handler = logging.getLogger("core.discovery"), logging.StreamHandler(io.StringIO())
+    own, handler = logging.getLogger("torch_hal.discovery"), logging.StreamHandler(io.StringIO())
     handler.addFilter(is_shown)
     own.addHandler(handler)
     own.setLevel(logging.DEBUG)

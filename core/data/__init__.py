@@ -4,7 +4,7 @@ from .active_passes import ActivePasses
 from .batches import drop_padding
 from .combined import CombinedLoader, PreparedCombined, is_collection
 from .loader import PreparedLoader
-from .loader_parts import loader_parts, set_epoch
+from .loader_structure import loader_parts, set_epoch
 from .prepare import prepare_loader
 from .reading import in_order
 from .settings import DataSettings

@@ -17,7 +17,7 @@ from ..errors import CheckpointError, ConfigurationError, quoted
 from ..random import get_host_rng_state
 from .active_passes import ActivePasses
 from .dispatch import Dispatch
-from .loader_parts import Epochs, generators_of
+from .loader_structure import Epochs, generators_of
 from .rank_comparison import Comparison
 from .reading import MapReading, Reading, Start
 from .seeds import PassSeeds, seeded

@@ -14,7 +14,7 @@ from ..strategies.base import Strategy
 from .active_passes import ActivePasses
 from .dispatch import Dispatch
 from .loader import PreparedLoader
-from .loader_parts import check_sharded, generators_of
+from .loader_structure import check_sharded, generators_of
 from .rank_comparison import comparison, data_set_facts, refuse_other_data
 from .reading import MapReading, StreamReading, make_reading
 from .seeds import PassSeeds, draw_seed

@@ -19,7 +19,7 @@ from ..errors import ConfigurationError
 from ..strategies.base import Strategy
 from ..strategies.parallel import ProcessGroupStrategy
 from ..utilities.nested import leaves
-from .loader_parts import loader_parts
+from .loader_structure import loader_parts
 from .sharding import index_source
 
 __all__ = [

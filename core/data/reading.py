@@ -25,7 +25,7 @@ from ..errors import CheckpointError, WrongTypeError
 from ..logging import get_logger
 from ..random import get_host_rng_state
 from .iterable_sharding import MarkedCollate, ShardedStream, stream_steps
-from .loader_parts import keeps_epoch_from_workers
+from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
 from .seeds import PassSeeds, draw_seed, mix, replayed, seeded
 from .shard_share import Share

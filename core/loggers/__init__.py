@@ -13,12 +13,12 @@ from ..utilities.lazy import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .adapted import adapted
     from .base import Logger
     from .comet import CometLogger
     from .csv_file import CSVLogger
     from .find import find_loggers
     from .folders import FolderLogger
+    from .foreign_loggers import adapted
     from .json_lines import JSONLogger
     from .ml_flow import MLFlowLogger
     from .tensor_board import TensorBoardLogger
@@ -48,7 +48,7 @@ __getattr__, __dir__ = lazy_names(
         "MLFlowLogger": "torch_hal.loggers.ml_flow",
         "TensorBoardLogger": "torch_hal.loggers.tensor_board",
         "WandbLogger": "torch_hal.loggers.weights_and_biases",
-        "adapted": "torch_hal.loggers.adapted",
+        "adapted": "torch_hal.loggers.foreign_loggers",
         "find_loggers": "torch_hal.loggers.find",
     },
 )

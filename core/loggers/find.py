@@ -6,8 +6,8 @@ from typing import Any
 
 from ..discovery.classes import find_class, usable_classes
 from ..errors import BackendError
-from .adapted import adapted
 from .base import Logger
+from .foreign_loggers import adapted
 
 __all__ = ["find_loggers", "logger_class"]
 

@@ -16,9 +16,9 @@ import pytest
 from installing import environment, files_of, lay_down
 
 from core.discovery.scan import Row, scan
-from core.kinds import CLASS_KINDS, KINDS
+from core.kinds import CLASS_KINDS, COMMAND, COMMANDS, KINDS
 
-GROUPS = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())}
+GROUPS = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())} | {COMMANDS: COMMAND}
 
 
 def by_scan() -> set[tuple[str, str, str, str]]:

@@ -154,7 +154,7 @@ def test_a_broken_one_is_an_error_only_if_requested(install: Any) -> None:
         "odd": r"failed \(bad-tracking 1.0\): .*not module:Class",
         "bare": "Valid: <name> = <package.module:Class>",
         "no": "bad-tracking 1.0: its target .* does not define open, write_metrics",
-        "fake": "not a subclass of core.loggers.base.Logger but an object of type str",
+        "fake": "not a subclass of torch_hal.loggers.base.Logger but an object of type str",
         "other": "Set name='other' in the class",
         "late": "needs no-such-library>=3, which is not installed. Run: pip install 'no-such-library>=3'",
     }.items():
