@@ -250,6 +250,21 @@ def test_nothing_in_a_checkpoint_is_unpickled() -> None:
     assert {name for name, lines in calls.items() if any(runs for _, runs in lines)} == RUNS_CODE
 
 
+# -- the package does not depend on its name -------------------------------------------------------------------------
+
+
+def test_modules_of_core_import_each_other_relatively() -> None:
+    """A project may have a package ``core`` of its own: so only the real name is written, where a name is needed."""
+    absolute = set()
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                absolute |= {(file.relative_to(CORE).as_posix(), (node.module or "").partition(".")[0])}
+            elif isinstance(node, ast.Import):
+                absolute |= {(file.relative_to(CORE).as_posix(), alias.name.partition(".")[0]) for alias in node.names}
+    assert {pair for pair in absolute if pair[1] in ("core", "torch_hal")} == {("__init__.py", "torch_hal")}
+
+
 # -- public names and sizes ----------------------------------------------------------------------------------------
 
 
