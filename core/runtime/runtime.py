@@ -655,7 +655,13 @@ class Runtime(KnownAttributes):
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
+    def backward(
+        self,
+        loss: Tensor = None,  # type: ignore[assignment]  # a call without one is an error that names it, at no cost
+        *args: Any,
+        num_items: int | Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
 
         If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the
@@ -681,8 +687,6 @@ class Runtime(KnownAttributes):
             native(loss, *args, **kwargs)
         else:
             step.accumulated(loss, num_items, args, kwargs)
-
-    backward.__defaults__ = (None,)  # a call without a loss is refused by name, which costs other calls nothing
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
