@@ -65,7 +65,7 @@ def load_verb(verb: str, environ: Mapping[str, str]) -> Callable[[Sequence[str] 
     if usable is None:
         if rows:
             raise BackendError(f"{rows[0].origin} is {rows[0].state}: {rows[0].reason}.")
-        from ..discovery.suggestions import providers  # imports tomllib and pathlib, which other verbs do not need
+        from ..discovery.name_tables import providers  # imports tomllib and pathlib, which other verbs do not need
 
         if absent := " or ".join(providers(COMMAND, verb)):
             raise BackendError(f"{absent} is not installed. Run: pip install {absent}")

@@ -15,10 +15,10 @@ from ..specs import AcceleratorSpec, BackendSpec
 from .activation import Activation, Elsewhere, activate
 from .guarded_import import activate_watched, load_watched
 from .loading import import_target, load, target_name
+from .name_tables import also_called, known_names, providers
 from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized
 from .selection import Survey, survey, why_unusable
-from .suggestions import also_called, known_names, providers
 
 __all__ = ["Registry"]
 

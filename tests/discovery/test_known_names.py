@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from installing import files_of, lay_down
 
+from core.discovery.name_tables import known_names, providers
 from core.discovery.registry import Registry
-from core.discovery.suggestions import known_names, providers
 from core.errors import UnknownNameError
 from core.kinds import COMMAND, COMMANDS, KINDS
 
@@ -78,5 +78,5 @@ def test_table_has_known_kinds_only() -> None:
 def test_table_is_read_for_errors_only() -> None:
     """Reading what is installed does not read the table."""
     code = "import sys; from core.discovery.registry import Registry; Registry.read({}).names('accelerator'); "
-    code += "from core.discovery import suggestions; sys.exit(suggestions._table.cache_info().currsize)"
+    code += "from core.discovery import name_tables; sys.exit(name_tables._table.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

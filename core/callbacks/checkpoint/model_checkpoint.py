@@ -20,8 +20,8 @@ from ...hints.argument_checks import check_path
 from ..agreement import decide_in_process_zero, not_logged
 from ..shared_clock import SharedClock
 from ..trainer_queries import has_validated_in_epoch, is_training, validates_next, validates_once_in_each_epoch
+from .arguments import Decision, check_choice, check_interval, check_link, checked_state, make_link
 from .base import Checkpoint
-from .decision import Decision, check_choice, check_interval, check_link, checked_state, make_link
 from .names import DEFAULT, OLDER, candidates, check_filename, fields_of, format_name, scores_as_yaml
 
 __all__ = ["ModelCheckpoint"]

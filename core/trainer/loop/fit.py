@@ -34,12 +34,12 @@ from ..step.optimizer_controls import Controls
 from ..step.schedules import Schedules
 from ..step.step_module import StepModule, kept_tensors_explained, loss_in
 from ..unused import warn_of_infinite_loss, warn_of_missing_steps
+from .batch_source import TrainingBatches
 from .data_sources import why_empty
 from .evaluate import EvaluationLoop
 from .reloading import KINDS, Reloading
 from .sanity import sanity_check
 from .signals import Signals
-from .training_batches import TrainingBatches
 from .validation_times import ValidationTimes
 
 __all__ = ["FitLoop"]

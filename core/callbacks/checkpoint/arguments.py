@@ -1,4 +1,4 @@
-"""What a ModelCheckpoint does at one point of a run, and checks of the arguments that decide it."""
+"""The arguments of a ModelCheckpoint: their checks, and what they decide at one point of a run."""
 
 from __future__ import annotations
 
