@@ -117,8 +117,10 @@ def origin(module: str, name: str) -> str:
     if name.endswith("Registry") and name != "CodeRegistry":
         return f"core.{name}"  # made from the table of kinds, not imported
     for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("core", "torch_hal_devkit")):
-            for alias in node.names:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            # Packages alone import for others: a relative import begins at the package itself.
+            home = f"{module}.{node.module}" if node.level == 1 else node.module
+            for alias in node.names if home.startswith(("core", "torch_hal_devkit")) else ():
                 if (alias.asname or alias.name) == name:
-                    return origin(node.module, alias.name)
+                    return origin(home, alias.name)
     return f"{module}.{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from ..utilities.second_name import written
+from ..utilities.lazy import written
 
 __all__ = ["check_elsewhere"]
 

@@ -655,13 +655,7 @@ class Runtime(KnownAttributes):
 
     # -- the step ----------------------------------------------------------------------------------------------------
 
-    def backward(
-        self,
-        loss: Tensor = None,  # type: ignore[assignment]  # a call without one is an error that names it, at no cost
-        *args: Any,
-        num_items: int | Tensor | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def backward(self, loss: Tensor, *args: Any, num_items: int | Tensor | None = None, **kwargs: Any) -> None:
         """Compute the gradients of ``loss``, a scalar, and reduce them over processes.
 
         If the precision scales the loss, the gradients are scaled as well. With ``gradient_accumulation_steps`` > 1 the

@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["lazy_names", "written"]
+
+
+def written(name: str) -> str:
+    """The name of a module as scripts write it: ``core.strategies`` where ``core`` is this package."""
+    own = sys.modules.get("core") is sys.modules["torch_hal"] and name.partition(".")[0] == "torch_hal"
+    return f"core{name.removeprefix('torch_hal')}" if own else name
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -22,8 +28,6 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
     def find(name: str) -> Any:
         if name not in homes:
-            from .second_name import written
-
             shown = written(package)
             remedy = _remedy(name, package) if name[:1].isupper() else ""
             asking = (sys._getframe(1), sys._getframe(1).f_back)  # __getattr__ of the package may be in between

@@ -17,14 +17,9 @@ if TYPE_CHECKING:
     from types import CodeType, ModuleType
     from typing import Any
 
-__all__ = ["share", "written"]
+__all__ = ["share"]
 
 _REAL = __name__.partition(".")[0]
-
-
-def written(name: str) -> str:
-    """``name``, which begins with the real name, as scripts write it: ``core.strategies`` where that is ours."""
-    return f"core{name.removeprefix(_REAL)}" if sys.modules.get("core") is sys.modules[_REAL] else name
 
 
 def share(name: str, file: str) -> None:

@@ -89,7 +89,7 @@ def test_plain_where_lines_cannot_be_drawn(environ: dict[str, str], monkeypatch:
 def test_a_pipe_imports_no_view() -> None:
     """Where the listing is plain, the modules that draw are not imported."""
     code = "import sys; from core.list import main; main([]); print([m for m in sys.modules if m in %r])"
-    code %= ["core.commands.list_view", "core.commands.terminal"]
+    code %= ["torch_hal.commands.list_view", "torch_hal.commands.terminal"]
     done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

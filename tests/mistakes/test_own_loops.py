@@ -391,13 +391,13 @@ MISTAKES: dict[str, Mistake] = {
         prepared_again, "prepare", "the Linear that was passed to prepare before", "Use what prepare returned"
     ),
     "nothing for backward": Mistake(
-        using(lambda run, model, optimizer: run.backward()),
+        using(lambda run, model, optimizer: run.backward(None)),
         "backward",
         "the loss is None",
         "what the criterion returned",
     ),
     "nothing for backward in a window": Mistake(
-        using(lambda run, model, optimizer: run.backward(), gradient_accumulation_steps=2),
+        using(lambda run, model, optimizer: run.backward(None), gradient_accumulation_steps=2),
         "backward",
         "the loss is None",
         "what the criterion returned",

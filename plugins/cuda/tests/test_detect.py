@@ -44,9 +44,10 @@ class TestAbsence:
         said = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
         assert said.split() == [
             "__future__",
-            "core",
-            "core.kinds",
-            "core.utilities.lazy",
+            "torch_hal",
+            "torch_hal.kinds",
+            "torch_hal.utilities",
+            "torch_hal.utilities.lazy",
             "torch_hal_cuda",
             "torch_hal_cuda.detect",
         ]

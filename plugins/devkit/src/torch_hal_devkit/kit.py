@@ -81,8 +81,11 @@ def _install(specs: Iterable[BackendSpec], site: Path) -> None:
     metadata.mkdir(parents=True)
     requires = "Requires-Dist: torch-hal"
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: core-testing-specs\nVersion: 0\n{requires}\n\n")
-    declared, code = [], ["from types import MappingProxyType as mappingproxy", "from core.hookspecs import hookimpl"]
-    code.append("from core.specs import *")
+    declared, code = (
+        [],
+        ["from types import MappingProxyType as mappingproxy", "from torch_hal.hookspecs import hookimpl"],
+    )
+    code.append("from torch_hal.specs import *")
     for kind in KINDS.values():
         of_kind = [spec for spec in specs if spec.kind == kind.name]
         if of_kind:

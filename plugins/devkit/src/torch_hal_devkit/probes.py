@@ -38,7 +38,7 @@ Reference = Mapping[str, Any]
 
 def listed(prefixes: list[str]) -> list[str]:
     """The modules that ``python -m core.list`` imports and that begin with a prefix."""
-    importlib.import_module("core.list").main([])
+    importlib.import_module("torch_hal.list").main([])
     return sorted(name for name in sys.modules if any(name == p or name.startswith(f"{p}.") for p in prefixes))
 
 
@@ -76,7 +76,7 @@ def import_changes(reference: Reference) -> dict[str, str]:
     """What importing a backend's class changes in the process: aspect -> change."""
     import torch
 
-    importlib.import_module("core.plan")  # exclude what core itself changes
+    importlib.import_module("torch_hal.plan")  # exclude what core itself changes
     torch.get_num_threads()
     before = _process_state()
     _load(reference)

@@ -40,7 +40,7 @@ def precision_for(planned: Planned, plugins: Any) -> Any:
 
 
 def _is_cores(precision: Precision) -> bool:
-    return type(precision).__module__.startswith("core.precisions") and not precision.keep_float32
+    return type(precision).__module__.startswith("torch_hal.precisions") and not precision.keep_float32
 
 
 def _adapted(core: Precision, plugins: Any, name: str) -> Any:
