@@ -247,7 +247,7 @@ class Stacks:
         self._since = now
         if notes.compare_set(f"asks/{self._in_call}", "", str(self._rank)) != str(self._rank).encode():
             return  # one asks for all that wait in the same
-        found = sorted([own, *self.ask()], key=lambda each: each.rank)
+        found = sorted([own, *self.ask(self._done)], key=lambda each: each.rank)
         suspected = difference(own, found) or ""
         if suspected and suspected == self._suspected:
             notes.set("different", suspected)
@@ -262,21 +262,26 @@ class Stacks:
         if self._end is not None and self._own().is_waiting and self.calls.begun() == begun:
             self._end(reason)
 
-    def ask(self) -> list[Whereabouts]:
-        """Where the other processes are, those that answer, by rank."""
+    def ask(self, ended: threading.Event | None = None) -> list[Whereabouts]:
+        """Where the other processes are, those that answer, by rank.
+
+        Args:
+            ended: Ends the wait for answers; :meth:`stop` does not wait for all of it.
+        """
+        ended = ended or threading.Event()
         found: dict[int, Whereabouts] = {}
         with suppress(dist.DistError, RuntimeError):
             notes = self._notes()
             question = notes.add("asked", 1)
             left = [rank for rank in range(self._world_size) if rank != self._rank]
             deadline = time.monotonic() + ANSWER_SECONDS
-            while left and time.monotonic() < deadline:
+            while left and not ended.is_set() and time.monotonic() < deadline:
                 for rank in left[:]:
                     if notes.check([f"{question}/{rank}"]):
                         answer = notes.get(f"{question}/{rank}").decode(errors="replace")
                         found[rank] = Whereabouts.decode(answer)
                         left.remove(rank)
-                time.sleep(0.1)
+                ended.wait(0.1)
         return [found[rank] for rank in sorted(found)]
 
     def report(self, what: str, own: Whereabouts | None = None) -> tuple[str, str]:
