@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -184,6 +184,8 @@ class Stacks:
         self.has_waited = False
         """Whether this process has waited for others in vain: what it does since then keeps no one waiting."""
         self._done = threading.Event()
+        self._asking: list[threading.Event] = []
+        """For each question that was asked here, whether its asking is over."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -196,6 +198,8 @@ class Stacks:
         self._done.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)  # the limit of its requests: see _notes
+        for over in list(self._asking):
+            over.wait(5.0)
 
     def _notes(self) -> Any:
         store = another_connection(self._store)
@@ -247,7 +251,7 @@ class Stacks:
         self._since = now
         if notes.compare_set(f"asks/{self._in_call}", "", str(self._rank)) != str(self._rank).encode():
             return  # one asks for all that wait in the same
-        found = sorted([own, *self.ask(self._done)], key=lambda each: each.rank)
+        found = sorted([own, *self.ask()], key=lambda each: each.rank)
         suspected = difference(own, found) or ""
         if suspected and suspected == self._suspected:
             notes.set("different", suspected)
@@ -262,15 +266,15 @@ class Stacks:
         if self._end is not None and self._own().is_waiting and self.calls.begun() == begun:
             self._end(reason)
 
-    def ask(self, ended: threading.Event | None = None) -> list[Whereabouts]:
-        """Where the other processes are, those that answer, by rank.
-
-        Args:
-            ended: Ends the wait for answers; :meth:`stop` does not wait for all of it.
-        """
-        ended = ended or threading.Event()
+    def ask(self) -> list[Whereabouts]:
+        """Where the other processes are, those that answer, by rank."""
+        # Other threads than the main one, such as a Watchdog's, stop asking when this process leaves: see stop.
+        is_main = threading.current_thread() is threading.main_thread()
+        ended, over = threading.Event() if is_main else self._done, threading.Event()
         found: dict[int, Whereabouts] = {}
-        with suppress(dist.DistError, RuntimeError):
+        with ExitStack() as stack, suppress(dist.DistError, RuntimeError):
+            stack.callback(over.set)
+            self._asking.append(over)
             notes = self._notes()
             question = notes.add("asked", 1)
             left = [rank for rank in range(self._world_size) if rank != self._rank]
