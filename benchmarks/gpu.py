@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --dry-run          # all of it in small on the CPU, to see that it works
 
 It needs ``pip install -e . -e plugins/devkit -e plugins/cuda``; Accelerate and Lightning take part where they are
-installed. ``nox -s gpu`` installs all of them in an environment of its own first. Each part is a process with a time
+installed. ``nox -s gpu`` installs all of them in a separate environment first. Each part is a process with a time
 limit, and a part that fails is a row that says so. Nothing is sent anywhere: to publish the figures, open a pull
 request with the table in ``docs/hardware.md``, or an issue with both files.
 """

@@ -1,8 +1,8 @@
 """torch-hal: install a package, and its hardware works by name in any PyTorch training script.
 
 Every public name is imported when it is first used; ``import core`` alone imports no torch. ``torch_hal`` and ``core``
-are two names of this package: the real one, and the one that most scripts write. A project that has a package ``core``
-of its own writes ``from torch_hal import Trainer``.
+are two names of this package: the real one, and the one that most scripts write. In a project that has its own package
+``core``, write ``from torch_hal import Trainer``.
 """
 
 from __future__ import annotations

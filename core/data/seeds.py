@@ -105,6 +105,6 @@ def replayed(state: dict[str, Any]) -> Iterator[None]:
 def _seed_host(seed: int) -> None:
     random.seed(seed)
     if "numpy" in sys.modules:
-        # NumPy takes words of 32 bits.
+        # NumPy takes 32-bit integers.
         sys.modules["numpy"].random.seed([seed & 0xFFFFFFFF, seed >> 32])
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach the devices' generators too

@@ -68,7 +68,7 @@ class LocalEnvironment(ClusterEnvironment):
                     f"environment variable {name} is {environ[name]!r}: a launcher has started this process as one of "
                     "several, and each would train by itself. Set cluster_environment to that launcher's, set RANK, "
                     "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in each process, or set "
-                    "cluster_environment='local' if each is a run of its own"
+                    "cluster_environment='local' if each is a separate run"
                 )
         return True
 

@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ConfigurationError, UnknownAttributeError, nearest
 
-__all__ = ["KnownAttributes", "NamedAttributes", "method_of"]
+__all__ = ["KnownAttributes", "method_of", "raise_unknown"]
 
 CLOSE = 0.9
 """How similar to a known name an assigned attribute is that is taken for a misspelt one; ``my_max_epochs`` is not."""
 
 
-class NamedAttributes:
-    """The base of classes that say of a public attribute that they do not have what to use instead."""
+def raise_unknown(obj: object, name: str, called: str, remedy: Callable[[str], str]) -> Any:
+    """What ``__getattr__`` does in a class that says of a public attribute that it lacks what to use instead.
 
-    def _remedy(self, name: str) -> tuple[str, str]:
-        """What the object is called, and the remedy for its unknown attribute ``name``."""
-        raise NotImplementedError
+    Args:
+        obj: The object.
+        name: The attribute.
+        called: What the object is called.
+        remedy: What to use instead of an attribute that it does not have; begins with a space.
 
-    if not TYPE_CHECKING:  # it would allow every attribute
+    Raises:
+        AttributeError: Always.
+    """
+    if name.startswith("_"):
+        raise AttributeError(f"{type(obj).__name__!r} object has no attribute {name!r}", name=name, obj=obj)
+    if hasattr(type(obj), name):  # a property, which has raised an AttributeError: this repeats it
+        return object.__getattribute__(obj, name)
+    # Without the argument name, Python does not append a suggestion.
+    raise UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy(name)}", obj=obj)
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("_"):
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            if hasattr(type(self), name):  # a property, which has raised an AttributeError: this repeats it
-                return object.__getattribute__(self, name)
-            called, remedy = self._remedy(name)
-            # Without the argument name, Python does not append a suggestion.
-            raise UnknownAttributeError(f"{called}: there is no attribute {name!r}.{remedy}", obj=self)
 
-
-class KnownAttributes(NamedAttributes):
+class KnownAttributes:
     """The base of :class:`core.Runtime` and :class:`core.Trainer`, which names the attribute that was meant.
 
     Attributes of the user's own can be assigned if their names are not like those that exist.
@@ -44,14 +45,16 @@ class KnownAttributes(NamedAttributes):
     _foreign_attributes: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Names that other libraries' front ends have: what to use instead."""
 
-    def _remedy(self, name: str) -> tuple[str, str]:
-        called = _front_end(self).__name__
+    def _remedy(self, name: str) -> str:
         instead = self._foreign_attributes.get(name)
-        return called, f" {instead}" if instead else nearest(
-            name, _public(self)
-        ) or f" All of them: help(core.{called})."
+        if instead:
+            return f" {instead}"
+        return nearest(name, _public(self)) or f" All of them: help(core.{_front_end(self).__name__})."
 
     if not TYPE_CHECKING:  # it would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return raise_unknown(self, name, _front_end(self).__name__, self._remedy)
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in self.__dict__ and not name.startswith("_"):

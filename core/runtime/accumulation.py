@@ -38,7 +38,7 @@ class Window:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew, as if there had been no micro-batch."""
+        """Forget all micro-batches."""
         self.size = 1
         """The number of micro-batches that each loss is divided by."""
         self.number = 1

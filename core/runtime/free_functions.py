@@ -1,13 +1,16 @@
-"""What scripts import and use without naming a Runtime: collectives of the last one, and names to compare with."""
+"""Functions and names that need no Runtime: collectives of the last one, names to compare with, freeing memory."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+
+import torch
 
 from ..errors import ConfigurationError
 from ..utilities.live_runtimes import last_run
 
-__all__ = ["DistributedType", "broadcast_object_list", "gather", "gather_object"]
+__all__ = ["DistributedType", "broadcast_object_list", "gather", "gather_object", "release_memory"]
 
 
 class _Names(type):
@@ -60,3 +63,24 @@ def _last_run(function: str) -> Any:
             f"{function}: there is no Runtime in this process. Create one before, or call runtime.{function}(...)."
         )
     return run
+
+
+def release_memory(*objects: Any) -> list[None]:
+    """Collect garbage, and return the unused memory of torch's current accelerator to it.
+
+    ::
+
+        model, optimizer = release_memory(model, optimizer)
+
+    Args:
+        *objects: What the caller holds.
+
+    Returns:
+        ``None`` for each object, to assign to the names that hold them: memory is freed when nothing refers to it.
+    """
+    gc.collect()
+    if torch.accelerator.is_available():
+        empty_cache = getattr(torch.get_device_module(), "empty_cache", None)
+        if empty_cache is not None:
+            empty_cache()
+    return [None] * len(objects)

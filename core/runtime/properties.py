@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import ConfigurationError, nearest
-from ..hints.attributes import NamedAttributes
+from ..hints.attributes import raise_unknown
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
 
-__all__ = ["CompileFacts", "FactsView"]
+__all__ = ["CompileFacts", "FactsView", "RunFacts"]
 
 
 class CompileFacts:
@@ -45,23 +45,10 @@ class CompileFacts:
 _MIXED = {torch.float32: "no", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
-class FactsView(NamedAttributes):
-    """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
+class RunFacts:
+    """The facts about a process and its run that :class:`core.Runtime` and its ``state`` have."""
 
-    Args:
-        strategy: Of the run.
-        plan: Of the run.
-        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
-    """
-
-    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
-        self._strategy, self._front_end = strategy, front_end
-        self.plan = plan
-        """What was resolved: what runs, on which devices, and why."""
-
-    def _remedy(self, name: str) -> tuple[str, str]:
-        own = [each for each in dir(self) if not each.startswith("_")]
-        return "runtime.state", f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
+    _strategy: Strategy
 
     @property
     def device(self) -> torch.device:
@@ -130,11 +117,6 @@ class FactsView(NamedAttributes):
     def scaler(self) -> Any:
         """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
         return getattr(self._strategy.precision, "scaler", None)
-
-    @property
-    def backend(self) -> str | None:
-        """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
-        return self.plan.process_group_backend
 
     def _engine_setting(self, name: str) -> Any:
         """What the strategy declares under ``name``; ``None`` if it does not."""
@@ -210,6 +192,35 @@ class FactsView(NamedAttributes):
         """A context that changes nothing: a strategy that divides sequences among processes does so by itself."""
         del buffers, buffer_seq_dims, no_restore_buffers
         return nullcontext()
+
+
+class FactsView(RunFacts):
+    """The facts about a process and its run: what :attr:`core.Runtime.state` returns.
+
+    Args:
+        strategy: Of the run.
+        plan: Of the run.
+        front_end: The class of the Runtime, whose other members an attribute that is not here may be.
+    """
+
+    def __init__(self, strategy: Strategy, plan: Plan, front_end: type) -> None:
+        self._strategy, self._front_end = strategy, front_end
+        self.plan = plan
+        """What was resolved: what runs, on which devices, and why."""
+
+    def _remedy(self, name: str) -> str:
+        own = [each for each in dir(self) if not each.startswith("_")]
+        return f" Use runtime.{name}." if hasattr(self._front_end, name) else nearest(name, own)
+
+    if not TYPE_CHECKING:  # it would allow every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            return raise_unknown(self, name, "runtime.state", self._remedy)
+
+    @property
+    def backend(self) -> str | None:
+        """The ``torch.distributed`` backend; ``None`` if the run has no process group."""
+        return self.plan.process_group_backend
 
     def __repr__(self) -> str:
         backend = "" if self.backend is None else f"  Backend: {self.backend}"

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 import attrs
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -47,7 +46,7 @@ from .prepare.prepared import PreparedObjects
 from .prepare.preparing import Preparing
 from .process_control import ProcessControl, only
 from .profiling import ProfileKwargs, Profiling
-from .properties import CompileFacts, FactsView
+from .properties import FactsView, RunFacts
 from .settings import (
     AUTOCAST,
     HABITS,
@@ -73,7 +72,7 @@ T = TypeVar("T")
 
 
 @suggest_in_methods(leave=("backward",))
-class Runtime(KnownAttributes):
+class Runtime(RunFacts, KnownAttributes):
     """Hardware, processes, precision and checkpoints for your own training loop.
 
     ::
@@ -355,136 +354,9 @@ class Runtime(KnownAttributes):
         return FactsView(self._strategy, self.plan, type(self))
 
     @property
-    def device(self) -> torch.device:
-        """The device that this process works on."""
-        return self._strategy.root_device
-
-    @property
-    def num_processes(self) -> int:
-        """The number of processes of the run, on all machines."""
-        return self._strategy.world_size
-
-    @property
-    def process_index(self) -> int:
-        """The number of this process among all processes, from 0."""
-        return self._strategy.global_rank
-
-    @property
-    def local_process_index(self) -> int:
-        """The number of this process on its machine, from 0."""
-        return self._strategy.local_rank
-
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this is process 0 among all processes."""
-        return self._strategy.global_rank == 0
-
-    @property
-    def is_local_main_process(self) -> bool:
-        """Whether this is process 0 of its machine."""
-        return self._strategy.local_rank == 0
-
-    @property
-    def is_last_process(self) -> bool:
-        """Whether this is the last of all processes."""
-        return self.process_index == self.num_processes - 1
-
-    @property
-    def use_distributed(self) -> bool:
-        """Whether the run has several processes."""
-        return self.num_processes > 1
-
-    @property
-    def multi_device(self) -> bool:
-        """Whether the run has several processes, each on a device other than the CPU."""
-        return self.state.multi_device
-
-    @property
-    def distributed_type(self) -> str:
-        """How the run is distributed, in Accelerate's spelling where Accelerate has it.
-
-        ``NO`` for one process; ``MULTI_`` and the kind of device, such as ``MULTI_CPU``, for several; the name that
-        the strategy declares, such as ``FSDP``, if it declares one.
-        """
-        return self.state.distributed_type
-
-    @property
-    def mixed_precision(self) -> str:
-        """``no``, ``fp16`` or ``bf16``, if parameters stay in 32 bits; otherwise the name of the precision."""
-        return self.state.mixed_precision
-
-    @property
-    def scaler(self) -> Any:
-        """The :class:`torch.amp.GradScaler` of the run, from its start on; ``None`` if the loss is not scaled."""
-        return self.state.scaler
-
-    @property
     def debug(self) -> bool:
         """Whether call, place in the code, shapes and dtypes are compared over processes before each collective."""
         return self._agreement.debug
-
-    @property
-    def deepspeed_plugin(self) -> Any:
-        """The settings of a strategy with this engine; otherwise ``None``."""
-        return self.state.deepspeed_plugin
-
-    @property
-    def fsdp_plugin(self) -> Any:
-        """The settings of a strategy that shards the model's parameters with torch's FSDP; otherwise ``None``."""
-        return self.state.fsdp_plugin
-
-    @property
-    def megatron_lm_plugin(self) -> Any:
-        """The settings of a strategy with this engine; otherwise ``None``."""
-        return self.state.megatron_lm_plugin
-
-    @property
-    def torch_tp_plugin(self) -> None:
-        """``None``: tensor parallelism is set by arguments of the strategy."""
-        return None
-
-    @property
-    def parallelism_config(self) -> None:
-        """``None``: how processes share the work is set by arguments of the strategy."""
-        return None
-
-    @property
-    def dynamo_plugin(self) -> CompileFacts:
-        """The settings of compilation, which is never in use: ``backend`` is ``"NO"``."""
-        return CompileFacts()
-
-    @property
-    def fp8_recipe_handler(self) -> None:
-        """``None``: there is no precision with 8 bits."""
-        return None
-
-    @property
-    def is_fsdp2(self) -> bool:
-        """Whether the model's parameters are sharded with the second version of torch's FSDP."""
-        return self.state.is_fsdp2
-
-    @property
-    def device_mesh(self) -> Any:
-        """The strategy's :class:`torch.distributed.device_mesh.DeviceMesh`; ``None`` if it has none.
-
-        Raises:
-            ConfigurationError: It has one, but its processes have not been started.
-        """
-        return self.state.device_mesh
-
-    @property
-    def torch_device_mesh(self) -> Any:
-        """As :attr:`device_mesh`."""
-        return self.device_mesh
-
-    def maybe_context_parallel(
-        self,
-        buffers: Sequence[Tensor] | None = None,
-        buffer_seq_dims: Sequence[int] | None = None,
-        no_restore_buffers: set[Tensor] | None = None,
-    ) -> AbstractContextManager[None]:
-        """A context that changes nothing: a strategy that divides sequences among processes does so by itself."""
-        return self.state.maybe_context_parallel(buffers, buffer_seq_dims, no_restore_buffers)
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 

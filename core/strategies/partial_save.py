@@ -87,7 +87,7 @@ class Meeting:
             if not board.wait(f"{self._place}/{rank}", max(deadline - time.monotonic(), 0), rank, goes_on=True)
         )
         board.set(f"{self._place}/absent", pickle.dumps(absent))
-        # So that process 0 waits long only once for processes that never come to this place.
+        # Process 0 waits the full time only once if the other processes never save at this place.
         (board.alone.add if len(absent) == len(others) else board.alone.discard)(site)
         return absent
 

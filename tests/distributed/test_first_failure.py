@@ -88,3 +88,27 @@ def test_under_torchrun(how: str, tmp_path: Path) -> None:
     assert said.count("gloo/") <= 2, said
     if how in ("exception", "memory", "exit"):
         assert re.search(rf"rank 1 of 3 {says}", cause_in(said)), said
+
+
+ENDING = """
+import sys, threading, time
+from core.strategies.failures.first_failure import Failures
+from core.strategies.store.run_store import host_store
+
+failures = Failures(host_store("127.0.0.1"), 0, 2, None)
+failures.install()
+threading.Thread(target=failures.end_hung, args=("no batch within 5 s",), daemon=True).start()
+time.sleep(0.5)
+sys.exit(3)
+"""
+
+
+def test_a_thread_that_ends_the_process_does_so_before_the_interpreter(tmp_path: Path) -> None:
+    """A Watchdog asks the others when the main thread ends: its cause is written, and its exit code counts."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("rank 0 of 2 failed: no batch within 5 s; ")
+    assert "rank(s) 1 did not answer" in last

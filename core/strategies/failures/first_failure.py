@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -62,6 +63,8 @@ SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
 ENDED_SETTLE_SECONDS = 1.0
 """The same, if the other process is known to have ended."""
+ENDING_SECONDS = 20.0
+"""How long the interpreter's end waits for a thread that ends this process, and asks the others before."""
 
 _OF_GLOO = re.compile(r"\[\S*/gloo/\S*\] | This is typically caused by .*")
 """What gloo adds to an error: its own file and line, and a guess."""
@@ -134,6 +137,8 @@ class Failures:
         self.stacks = Stacks(store, rank, world_size, self._end_different)
         """Tells where the processes are."""
         self._process = os.getpid()
+        self._ending: threading.Thread | None = None
+        """The thread that ends this process at once."""
         self._has_shown = False
         self._hook: Hook = sys.excepthook
         self._is_plain = is_plain(sys.excepthook) if below is None else is_plain(below)
@@ -196,12 +201,14 @@ class Failures:
 
         For a thread: the main thread may be blocked where no exception reaches it.
         """
+        self._ending = threading.current_thread()
         own = Whereabouts.of_main_thread(self._rank, self.stacks.note())
         self._say_hung(*self.stacks.report(what, own))
         leave(1)
 
     def _end_different(self, what: str) -> NoReturn:
         """As :meth:`end_hung`, for processes that are in different collectives."""
+        self._ending = threading.current_thread()
         self._say_hung(what, "")
         leave(1)
 
@@ -301,6 +308,11 @@ class Failures:
         self._has_shown = True
         with self._notes() as notes:
             notes.set(f"shown/{self._rank}", "")
+
+    def let_end(self) -> None:
+        """Wait for a thread that ends this process: one that is in the store when the interpreter ends aborts it."""
+        if self._process == os.getpid() and self._ending is not None:
+            self._ending.join(ENDING_SECONDS)
 
     def show_exit(self) -> None:
         """Say that this process ends by ``sys.exit``, if it does and has not said so."""
@@ -404,4 +416,5 @@ def _place_of(error: BaseException) -> str:
 
 def _at_exit() -> None:
     if Failures.current is not None:
+        Failures.current.let_end()
         Failures.current.show_exit()

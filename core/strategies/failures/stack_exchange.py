@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any
@@ -86,6 +86,7 @@ class Whereabouts:
         note: str = "",
         begun: Begun = NOTHING,
         is_idle: bool = True,
+        with_stack: bool = True,
     ) -> Whereabouts:
         """Of this process.
 
@@ -94,11 +95,12 @@ class Whereabouts:
             note: What is put in front of the place.
             begun: The collectives that it has begun.
             is_idle: Whether the thread computes nothing.
+            with_stack: Whether the stack is shown to someone. It takes a look at each file in it.
         """
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         if frame is None:
             return cls(rank, False, "its main thread has ended", "")
-        summary = traceback.extract_stack(frame)
+        stack = "".join(traceback.format_list(traceback.extract_stack(frame)[-FRAMES:])) if with_stack else ""
         place = _place(frame)
         modules, function = _modules(frame), frame.f_code.co_name
         waits = any(name.startswith(_WAITS) for name in modules) or modules[:1] == [_WAITS_ITSELF]
@@ -110,7 +112,7 @@ class Whereabouts:
             rank,
             waits,
             f"{note}{place}",
-            "".join(traceback.format_list(summary[-FRAMES:])),
+            stack,
             _call(frame, modules) if waits else place,
             waits and is_collective and function != "_object_to_tensor",  # which precedes the collective
             begun,
@@ -153,7 +155,7 @@ def _is_elsewhere(own: Begun, other: Whereabouts, in_call: Mapping[int, int]) ->
     if own.waits_for is not None and other.is_waiting:  # for a note of a process that waits for this one?
         return own.waits_for == other.rank and begun.is_ahead_of(own)
     if not other.is_waiting or begun.count >= own.count:
-        return False  # it works and may come to it, or has begun the same one
+        return False  # it computes and may still reach this collective, or has already begun it
     if begun.waits_for is not None:  # for a process that is in a collective, and waits for this one there?
         return in_call.get(begun.waits_for, 0) > begun.count
     # The process group has begun as many there, so the one that waits here is another one there: of backward, say.
@@ -184,8 +186,6 @@ class Stacks:
         self.has_waited = False
         """Whether this process has waited for others in vain: what it does since then keeps no one waiting."""
         self._done = threading.Event()
-        self._asking: list[threading.Event] = []
-        """For each question that was asked here, whether its asking is over."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -198,8 +198,6 @@ class Stacks:
         self._done.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5.0)  # the limit of its requests: see _notes
-        for over in list(self._asking):
-            over.wait(5.0)
 
     def _notes(self) -> Any:
         store = another_connection(self._store)
@@ -217,7 +215,7 @@ class Stacks:
                     shown = time.monotonic()
                 asked = notes.add("asked", 0) if notes.check(["asked"]) else 0
                 if asked > answered:
-                    own = self._own()
+                    own = self._own(with_stack=True)
                     place = evolve(own, is_waiting=own.is_waiting or self.has_waited).encode()
                     for question in range(answered + 1, asked + 1):  # several may have asked meanwhile
                         notes.set(f"{question}/{self._rank}", place)
@@ -227,9 +225,9 @@ class Stacks:
                     self._end_different(notes.get("different").decode(errors="replace"))
                     return
 
-    def _own(self) -> Whereabouts:
+    def _own(self, *, with_stack: bool = False) -> Whereabouts:
         begun = self.calls.begun()  # before the place: what it waits in is counted
-        return Whereabouts.of_main_thread(self._rank, self.note(), begun, self._is_idle)
+        return Whereabouts.of_main_thread(self._rank, self.note(), begun, self._is_idle, with_stack)
 
     def _note_idle(self) -> None:
         """Note whether the main thread has computed since the last look; where the system does not tell, it waits."""
@@ -251,7 +249,7 @@ class Stacks:
         self._since = now
         if notes.compare_set(f"asks/{self._in_call}", "", str(self._rank)) != str(self._rank).encode():
             return  # one asks for all that wait in the same
-        found = sorted([own, *self.ask()], key=lambda each: each.rank)
+        found = sorted([own, *self.ask(self._done)], key=lambda each: each.rank)
         suspected = difference(own, found) or ""
         if suspected and suspected == self._suspected:
             notes.set("different", suspected)
@@ -266,15 +264,15 @@ class Stacks:
         if self._end is not None and self._own().is_waiting and self.calls.begun() == begun:
             self._end(reason)
 
-    def ask(self) -> list[Whereabouts]:
-        """Where the other processes are, those that answer, by rank."""
-        # Other threads than the main one, such as a Watchdog's, stop asking when this process leaves: see stop.
-        is_main = threading.current_thread() is threading.main_thread()
-        ended, over = threading.Event() if is_main else self._done, threading.Event()
+    def ask(self, ended: threading.Event | None = None) -> list[Whereabouts]:
+        """Where the other processes are, those that answer, by rank.
+
+        Args:
+            ended: Ends the wait for answers; :meth:`stop` does not wait for all of it.
+        """
+        ended = ended or threading.Event()
         found: dict[int, Whereabouts] = {}
-        with ExitStack() as stack, suppress(dist.DistError, RuntimeError):
-            stack.callback(over.set)
-            self._asking.append(over)
+        with suppress(dist.DistError, RuntimeError):
             notes = self._notes()
             question = notes.add("asked", 1)
             left = [rank for rank in range(self._world_size) if rank != self._rank]

@@ -41,7 +41,7 @@ class Peers:
         Args:
             rank: Of that process.
             store: The connection to the store; this object's own unless given.
-            is_needed: Whether it must not leave the run, but come to where this process is.
+            is_needed: Whether it is an error if that process leaves the run without having called the same method.
         """
         return Watch(self._store if store is None else store, rank, self._machine, is_needed)
 

@@ -178,6 +178,6 @@ def connect_store(host: str, port: int, *, timeout: timedelta = DEFAULT_TIMEOUT)
             f"what listens at {host}:{port} has accepted a connection, but is no store for the processes to meet: it "
             f"has not answered within {timeout}. Use another port (MASTER_PORT), or end the process that holds it."
         )
-    if not isinstance(errors[0], RuntimeError):  # torch 2.6 has no class of its own for an answer of a stranger
+    if not isinstance(errors[0], RuntimeError):  # in torch 2.6 also if another program answers
         raise errors[0]
     raise LaunchError(f"no store answers at {host}:{port} for the processes to meet: {errors[0]}") from errors[0]
