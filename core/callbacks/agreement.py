@@ -1,4 +1,4 @@
-"""What the callbacks of several processes decide alike, and their errors."""
+"""Decisions and errors of callbacks that hold in all processes."""
 
 from __future__ import annotations
 

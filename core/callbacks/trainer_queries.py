@@ -1,4 +1,4 @@
-"""Where a run is, as callbacks ask it."""
+"""Questions of callbacks about the position of a run."""
 
 from __future__ import annotations
 

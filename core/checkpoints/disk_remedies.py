@@ -1,4 +1,4 @@
-"""What to do about an error of a disk."""
+"""Remedies for errors of a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which store a path or URL belongs to, and what is done at one."""
+"""The store that a path or URL belongs to, and the operations at one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is under a URL: the objects of a checkpoint, by the save that wrote them."""
+"""The objects of a checkpoint under a URL, by the save that wrote them."""
 
 from __future__ import annotations
 

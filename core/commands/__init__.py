@@ -1,1 +1,1 @@
-"""What the commands share: the verbs, their parser and terminal output."""
+"""Parts that the commands share: the verbs, their parser and terminal output."""

@@ -1,4 +1,4 @@
-"""How commands look on a terminal: colours and lines of boxes, by escape sequences alone, so that nothing is imported.
+"""Colours and lines of boxes on a terminal, by escape sequences alone, so that nothing is imported.
 
 Elsewhere, such as in a file or a pipe, commands write plain text, which other programs may read.
 """

@@ -1,4 +1,4 @@
-"""Which loader a loop is in: the passes that are being iterated over, by the time of their newest batch."""
+"""The passes over loaders that have begun and not ended, by the time of their newest batch."""
 
 from __future__ import annotations
 

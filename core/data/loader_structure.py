@@ -1,4 +1,4 @@
-"""What a loader consists of: its data set and samplers, their epochs and generators."""
+"""The parts of a loader: its data set and samplers, their epochs and generators."""
 
 from __future__ import annotations
 

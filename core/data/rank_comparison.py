@@ -1,4 +1,4 @@
-"""What the processes compare of their data before they divide it: it is one part of each only if all read the same.
+"""A comparison of the processes' data before it is divided: it is one part of each only if all read the same.
 
 A data set or a sampler that divides itself by rank would otherwise be divided a second time, and most of it lost.
 """

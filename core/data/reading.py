@@ -1,4 +1,4 @@
-"""How a loader is read in one pass: which batches, in which order, from where on."""
+"""The batches of one pass over a loader: which, in which order, from where on."""
 
 from __future__ import annotations
 

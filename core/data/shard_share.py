@@ -1,4 +1,4 @@
-"""Which part of a global batch each process takes."""
+"""The part of a global batch that each process takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was learnt about plugins in another process, kept for later runs of the same user.
+"""A cache of facts about plugins, learnt in another process and kept for later runs of the same user.
 
 One file of JSON for each set of installed distributions, in the user's cache directory. It is a convenience: a file
 that is missing, damaged or not this user's own is not read, and one that cannot be written is not kept. A module that

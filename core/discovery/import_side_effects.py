@@ -1,4 +1,4 @@
-"""What importing a plugin changes in this process besides adding modules: compared before and after, and undone.
+"""Changes that the import of a plugin makes in this process besides adding modules: found, and undone.
 
 A plugin that changes any of it would change the user's program without being asked. torch and numpy are looked at only
 if they are imported; this module imports neither.

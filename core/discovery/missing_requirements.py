@@ -1,4 +1,4 @@
-"""What a distribution requires and is not installed, from metadata: an engine such as a plugin's own.
+"""Requirements of a distribution that are not installed, from metadata: an engine such as a plugin's own.
 
 Nothing is imported. A module that is there without metadata, as a build in a source tree is, counts.
 """

@@ -1,4 +1,4 @@
-"""Which distributions provide a name that is not installed here, and what users mean; only error messages need it.
+"""Tables of distributions and of names with which error messages say what to install, and what a user means.
 
 The tables are ``known_names.toml`` and ``also_called.toml``, next to this file. No code of torch-hal depends on their
 content.

@@ -1,4 +1,4 @@
-"""What one process learns about a plugin for another: specs, failures and verdicts as plain data, and back.
+"""Specs, failures and verdicts about a plugin as plain data, which one process sends to another.
 
 :func:`learn` and :func:`vet` run in the process that :mod:`core.discovery.probe` starts.
 """

@@ -1,4 +1,4 @@
-"""Whether a version satisfies a distribution's requirement.
+"""A check of a version against a distribution's requirement.
 
 Comparisons of release numbers are made here, with the results of ``packaging``. Everything else (markers, extras,
 wildcards, pre-releases) uses ``packaging``, whose import takes longer than a whole listing.

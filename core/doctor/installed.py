@@ -1,4 +1,4 @@
-"""What is installed, from metadata files alone, and what keeps ``import torch`` from working; torch is not imported."""
+"""Checks of what is installed, from metadata files alone: torch is not imported, and may be broken."""
 
 from __future__ import annotations
 

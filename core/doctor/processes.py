@@ -1,4 +1,4 @@
-"""What is asked in other processes, with time limits: importing torch, the hardware, the Plan, and a collective."""
+"""Checks in other processes, with time limits: importing torch, the hardware, the Plan, and a collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a loss of which no gradients can be computed, in words."""
+"""Messages about a loss of which no gradients can be computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a script imports core at once: then its processes may start with SIGINT blocked, which core unblocks."""
+"""A look at a script's imports: if it imports core at once, its processes start with SIGINT blocked."""
 
 from __future__ import annotations
 

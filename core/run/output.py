@@ -1,4 +1,4 @@
-"""What the processes print: passed on as it is, by line with the rank in front, or to one file for each rank."""
+"""The output of processes: passed on as it is, by line with the rank in front, or to one file for each rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many processes a run has, and whether what was requested can run: asked once, before any process starts."""
+"""The number of processes of a run, and a check of its request, made once before any process starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which prepared loader the loop is in, and what is known of its newest batch."""
+"""The prepared loader that the loop is in, and facts about its newest batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only some processes of a run do, and where they wait for each other."""
+"""Code that only some processes run, and points where processes wait for each other."""
 
 from __future__ import annotations
 

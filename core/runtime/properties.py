@@ -1,4 +1,4 @@
-"""What runs, in the names that scripts written for Accelerate compare with."""
+"""Facts of a run under the names that scripts written for Accelerate compare with."""
 
 from __future__ import annotations
 

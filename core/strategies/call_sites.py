@@ -1,4 +1,4 @@
-"""Where in the user's code a call was made."""
+"""The line of the user's code that made a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Plan decided about devices and processes, as a Strategy receives it."""
+"""The Plan's decisions about devices and processes, as a Strategy receives them."""
 
 from __future__ import annotations
 

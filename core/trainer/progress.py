@@ -1,4 +1,4 @@
-"""Where a fit is: epoch, step, batch, and whether it has been asked to stop."""
+"""The position of a fit: epoch, step, batch, and whether it has been asked to stop."""
 
 from __future__ import annotations
 

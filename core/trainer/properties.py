@@ -1,4 +1,4 @@
-"""What a Trainer says about itself: properties, none of which starts anything."""
+"""Properties of a Trainer, none of which starts anything."""
 
 from __future__ import annotations
 

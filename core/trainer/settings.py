@@ -1,4 +1,4 @@
-"""What the user asked of a Trainer: frozen, and checked when it is given."""
+"""The user's settings of a Trainer: frozen, and checked when they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Trainer is doing, as ``trainer.state`` says it."""
+"""The stage and status of a Trainer, as ``trainer.state`` shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ``fit`` leaves unused though it seems to be meant, and losses that are no numbers: said in a warning."""
+"""Warnings about what a ``fit`` leaves unused though it seems to be meant, and about losses that are no numbers."""
 
 from __future__ import annotations
 

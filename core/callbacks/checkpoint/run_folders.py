@@ -1,4 +1,4 @@
-"""Where the checkpoints of a run go, and where those of earlier runs are.
+"""The folder of a run's checkpoints, and those of earlier runs.
 
 Two runs never write into the same folder unless the user names it: without a logger that has a folder for each run,
 the folders are numbered, ``<default_root_dir>/checkpoints/version_0`` and so on. A resumed run continues in the folder

@@ -1,4 +1,4 @@
-"""What a module consists of, as a table."""
+"""A table of a module's layers."""
 
 from __future__ import annotations
 

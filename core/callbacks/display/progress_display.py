@@ -1,4 +1,4 @@
-"""What a progress bar writes: tqdm's bar on a terminal or in a notebook, elsewhere a line now and then."""
+"""The output of a progress bar: tqdm's bar on a terminal or in a notebook, elsewhere a line now and then."""
 
 from __future__ import annotations
 

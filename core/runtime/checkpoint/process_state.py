@@ -1,4 +1,4 @@
-"""What differs between the processes of a run: random number generators, position in the data, open gradients."""
+"""State that differs between processes: random generators, the position in the data, open gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the files of a project go: checkpoints and logs."""
+"""The folders of a project's files: checkpoints and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run compare before a collective, and the error that says which of them differ."""
+"""A comparison of the processes before a collective, and the error that says which of them differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was computed of the newest batch, of all processes, without padding."""
+"""Results of the newest batch from all processes, without padding."""
 
 from __future__ import annotations
 

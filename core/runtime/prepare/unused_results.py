@@ -1,4 +1,4 @@
-"""Whether the user takes and calls what ``prepare`` returns."""
+"""A check that the user takes and calls what ``prepare`` returns."""
 
 from __future__ import annotations
 

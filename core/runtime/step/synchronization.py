@@ -1,4 +1,4 @@
-"""When the gradients of a step are reduced over the processes: accumulation, and uneven numbers of batches."""
+"""Times at which gradients are reduced over the processes: accumulation, and uneven numbers of batches."""
 
 from __future__ import annotations
 

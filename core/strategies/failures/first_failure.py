@@ -1,4 +1,4 @@
-"""Which process of a run failed first: it shows its traceback, and the others end with one line each.
+"""The process that failed first: it shows its traceback, and the others end with one line each.
 
 When a process fails, the others fail too, in a collective that cannot complete, and often print their tracebacks
 earlier. So the first one leaves a note in the store of the run, and the others look for it before they print anything.

@@ -1,4 +1,4 @@
-"""Where each process of a run is: for the error about one that does not come, or is in another collective.
+"""The place of each process, for the error about one that does not come or is in another collective.
 
 A thread in each process answers when another one asks, through the store of the run. It asks itself if the process has
 been in one collective of its strategy for some seconds; if another process turns out to be in a different one, it ends

@@ -1,4 +1,4 @@
-"""Whether the other processes wait for one that has ended its part, and so would wait in vain.
+"""A watch for processes that wait in vain for one that has ended its part.
 
 A script that returns early on some ranks leaves the others in a collective that these never join.
 """

@@ -1,4 +1,4 @@
-"""Where all processes of a run wait for each other, without a collective: when they join, and when they leave.
+"""A point where all processes of a run wait for each other, without a collective: to join, and to leave.
 
 A process that waits to join learns in the store that another one has called another method, or has ended its script.
 """

@@ -1,4 +1,4 @@
-"""Which process of a run is to blame, and with which exit code the others end."""
+"""The process that is to blame for the end of a run, and the exit code of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process that another one waits for has ended: a note in the store of a run does not tell that."""
+"""A check that a process which another one waits for is alive: a note in the store does not show that."""
 
 from __future__ import annotations
 

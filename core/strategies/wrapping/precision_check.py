@@ -1,4 +1,4 @@
-"""Whether a strategy applies all of a precision."""
+"""A check that a strategy applies all of a precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint of a fit holds, and how it is loaded.
+"""The state of a fit in a checkpoint, and how it is loaded.
 
 On as many processes as wrote it, the resumed run is bit for bit the uninterrupted one.
 """

@@ -1,4 +1,4 @@
-"""Where the loaders of a run come from: arguments, a DataModule, or the Module itself."""
+"""The sources of a run's loaders: arguments, a DataModule, or the Module itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many batches of a loader a stage takes."""
+"""Limits to the number of batches of a stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a fit validates."""
+"""The times at which a fit validates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes exchange of the values that they log: matched by name, never by the order of the calls."""
+"""An exchange of logged values between processes: matched by name, never by the order of the calls."""
 
 from __future__ import annotations
 

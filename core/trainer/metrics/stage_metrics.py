@@ -1,4 +1,4 @@
-"""What a Module logs: the last value of a step, the mean of an epoch.
+"""Metrics of a stage: the last value of a step, the mean of an epoch.
 
 Values stay tensors on their device until they are read, so logging does not wait for the device.
 """

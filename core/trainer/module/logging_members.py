@@ -1,4 +1,4 @@
-"""What a Module has for logging: ``log``, ``log_dict``, ``print`` and its loggers."""
+"""Members of a Module for logging: ``log``, ``log_dict``, ``print`` and its loggers."""
 
 from __future__ import annotations
 

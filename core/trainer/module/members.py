@@ -1,4 +1,4 @@
-"""What a Module knows and can do apart from its steps: its device and rank, freezing, gathering, exporting, loading."""
+"""Members of a Module besides its steps: its device and rank, freezing, gathering, exporting, loading."""
 
 from __future__ import annotations
 

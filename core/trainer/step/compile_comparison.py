@@ -1,4 +1,4 @@
-"""What compiling a training step bought: some steps of a copy of the module that is not compiled, timed."""
+"""A comparison of a compiled training step with some steps of a copy that is not compiled."""
 
 from __future__ import annotations
 

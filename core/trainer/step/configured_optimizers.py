@@ -1,4 +1,4 @@
-"""What a Module's ``configure_optimizers`` returned, in one form."""
+"""The result of a Module's ``configure_optimizers`` in one form."""
 
 from __future__ import annotations
 

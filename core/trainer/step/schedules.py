@@ -1,4 +1,4 @@
-"""When learning rate schedulers are stepped."""
+"""Times at which learning rate schedulers are stepped."""
 
 from __future__ import annotations
 
