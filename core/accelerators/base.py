@@ -69,9 +69,9 @@ class Accelerator(ABC):
     device_family: str = ""
     """What follows ``MULTI_`` in :attr:`core.Runtime.distributed_type`; by default ``name`` in capitals."""
     default_strategy: ClassVar[str] = "single_device"
-    """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
+    """See :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
     default_parallel_strategy: ClassVar[str] = "ddp"
-    """As in :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
+    """See :class:`core.specs.AcceleratorSpec`, for an instance given directly."""
     unsupported: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """What the hardware cannot do: a name in :data:`CAPABILITIES` and the reason that users see. Everything that is not
     listed is declared to work."""

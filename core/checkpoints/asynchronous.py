@@ -179,14 +179,14 @@ class AsyncCheckpointIO(CheckpointIO):
     # -- the rest ------------------------------------------------------------------------------------------------
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As of the inner CheckpointIO, after the write that is running."""
+        """Call the inner CheckpointIO, after the write that is running."""
         self.wait()
         return self.inner.load_checkpoint(path, map_location)
 
     def load_shards(
         self, path: str | os.PathLike[str], mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> dict[str, Any]:
-        """As :meth:`core.checkpoints.ShardedCheckpointIO.load_shards`, after the write that is running.
+        """Like :meth:`core.checkpoints.ShardedCheckpointIO.load_shards`, after the write that is running.
 
         Raises:
             ConfigurationError: The inner CheckpointIO is another one.

@@ -83,7 +83,7 @@ def read_undisturbed(path: str | os.PathLike[str], read: Callable[[Path], T]) ->
 def read_together_undisturbed(
     path: str | os.PathLike[str], verify: Callable[[Path], None], read: Callable[[Path], T]
 ) -> T:
-    """As :func:`read_undisturbed`, called by every process: all read the same checkpoint.
+    """Like :func:`read_undisturbed`, called by every process: all read the same checkpoint.
 
     ``verify`` and then ``read`` are called in every process; an error in one is raised in all.
     """

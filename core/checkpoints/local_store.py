@@ -33,12 +33,12 @@ class LocalStore(Store):
         self.path = os.fsdecode(path).removeprefix("file://")
 
     def committed(self, *, directory: bool) -> AbstractContextManager[Path]:
-        """As in the base class."""
+        """See the base class."""
         return committed_local(self.path, directory=directory)
 
     @contextmanager
     def committed_together(self, gather: GatherObject) -> Iterator[Path]:
-        """As in the base class. All processes must see the directory."""
+        """See the base class. All processes must see the directory."""
         with ExitStack() as stack:
             staged = run_on_rank_zero(lambda: stack.enter_context(self.committed(directory=True)), gather)
             run_on_each_rank(lambda: self._check_shared(staged), gather)
@@ -51,36 +51,36 @@ class LocalStore(Store):
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """As in the base class: no copy, but where the checkpoint is."""
+        """See the base class: no copy, but where the checkpoint is."""
         yield locate(self.path)
 
     def copied_together(self, gather: GatherObject | None) -> AbstractContextManager[Path]:
-        """As in the base class: no copy, but where the checkpoint is."""
+        """See the base class: no copy, but where the checkpoint is."""
         del gather
         return self.local_copy()
 
     def read(self, function: Callable[[Path], T]) -> T:
-        """As in the base class."""
+        """See the base class."""
         return read_undisturbed(self.path, function)
 
     def read_together(self, verify: Callable[[Path], None], function: Callable[[Path], T]) -> T:
-        """As in the base class."""
+        """See the base class."""
         return read_together_undisturbed(self.path, verify, function)
 
     def manifest(self) -> Manifest:
-        """As in the base class."""
+        """See the base class."""
         return read_undisturbed(self.path, _manifest)
 
     def remove(self) -> None:
-        """As in the base class."""
+        """See the base class."""
         remove_local(self.path)
 
     def exists(self) -> bool:
-        """As in the base class; a link whose target is gone counts."""
+        """See the base class; a link whose target is gone counts."""
         return os.path.lexists(local_path(self.path))
 
     def latest(self) -> Path | None:
-        """As in the base class; the path is relative if this one is."""
+        """See the base class; the path is relative if this one is."""
         folder = locate(self.path)
         attempts = Attempts(
             f"directory={self.path!r}: another process removed or renamed a file or directory in it",
@@ -133,7 +133,7 @@ class LocalStore(Store):
         return {name for name in names if not name.startswith(RESERVED)}
 
     def newest_whole(self) -> Path | None:
-        """As in the base class."""
+        """See the base class."""
         damaged = locate(self.path)
         found: list[tuple[int, Path, Manifest]] = []
         for item in damaged.parent.iterdir():
@@ -148,7 +148,7 @@ class LocalStore(Store):
         return None
 
     def names(self) -> list[str]:
-        """As in the base class."""
+        """See the base class."""
         try:
             return os.listdir(local_path(self.path))
         except (FileNotFoundError, NotADirectoryError):
@@ -157,7 +157,7 @@ class LocalStore(Store):
             raise CheckpointError(f"directory={self.path!r} cannot be read: {error}.") from error
 
     def new_folder(self, prefix: str) -> str:
-        """As in the base class."""
+        """See the base class."""
         top = Path(self.path)
         try:
             top.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ def committed_file(path: str | os.PathLike[str]) -> AbstractContextManager[Path]
 
 
 def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
-    """As :func:`committed_file`, for an empty directory, which must hold a manifest when the block ends.
+    """Like :func:`committed_file`, for an empty directory, which must hold a manifest when the block ends.
 
     If ``path`` is a URL, the manifest is copied there last.
     """

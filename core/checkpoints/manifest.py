@@ -234,7 +234,7 @@ class Manifest:
         self.compare_sizes(directory, lambda name: _size(directory, name))
 
     def compare_sizes(self, place: object, size_of: Callable[[str], int]) -> None:
-        """As :meth:`check_sizes`; ``size_of`` returns a file's size or raises OSError. ``place`` is for messages."""
+        """Like :meth:`check_sizes`; ``size_of`` returns a file's size or raises OSError. ``place`` is for messages."""
         for name, record in self.files.items():
             size = _size_at(place, name, size_of)
             if size != record.size:
@@ -332,7 +332,7 @@ def _content(path: Path) -> Any:
 
 
 def parsed(path: Path) -> Any:
-    """As :func:`_content`; raises OSError as it is."""
+    """Like :func:`_content`; raises OSError as it is."""
     with open_file(path) as file:
         text = file.read(LARGEST + 1)
     if len(text) > LARGEST:

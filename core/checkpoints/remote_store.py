@@ -134,13 +134,13 @@ class RemoteStore(Store):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def manifest(self) -> Manifest:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("read"), temporary_directory() as folder:
             return self._undisturbed(lambda: self._current(folder)[1])
 
     @contextmanager
     def local_copy(self) -> Iterator[Path]:
-        """As in the base class."""
+        """See the base class."""
         with ExitStack() as stack:
             with self._errors("read"):
                 folder = stack.enter_context(temporary_directory()) / last_part(self._root)
@@ -163,12 +163,12 @@ class RemoteStore(Store):
             self._files.get_file(f"{self._root}/{save.path(name)}", str(into / name))
 
     def read(self, function: Callable[[Path], T]) -> T:
-        """As in the base class."""
+        """See the base class."""
         with self.local_copy() as folder, self._named(folder):
             return function(folder)
 
     def read_together(self, verify: Callable[[Path], None], function: Callable[[Path], T]) -> T:
-        """As in the base class."""
+        """See the base class."""
         results: list[T] = []
         with self.copied_together(None) as folder, self._named(folder):
             run_on_each_rank(lambda: verify(folder))
@@ -177,7 +177,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def copied_together(self, gather: GatherObject | None) -> Iterator[Path]:
-        """As in the base class. On each machine, one process copies the checkpoint for all."""
+        """See the base class. On each machine, one process copies the checkpoint for all."""
         # The second part tells this process from the others on its machine.
         own = platform.node(), secrets.token_hex(8)
         all_ranks = run_on_each_rank(lambda: own, gather)
@@ -221,7 +221,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def committed(self, *, directory: bool) -> Iterator[Path]:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("written"):
             folder = self._begin(directory)
         with self._space() as staged:
@@ -237,7 +237,7 @@ class RemoteStore(Store):
 
     @contextmanager
     def committed_together(self, gather: GatherObject) -> Iterator[Path]:
-        """As in the base class. Each process uploads its own files."""
+        """See the base class. Each process uploads its own files."""
 
         def begin() -> str:
             with self._errors("written"):
@@ -353,7 +353,7 @@ class RemoteStore(Store):
     # -- removing ----------------------------------------------------------------------------------------------------
 
     def remove(self) -> None:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("removed"):
             objects = self._objects()
             if "" in objects:
@@ -383,18 +383,18 @@ class RemoteStore(Store):
     # -- folders -----------------------------------------------------------------------------------------------------
 
     def exists(self) -> bool:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("read"):
             objects = self._objects()
             return "" in objects or any(save.is_committed for save in grouped(objects))
 
     def latest(self) -> str | None:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("read"):
             return self._newest(self._root, self.url, besides=None)
 
     def newest_whole(self) -> str | None:
-        """As in the base class, by the sizes of the files: their content is not read."""
+        """Like the base class, by the sizes of the files: their content is not read."""
         above, slash, own = self._root.rpartition("/")
         if not slash:  # a bucket
             return None
@@ -429,12 +429,12 @@ class RemoteStore(Store):
         return None
 
     def names(self) -> list[str]:
-        """As in the base class."""
+        """See the base class."""
         with self._errors("read"):
             return sorted({name.partition("/")[0] for name in self._objects() if name})
 
     def new_folder(self, prefix: str) -> str:
-        """As in the base class. A small file in the folder tells others that it is taken."""
+        """See the base class. A small file in the folder tells others that it is taken."""
         with self._errors("written"):
             while True:
                 folder = f"{prefix}{self.next_number(prefix)}"

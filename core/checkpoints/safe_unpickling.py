@@ -94,7 +94,7 @@ def _stand_in(made: Callable[..., Any]) -> Any:
 
 
 def load_tensors(path: Path, map_location: Any = None) -> Any:
-    """As :func:`torch.load` with ``weights_only=True``; refuses files that would unpack to more than their size.
+    """Like :func:`torch.load` with ``weights_only=True``; refuses files that would unpack to more than their size.
 
     Args:
         path: The file.

@@ -88,7 +88,7 @@ class SafetensorsCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class; a directory at ``path`` that is not a checkpoint is not replaced.
+        """See the base class; a directory at ``path`` that is not a checkpoint is not replaced.
 
         Raises:
             CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
@@ -107,13 +107,13 @@ class SafetensorsCheckpointIO(CheckpointIO):
     def check_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class."""
+        """See the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
         store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
+        """See the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
             return store_of(path).read(lambda directory: self._read(directory, map_location))
 

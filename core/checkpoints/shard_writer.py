@@ -59,7 +59,7 @@ def write_shards(
 
 
 class _Files(FileSystem):
-    """As torch's, but an OSError of a write is raised as such: ``torch.save`` replaces it by one without the cause."""
+    """torch's writer, with an OSError raised as such: ``torch.save`` replaces it by one without the cause."""
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:

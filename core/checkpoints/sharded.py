@@ -63,7 +63,7 @@ class ShardedCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class. Every process calls it; it returns or raises when all processes have finished.
+        """See the base class. Every process calls it; it returns or raises when all processes have finished.
 
         Raises:
             CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
@@ -85,13 +85,13 @@ class ShardedCheckpointIO(CheckpointIO):
     def check_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class."""
+        """See the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(_without_shards(checkpoint, (), {}))
         store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class, with full tensors.
+        """Like the base class, with full tensors.
 
         Args:
             path: The checkpoint.
@@ -151,7 +151,7 @@ class ShardedCheckpointIO(CheckpointIO):
             )
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
+        """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 

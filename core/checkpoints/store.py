@@ -35,7 +35,7 @@ class Store(ABC):
 
     @abstractmethod
     def committed_together(self, gather: GatherObject) -> AbstractContextManager[Path]:
-        """As :meth:`committed`, for a directory that all processes write to. Every process must call this method.
+        """Like :meth:`committed`, for a directory that all processes write to. Every process must call this method.
 
         Rank 0 writes the manifest. The directory may differ between processes.
         """
@@ -50,7 +50,7 @@ class Store(ABC):
 
     @abstractmethod
     def copied_together(self, gather: GatherObject | None) -> AbstractContextManager[Path]:
-        """As :meth:`local_copy`, of the same checkpoint in every process; all call it, and leave the block together."""
+        """Like :meth:`local_copy`, of one checkpoint in every process; all call it, and leave the block together."""
 
     @abstractmethod
     def read(self, function: Callable[[Path], T]) -> T:
@@ -62,7 +62,7 @@ class Store(ABC):
 
     @abstractmethod
     def read_together(self, verify: Callable[[Path], None], function: Callable[[Path], T]) -> T:
-        """As :meth:`read`, called by every process: all read the same checkpoint.
+        """Like :meth:`read`, called by every process: all read the same checkpoint.
 
         ``verify`` and then ``function`` are called in every process; an error in one is raised in all.
         """

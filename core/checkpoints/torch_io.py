@@ -35,7 +35,7 @@ class TorchCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class; missing parent directories are created.
+        """See the base class; missing parent directories are created.
 
         A directory at ``path`` that is not a checkpoint is not replaced.
 
@@ -52,18 +52,18 @@ class TorchCheckpointIO(CheckpointIO):
     def check_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class."""
+        """See the base class."""
         check_arguments(type(self).__name__, checkpoint, storage_options)
         refuse_unreadable(checkpoint)
         store_of(path)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class. During a save to the same path, it returns the old checkpoint or the new one."""
+        """See the base class. During a save to the same path, it returns the old checkpoint or the new one."""
         with naming_the_newest_whole(path):
             return store_of(path).read(lambda directory: _read(directory, map_location))
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
+        """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 
@@ -95,7 +95,7 @@ class _HashedFile:
 
 
 def write_shard(content: Any, file_path: Path, path: str | os.PathLike[str]) -> FileRecord:
-    """As :func:`torch.save`, which hides the cause of an error of the disk; ``path`` is the final path, for messages.
+    """Like :func:`torch.save`, which hides the cause of an error of the disk; ``path`` is the final path, for messages.
 
     Raises:
         OSError: The system cannot write the file.

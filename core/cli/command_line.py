@@ -138,7 +138,7 @@ class CLI:
     def instantiate_classes(self) -> None:
         """Make ``self.model``, ``self.datamodule`` and ``self.trainer``."""
         self.config_init = self.parser.instantiate(self.config)
-        """As ``config``, with objects in place of classes and their arguments."""
+        """The values of ``config``, with objects in place of classes and their arguments."""
         self.model = self.get("model")
         self.datamodule = self.get("data")
         self._add_configure_optimizers()

@@ -24,7 +24,7 @@ class ActivePass(Protocol):
         """The number of batches after the newest; ``None`` where the length of the data is unknown."""
 
     def real(self) -> Real | None:
-        """As :attr:`core.data.PreparedLoader.real_samples`, for this pass."""
+        """Like :attr:`core.data.PreparedLoader.real_samples`, for this pass."""
 
     def absent(self) -> tuple[int, ...]:
         """The parts of the data that have no more batch, where this part has its newest."""
@@ -42,7 +42,7 @@ class ActivePasses:
         """The pass that has yielded the newest batch of all; ``None`` outside of all loops."""
         self._active: list[ActivePass] = []
         self.workers = Workers()
-        """Those of the run's loaders."""
+        """The passes of the run's loaders."""
 
     def end(self) -> None:
         """At the end of the run: forget the passes, and end the workers."""

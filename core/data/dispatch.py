@@ -42,7 +42,7 @@ class Dispatch:
         self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
 
     def parts(self, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
-        """As :func:`dispatched`."""
+        """Like :func:`dispatched`."""
         return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
 
 

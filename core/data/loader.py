@@ -444,7 +444,7 @@ class _Pass:
         return self._taken if self._counts_itself else num_yielded(self._iterator) - self._yielded_before
 
     def real(self) -> Real | None:
-        """As :attr:`PreparedLoader.real_samples`, for this pass."""
+        """Like :attr:`PreparedLoader.real_samples`, for this pass."""
         taken = self.taken
         return self._real if self._counts_itself or not taken else self._reading.real(taken - 1)
 

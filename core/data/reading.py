@@ -85,7 +85,7 @@ class Reading:
     marks = False
     """Whether a batch comes as a pair, with what of its global batch is not padding."""
     workers: Workers
-    """Those of the run, which the prepared loader knows."""
+    """The settings of the run, which the prepared loader knows."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -351,7 +351,7 @@ class StreamReading(Reading):
         return stream_steps(total, own.batch_size, own.drop_last, self.share, own.num_workers)
 
     def inner_state(self) -> dict[str, Any] | None:
-        """That of a ``StatefulDataLoader`` that is read as it is."""
+        """The state of a ``StatefulDataLoader`` that is read as it is."""
         state: Callable[[], dict[str, Any]] | None = getattr(self.own, "state_dict", None) if self._is_plain else None
         return None if state is None else state()
 

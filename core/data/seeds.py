@@ -46,7 +46,7 @@ class PassSeeds:
 
     @classmethod
     def from_seed(cls, seed: int) -> PassSeeds:
-        """Those that plain torch draws after ``torch.manual_seed(seed)``."""
+        """The numbers that plain torch draws after ``torch.manual_seed(seed)``."""
         return cls(Generator().manual_seed(seed).get_state())
 
     def of(self, epoch: int) -> tuple[int, int]:

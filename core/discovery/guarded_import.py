@@ -18,7 +18,7 @@ _refused: dict[str, str] = {}
 
 
 def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
-    """As :func:`core.discovery.loading.load`, and refuses a target whose import changes this process.
+    """Like :func:`core.discovery.loading.load`, and refuses a target whose import changes this process.
 
     Raises:
         BackendError: See there; or the import changes the process, which is undone where it can be.
@@ -32,7 +32,7 @@ def load_watched(spec: BackendSpec, origin: str) -> type[Any]:
 
 
 def activate_watched(module: str, declared: Mapping[str, set[str]]) -> Activation:
-    """As :func:`core.discovery.activation.activate`, and refuses a module whose import changes this process.
+    """Like :func:`core.discovery.activation.activate`, and refuses a module whose import changes this process.
 
     Raises:
         BackendError: The import changes the process, which is undone where it can be.

@@ -129,7 +129,7 @@ def _set_handler(name: str, value: Any) -> None:
 
 
 def _filters() -> dict[str, Any]:
-    """Those that decide about any warning of one of Python's own classes; many packages add one for their own."""
+    """The filters that decide about any warning of one of Python's own classes; many packages add one for their own."""
     return {
         "": [
             entry

@@ -56,7 +56,7 @@ def load(spec: BackendSpec, origin: str = "") -> type[Any]:
 
 
 def load_target(spec: BackendSpec) -> type[Any]:
-    """As :func:`load`, but errors do not name the backend."""
+    """Like :func:`load`, but errors do not name the backend."""
     target = spec.target
     if isinstance(target, str):
         try:

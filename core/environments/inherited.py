@@ -36,7 +36,7 @@ def own_environ(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def ranks_environ() -> dict[str, str]:
-    """As :func:`own_environ`, for what only labels or seeds: workers of multiprocessing belong to their process."""
+    """Like :func:`own_environ`, for what only labels or seeds: workers of multiprocessing belong to their process."""
     owner, names = _owner(os.environ)
     is_own = owner in (None, os.getpid()) or multiprocessing.parent_process() is not None
     return dict(os.environ) if is_own else _without(names, os.environ)

@@ -87,7 +87,7 @@ class TensorBoardLogger(FolderLogger):
         self.experiment.flush()
 
     def log_hyperparams(self, params: Any, metrics: Any = None, step: int | None = None) -> None:
-        """As :meth:`core.loggers.Logger.log_hyperparams`.
+        """Like :meth:`core.loggers.Logger.log_hyperparams`.
 
         Args:
             params: See there.

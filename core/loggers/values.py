@@ -72,7 +72,7 @@ def scalars(logger: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(logger: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """As :func:`scalars`, but text and ``None`` are refused as well."""
+    """Like :func:`scalars`, but text and ``None`` are refused as well."""
     result = scalars(logger, values)
     for name, value in result.items():
         if value is None or isinstance(value, str):

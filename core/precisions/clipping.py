@@ -33,7 +33,7 @@ def clip_gradients(
 
 
 def _clip_norm(parameters: list[nn.Parameter], clip_value: float, norm_type: float) -> Tensor:
-    """As torch does; for gradients sharded over processes, by the norm of the full gradients."""
+    """Clip as torch does; for gradients sharded over processes, by the norm of the full gradients."""
     by_mesh: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
         by_mesh.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)

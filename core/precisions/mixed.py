@@ -82,7 +82,7 @@ class MixedPrecision(Precision):
         """By optimizer, for each device: whether its last step had non-finite gradients, 1.0 or 0.0."""
 
     def connect(self, device_type: str) -> None:
-        """As in the base class; raises where torch has no such autocast, or cannot scale a loss."""
+        """See the base class; raises where torch has no such autocast, or cannot scale a loss."""
         fault = _autocast_fault(device_type, self.compute_dtype)
         if fault is None and self.scales_loss and self.scaler is None:
             fault = _scaling_fault(device_type)
@@ -97,7 +97,7 @@ class MixedPrecision(Precision):
             self.scaler = torch.amp.GradScaler(device_type)
 
     def overrides(self, hook: str) -> bool:
-        """As in the base class; under bf16-mixed, without loss scaling, its hooks count as not overridden."""
+        """See the base class; under bf16-mixed, without loss scaling, its hooks count as not overridden."""
         return super().overrides(hook) and (self.scales_loss or hook not in _SCALING_HOOKS)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -108,7 +108,7 @@ class MixedPrecision(Precision):
         return torch.autocast(self._device_type, enabled=False)
 
     def teardown(self) -> None:
-        """As in the base class; parts are left as they were."""
+        """See the base class; parts are left as they were."""
         self._kept.release()
 
     def forward_context(self) -> torch.autocast:
@@ -126,7 +126,7 @@ class MixedPrecision(Precision):
         super().backward(self.scale_loss(loss), *args, **kwargs)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """As in the base class; a backward pass must follow."""
+        """See the base class; a backward pass must follow."""
         if not self.scales_loss:
             return loss
         scaler = self._connected_scaler()
@@ -136,7 +136,7 @@ class MixedPrecision(Precision):
         return scaler.scale(loss)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: Another backward pass ran since the gradients were unscaled: they are now partly scaled.
@@ -167,7 +167,7 @@ class MixedPrecision(Precision):
     def clip_gradients(
         self, parameters: Iterable[nn.Parameter], clip_value: float, algorithm: str = "norm", norm_type: float = 2.0
     ) -> Tensor | None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: The gradients are still scaled, or an argument is invalid.
@@ -180,7 +180,7 @@ class MixedPrecision(Precision):
         return super().clip_gradients(parameters, clip_value, algorithm, norm_type)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class. Under 16-mixed, a step with non-finite gradients is skipped and returns ``None``.
+        """See the base class. Under 16-mixed, a step with non-finite gradients is skipped and returns ``None``.
 
         Raises:
             ConfigurationError: Under 16-mixed, a closure is given, or :meth:`backward` was not called before.
@@ -211,7 +211,7 @@ class MixedPrecision(Precision):
         return result
 
     def step_was_skipped(self, optimizer: Optimizer) -> bool:
-        """As in the base class; it waits until the device has computed the gradients."""
+        """See the base class; it waits until the device has computed the gradients."""
         return any(bool(found.item()) for found in self._found_inf.get(optimizer, ()))
 
     def state_dict(self) -> dict[str, Any]:

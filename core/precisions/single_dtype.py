@@ -30,7 +30,7 @@ class DoublePrecision(Precision):
     output_dtype = torch.float64
 
     def connect(self, device_type: str) -> None:
-        """As in the base class; raises where the device does not support the dtype."""
+        """See the base class; raises where the device does not support the dtype."""
         require_dtype(self.name, self.param_dtype, device_type)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -92,7 +92,7 @@ class HalfPrecision(Precision):
         self._kept = KeptParts(self.keep_float32, partial(DefaultDtype, torch.float32), self.param_dtype)
 
     def connect(self, device_type: str) -> None:
-        """As in the base class; raises where the device does not support the dtype."""
+        """See the base class; raises where the device does not support the dtype."""
         require_dtype(self.name, self.param_dtype, device_type)
 
     def convert_module(self, module: nn.Module) -> nn.Module:
@@ -102,16 +102,16 @@ class HalfPrecision(Precision):
         return module.half() if self.param_dtype is torch.float16 else module.bfloat16()
 
     def overrides(self, hook: str) -> bool:
-        """As in the base class; ``optimizer_step`` counts only with another ``state_dtype``."""
+        """See the base class; ``optimizer_step`` counts only with another ``state_dtype``."""
         return super().overrides(hook) and (hook != "optimizer_step" or self.state_dtype is not None)
 
     def prepare_optimizer(self, optimizer: Optimizer) -> None:
-        """As in the base class."""
+        """See the base class."""
         if self.state_dtype is not None:
             self._masters.prepare(optimizer)
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class, on copies in ``state_dtype``.
+        """Like the base class, on copies in ``state_dtype``.
 
         Raises:
             ConfigurationError: A closure is given with ``state_dtype="float32"``.
@@ -126,7 +126,7 @@ class HalfPrecision(Precision):
         return self._masters.step(optimizer)
 
     def teardown(self) -> None:
-        """As in the base class; parts and optimizers are left as they were."""
+        """See the base class; parts and optimizers are left as they were."""
         self._kept.release()
         self._masters.release()
 

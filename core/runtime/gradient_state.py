@@ -74,12 +74,12 @@ class GradientState:
 
     @property
     def adjust_scheduler(self) -> bool:
-        """As :attr:`GradientAccumulationPlugin.adjust_scheduler`."""
+        """Like :attr:`GradientAccumulationPlugin.adjust_scheduler`."""
         return self.plugin.adjust_scheduler
 
     @property
     def sync_with_dataloader(self) -> bool:
-        """As :attr:`GradientAccumulationPlugin.sync_with_dataloader`."""
+        """Like :attr:`GradientAccumulationPlugin.sync_with_dataloader`."""
         return self.plugin.sync_with_dataloader
 
     @property
@@ -137,7 +137,7 @@ class GradientState:
 
     @property
     def real_samples(self) -> Real | None:
-        """As :attr:`core.data.PreparedLoader.real_samples`, for the newest batch; ``None`` outside of all loops."""
+        """Like :attr:`core.data.PreparedLoader.real_samples`, for the newest batch; ``None`` outside of all loops."""
         newest = self.passes.newest
         return None if newest is None else newest.real()
 

@@ -180,7 +180,7 @@ class RunFacts:
 
     @property
     def torch_device_mesh(self) -> Any:
-        """As :attr:`device_mesh`."""
+        """Like :attr:`device_mesh`."""
         return self.device_mesh
 
     def maybe_context_parallel(

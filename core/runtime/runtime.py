@@ -483,7 +483,7 @@ class Runtime(RunFacts, KnownAttributes):
         return [None] * len(objects)
 
     def clear(self, *objects: Any) -> list[None]:
-        """The same as :meth:`free_memory`, under Accelerate's other name."""
+        """Like :meth:`free_memory`, under Accelerate's other name."""
         return self.free_memory(*objects)
 
     @property
@@ -493,7 +493,7 @@ class Runtime(RunFacts, KnownAttributes):
 
     @property
     def split_batches(self) -> bool:
-        """As :attr:`core.data.DataSettings.split_batches`; likewise the next five."""
+        """Like :attr:`core.data.DataSettings.split_batches`; likewise the next five."""
         return self.dataloader_config.split_batches
 
     @property
@@ -935,7 +935,7 @@ class Runtime(RunFacts, KnownAttributes):
 
     @property
     def save_iteration(self) -> int:
-        """As :attr:`ProjectConfiguration.iteration`."""
+        """Like :attr:`ProjectConfiguration.iteration`."""
         return self.project_configuration.iteration
 
     def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:

@@ -36,7 +36,7 @@ class Tracking:
     def __init__(self, life: Life, log_with: Any, logging_dir: str | os.PathLike[str] | None) -> None:
         self._life = life
         self.trackers: list[Logger] = []
-        """Those that are open."""
+        """The trackers that are open."""
         self._requested = find_loggers(log_with)
         self._logging_dir = None if logging_dir is None else os.fspath(logging_dir)
         self._warns_of_infinite_loss = self._warns_of_no_trackers = True

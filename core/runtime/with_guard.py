@@ -40,7 +40,7 @@ class _MethodContext(AbstractContextManager[T]):
         return self._context.__exit__(*error)
 
     def __call__(self, function: Callable[..., Any]) -> Any:
-        """As a decorator, where the context itself is one."""
+        """Return the decorated function, where the context itself is one."""
         self._is_used = True
         context: Any = self._context
         return function if isinstance(context, nullcontext) else context(function)

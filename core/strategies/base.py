@@ -452,7 +452,7 @@ class Strategy(StepMethods, ABC):
         return module.state_dict()
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As :meth:`module_state`, but every tensor is whole, at least in rank 0."""
+        """Like :meth:`module_state`, but every tensor is whole, at least in rank 0."""
         return self.module_state(module)
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:

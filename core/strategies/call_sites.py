@@ -48,6 +48,6 @@ def method_called(innermost: FrameType | None = None) -> tuple[str, str]:
 
 
 def _is_users_own(frame: FrameType) -> bool:
-    """As :func:`is_user_frame`, and that of no plugin, nor of what starts processes."""
+    """Whether :func:`is_user_frame`, and it belongs to no plugin, nor to what starts processes."""
     module = str(frame.f_globals.get("__name__", ""))
     return is_user_frame(frame) and not module.startswith(("torch_hal_", "torch.", "multiprocessing."))

@@ -213,7 +213,7 @@ class DDPStrategy(ProcessGroupStrategy):
         return {"sends": module.require_forward_param_sync} if isinstance(module, DistributedDataParallel) else {}
 
     def load_accumulation_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """As in :meth:`accumulation_state`."""
+        """See :meth:`accumulation_state`."""
         if isinstance(module, DistributedDataParallel):
             module.require_forward_param_sync = state["sends"]
 

@@ -38,7 +38,7 @@ def share_buffers(strategy: Strategy, module: nn.Module) -> None:
 
 
 def own_buffers(strategy: Strategy, module: nn.Module) -> dict[str, torch.Tensor]:
-    """Those in which this process may differ from process 0, on the CPU; none where training keeps them equal.
+    """The buffers in which this process may differ from process 0, on the CPU; none where training keeps them equal.
 
     A checkpoint has only process 0's in its ``state_dict``.
     """

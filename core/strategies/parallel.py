@@ -145,7 +145,7 @@ class ParallelStrategy(Strategy):
         return [part.to(self.root_device) for part in self.all_gather_object(tensor.cpu())]
 
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """As the process with rank ``src`` has it; see :meth:`Strategy.broadcast`."""
+        """The object of the process with rank ``src``; see :meth:`Strategy.broadcast`."""
         return self.all_gather_object(obj)[src]
 
     def barrier(self, name: str | None = None) -> None:
@@ -470,7 +470,7 @@ class ProcessGroupStrategy(ParallelStrategy):
         return parts
 
     def broadcast(self, obj: T, src: int = 0) -> T:
-        """As the process with rank ``src`` has it."""
+        """The object of the process with rank ``src``."""
         holder = [pickled(obj) if self.global_rank == src else b""]
         self._begin("broadcast")
         dist.broadcast_object_list(holder, src)

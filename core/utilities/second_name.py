@@ -83,6 +83,6 @@ class _SecondName:
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """As importlib.util.find_spec, whose own import takes as long as a listing."""
+    """Find like importlib.util.find_spec, whose own import takes as long as a listing."""
     package = importlib.import_module(name.rpartition(".")[0])
     return PathFinder.find_spec(name, package.__path__) if hasattr(package, "__path__") else None

@@ -62,7 +62,7 @@ class ProcessStates:
     def gather(
         cls, meeting: Meeting, strategy: Strategy, loaders: Sequence[PreparedLoader], is_open: bool, /, **more: Any
     ) -> ProcessStates:
-        """Those of the processes in ``meeting``; warns where a process is absent.
+        """The states of the processes in ``meeting``; warns where a process is absent.
 
         Args:
             meeting: The processes that save.
@@ -87,7 +87,7 @@ class ProcessStates:
 
     @classmethod
     def read(cls, saved: list[dict[str, Any] | None], strategy: Strategy, path: Any, reshard: bool) -> ProcessStates:
-        """Those in a checkpoint.
+        """The states in a checkpoint.
 
         Raises:
             CheckpointError: It is of another number of processes, and ``reshard`` is false or gradients are open.

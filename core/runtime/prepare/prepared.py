@@ -54,7 +54,7 @@ class PreparedObjects:
         """Forget all of them."""
         self.optimizers.clear()
         self.given: WeakSet[Optimizer] = WeakSet()
-        """Those that step, and the user's own that they were made of."""
+        """The optimizers that step, and the user's own that they were made of."""
         self.taken = TakenModules()
         """Whether the loop uses what ``prepare`` has returned."""
         self._known: dict[Kind, list[ref[Any]]] = {"models": [], "optimizers": [], "schedulers": [], "loaders": []}

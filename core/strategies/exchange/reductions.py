@@ -23,7 +23,7 @@ class Reduction:
     operation: Any
     """The ``torch.distributed.ReduceOp``."""
     combine: Callable[[Tensor], Tensor]
-    """The same for tensors that are stacked along the first dimension, for engines without such an operation."""
+    """The reduction of tensors that are stacked along the first dimension, for engines without such an operation."""
     is_mean: bool = False
     """Whether the result is divided by the world size afterwards."""
 

@@ -62,7 +62,7 @@ SHORT = timedelta(seconds=2)
 SETTLE_SECONDS = 4.0
 """How long a process that lost another looks for the reason, and waits until that process has shown it."""
 ENDED_SETTLE_SECONDS = 1.0
-"""The same, if the other process is known to have ended."""
+"""The limit if the other process is known to have ended."""
 ENDING_SECONDS = 20.0
 """How long the interpreter's end waits for a thread that ends this process, and asks the others before."""
 
@@ -207,7 +207,7 @@ class Failures:
         leave(1)
 
     def _end_different(self, what: str) -> NoReturn:
-        """As :meth:`end_hung`, for processes that are in different collectives."""
+        """Like :meth:`end_hung`, for processes that are in different collectives."""
         self._ending = threading.current_thread()
         self._say_hung(what, "")
         leave(1)

@@ -52,7 +52,7 @@ __all__ = [
 CAUSE = "CORE_CAUSE"
 """The environment variable with the path to which a process writes its cause, for the one that has started it."""
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""The same of torchrun's agent, which shows what is in the file."""
+"""torchrun's variable with such a path; its agent shows the file's content."""
 
 INNERMOST = 4
 """Of so many frames below the user's last one, the calls are shown; of none for an error that is raised on purpose."""
@@ -181,7 +181,7 @@ class _Shown(StackSummary):
 
 
 def format_error(error: BaseException) -> str:
-    """As ``traceback.format_exception``, without the frames of torch-hal, torch and Python between the user's."""
+    """The lines of ``traceback.format_exception``, without torch-hal's, torch's and Python's inner frames."""
     shown = TracebackException.from_exception(error)
     if not logger.isEnabledFor(logging.DEBUG):
         for each in _chain(shown):

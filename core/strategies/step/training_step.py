@@ -28,7 +28,7 @@ class TrainingStepOptions:
     clip_value: float | None = None
     """The limit of gradients, as in :meth:`core.Precision.clip_gradients`; ``None`` for no clipping."""
     clip_algorithm: str = "norm"
-    """As in :meth:`core.Precision.clip_gradients`."""
+    """See :meth:`core.Precision.clip_gradients`."""
     customize: Callable[[StepParts], TrainingStep] | None = None
     """Composes the step of a user who overrides parts of it, from the strategy's parts; ``None`` for the default. A
     strategy that runs the whole step by itself leaves it alone, and the Trainer then refuses what was overridden."""

@@ -66,7 +66,7 @@ class Board:
             self._store.compare_set(f"board/{key}", "", value.decode())
 
     def with_own_connection(self) -> Board:
-        """The same board for another thread: a connection serves one request at a time."""
+        """This board for another thread: a connection serves one request at a time."""
         with _store_errors():
             store = another_connection(self._store)
         return Board(store, self.timeout, None, self._peers)

@@ -59,7 +59,7 @@ class SyncedBatchNorm(_Restorable, BatchNorm):
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name is torch's
-        """As :class:`torch.nn.SyncBatchNorm`."""
+        """Like :class:`torch.nn.SyncBatchNorm`."""
         if not self.training or self._add is None:
             return super().forward(input)
         check_input_dim(self, input)

@@ -78,7 +78,7 @@ class BaguaStrategy(DDPStrategy):
     # -- life ----------------------------------------------------------------------------------------------------
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class; refuses a number of processes or machines that the algorithm does not support."""
+        """See the base class; refuses a number of processes or machines that the algorithm does not support."""
         super().connect(**parts)
         self.algorithm.check(self._layout())
 
@@ -87,7 +87,7 @@ class BaguaStrategy(DDPStrategy):
         return Layout(environment.global_rank, environment.world_size, environment.local_world_size)
 
     def setup_environment(self) -> None:
-        """As in the base class; also create the algorithm's process groups and threads."""
+        """See the base class; also create the algorithm's process groups and threads."""
         super().setup_environment()
         self.end_at_leave(self._end)
         layout = self._layout()
@@ -151,7 +151,7 @@ class BaguaStrategy(DDPStrategy):
         return reduced.then(lambda done: done.value())
 
     def setup_optimizers(self, optimizers: Sequence[Optimizer]) -> list[Optimizer]:
-        """As in the base class, with rank 0's state in every process.
+        """Like the base class, with rank 0's state in every process.
 
         Raises:
             ConfigurationError: The algorithm does not support one of the optimizers.
@@ -185,18 +185,18 @@ class BaguaStrategy(DDPStrategy):
             self._watched.callback(call_around_forward(replica.module, replica.before_forward, after))
 
     def uses_native_step(self) -> bool:
-        """As in the base class; ``False`` if the algorithm acts before or after the step."""
+        """See the base class; ``False`` if the algorithm acts before or after the step."""
         return not self._replicas and not self.precision.overrides("optimizer_step")
 
     def make_optimizer_step(self, optimizer: Optimizer) -> Callable[..., Any]:
-        """As in the base class, with the algorithm's actions before and after the step."""
+        """Like the base class, with the algorithm's actions before and after the step."""
         if not self._replicas_of.get(optimizer) or self.precision.overrides("optimizer_step"):
             return super().make_optimizer_step(optimizer)
         # optimizer.step is looked up at each step: a scheduler may replace it.
         return self._full_step(optimizer, lambda: optimizer.step())
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class, with the algorithm's actions before and after the step.
+        """Like the base class, with the algorithm's actions before and after the step.
 
         Raises:
             ConfigurationError: A closure is given, and weights would change between its calls.
@@ -228,7 +228,7 @@ class BaguaStrategy(DDPStrategy):
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As in the base class: rank 0's weights, if those of the processes differ."""
+        """See the base class: rank 0's weights, if those of the processes differ."""
         replica = self._replica_with(module)
         if replica is None:
             return super().module_state(module)
@@ -236,7 +236,7 @@ class BaguaStrategy(DDPStrategy):
             return {name: _copied(value) for name, value in super().module_state(module).items()}
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """As in the base class; all processes get the same weights, unless :meth:`load_optimizer_state` has others."""
+        """See the base class; all processes get the same weights, unless :meth:`load_optimizer_state` has others."""
         replica = self._replica_with(module)
         if replica is None:
             super().load_module_state(module, state)
@@ -255,7 +255,7 @@ class BaguaStrategy(DDPStrategy):
         return None
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As in the base class; if the processes' weights differ, with the state of every process."""
+        """See the base class; if the processes' weights differ, with the state of every process."""
         state = super().optimizer_state(optimizer)
         replicas = self._replicas_of.get(optimizer, [])
         if not replicas:
@@ -264,7 +264,7 @@ class BaguaStrategy(DDPStrategy):
         return {**state, STATE_KEY: {"algorithm": self.algorithm.name, "processes": gather_states(own)}}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """As in the base class; from a state of another algorithm or strategy all processes start with equal weights.
+        """See the base class; from a state of another algorithm or strategy all processes start with equal weights.
 
         Raises:
             CheckpointError: Another number of processes wrote the state.

@@ -210,7 +210,7 @@ class DeepSpeedCheckpointIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class. Every process calls it; it returns or raises when all processes have finished.
+        """See the base class. Every process calls it; it returns or raises when all processes have finished.
 
         Raises:
             CheckpointError: The checkpoint cannot be written, or holds a value that could not be read back.
@@ -235,13 +235,13 @@ class DeepSpeedCheckpointIO(CheckpointIO):
             run_on_rank_zero(stack.close)
 
     def load_checkpoint(self, path: str | os.PathLike[str], map_location: Any = None) -> dict[str, Any]:
-        """As in the base class; an engine's state is returned as a :class:`SavedEngine`."""
+        """See the base class; an engine's state is returned as a :class:`SavedEngine`."""
         loaded: list[dict[str, Any]] = []
         run_on_each_rank(lambda: loaded.append(read_checkpoint(path, map_location)))
         return loaded[0]
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """As in the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
+        """See the base class; a directory that is not a checkpoint is not removed, and links are not followed."""
         remove_committed(path)
 
 

@@ -125,7 +125,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
     # -- life ----------------------------------------------------------------------------------------------------
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: DeepSpeed does not support the device, the precision on it, or the config.
@@ -221,7 +221,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         return self._model
 
     def check_compile(self, argument: str) -> None:
-        """As in the base class; refused by stage 3, whose hooks of parameters DeepSpeed's own code cannot trace.
+        """See the base class; refused by stage 3, whose hooks of parameters DeepSpeed's own code cannot trace.
 
         Raises:
             ConfigurationError: The stage is 3.
@@ -434,7 +434,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         return EngineState(self._engine, self._engine.prefix(module))
 
     def optimizer_state(self, optimizer: Optimizer) -> Any:
-        """As :meth:`module_state`."""
+        """Like :meth:`module_state`."""
         return EngineState(self._own_engine())
 
     def whole_module_state(self, module: nn.Module) -> dict[str, Any]:

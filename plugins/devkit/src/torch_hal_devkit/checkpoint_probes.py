@@ -27,7 +27,7 @@ _SMALL, _LARGE = 2**10, 2**21
 _LIMIT_SECONDS = 60
 
 Reference = Mapping[str, Any]
-"""As in :mod:`torch_hal_devkit.probes`."""
+"""See :mod:`torch_hal_devkit.probes`."""
 
 
 def killed_at_each_step(reference: Reference, folder: str) -> list[list[str]]:

@@ -12,7 +12,7 @@ from torch_hal.discovery.loading import import_target
 __all__ = ["describe", "imported", "used"]
 
 Reference = Mapping[str, Any]
-"""As in :mod:`torch_hal_devkit.probes`."""
+"""See :mod:`torch_hal_devkit.probes`."""
 
 PROPERTIES = (
     "creates_processes_externally",

@@ -153,14 +153,14 @@ class FSDPStrategy(ProcessGroupStrategy):
     # -- who and where -------------------------------------------------------------------------------------------
 
     def process_group_backend_for(self, accelerator: Accelerator, device: torch.device) -> str | None:
-        """As in the base class; with ``cpu_offload`` also a backend for the CPU, where gradient norms are combined."""
+        """See the base class; with ``cpu_offload`` also a backend for the CPU, where gradient norms are combined."""
         backend = super().process_group_backend_for(accelerator, device)
         if self.process_group_backend is None and self.cpu_offload and device.type != "cpu" and ":" not in str(backend):
             return f"cpu:gloo,{device.type}:{backend}"
         return backend
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: The number of processes is not divisible as the arguments require, the loss is scaled
@@ -230,7 +230,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         return self._mesh
 
     def teardown(self, failed: bool = False) -> None:
-        """As in the base class; modules stay sharded."""
+        """See the base class; modules stay sharded."""
         super().teardown(failed)
         self._mesh = None
         self.engine_settings = {**self.engine_settings, "device_mesh": None}
@@ -340,7 +340,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         module.load_state_dict(self._laid_out(module.state_dict(), state))
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As :meth:`module_state`."""
+        """Like :meth:`module_state`."""
         state = optimizer.state_dict()
         if self.state_dict_type == "sharded":
             return state
@@ -361,7 +361,7 @@ class FSDPStrategy(ProcessGroupStrategy):
         optimizer.load_state_dict({**state, "state": taken})
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """As in the base class; of sharded tensors, this process reads its part."""
+        """See the base class; of sharded tensors, this process reads its part."""
         io = self.checkpoint_io
         if not isinstance(io, ShardedCheckpointIO | AsyncCheckpointIO) or not io.is_collective:
             return super().load_checkpoint(path)

@@ -96,7 +96,7 @@ class HorovodStrategy(ParallelStrategy):
     # -- who and where -------------------------------------------------------------------------------------------
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: Another launcher than Horovod's started the processes; or Adasum does not support the
@@ -280,7 +280,7 @@ class HorovodStrategy(ParallelStrategy):
             raise
 
     def uses_native_step(self) -> bool:
-        """As in the base class; a hook of the optimizer reduces remaining gradients before the step."""
+        """See the base class; a hook of the optimizer reduces remaining gradients before the step."""
         return self.options.op != "adasum" and not self.precision.overrides("optimizer_step")
 
     def _finish_before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

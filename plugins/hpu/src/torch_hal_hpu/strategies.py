@@ -33,7 +33,7 @@ class _OnGaudi(Strategy):
     accelerator: HPUAccelerator
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: The precision needs float16, and the card is of the first generation.
@@ -56,7 +56,7 @@ class _OnGaudi(Strategy):
         self._mark = self.accelerator.step_mark()
 
     def teardown(self, failed: bool = False) -> None:
-        """As in the base class; a later setup uses the same card."""
+        """See the base class; a later setup uses the same card."""
         super().teardown(failed)
         if self._card is not None:
             self._use(self._card)
@@ -70,28 +70,28 @@ class _OnGaudi(Strategy):
     # -- marks of steps ------------------------------------------------------------------------------------------
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """As in the base class; in lazy mode, mark the step."""
+        """See the base class; in lazy mode, mark the step."""
         super().backward(loss, *args, **kwargs)
         if self._mark is not None:
             self._mark()
 
     def optimizer_step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """As in the base class; in lazy mode, mark the step."""
+        """See the base class; in lazy mode, mark the step."""
         result = super().optimizer_step(optimizer, closure)
         if self._mark is not None:
             self._mark()
         return result
 
     def make_backward(self) -> Callable[..., None]:
-        """As in the base class; in eager mode only the precision can change it."""
+        """See the base class; in eager mode only the precision can change it."""
         return self.precision.backward if self._mark is None else self.backward
 
     def uses_native_step(self) -> bool:
-        """As in the base class; in eager mode only the precision can change it."""
+        """See the base class; in eager mode only the precision can change it."""
         return self._mark is None and not self.precision.overrides("optimizer_step")
 
     def inference_module(self, module: nn.Module) -> nn.Module:
-        """As in the base class; in lazy mode, mark the step after each forward pass."""
+        """See the base class; in lazy mode, mark the step after each forward pass."""
         inner = super().inference_module(module)
         return inner if self._mark is None else InferenceModule(inner, after=self._mark, in_inference_mode=True)
 
@@ -113,7 +113,7 @@ class HPUParallelStrategy(_OnGaudi, DDPStrategy):
     name = "hpu_parallel"
 
     def init_dist_connection(self) -> None:
-        """As in the base class; the environment names this process's module while the process group exists."""
+        """See the base class; the environment names this process's module while the process group exists."""
         cards.announce()
         super().init_dist_connection()
 

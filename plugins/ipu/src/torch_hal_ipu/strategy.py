@@ -78,7 +78,7 @@ class IPUStrategy(SingleDeviceStrategy):
         """By poptorch's optimizer."""
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             DeviceError: The number of IPUs is not a multiple of ``ipus_per_replica``, or poptorch cannot select them.
@@ -107,7 +107,7 @@ class IPUStrategy(SingleDeviceStrategy):
         return len(self.parallel_devices) // self.ipus_per_replica
 
     def check_sync_batch_norm(self) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: There are several replicas, each of which normalizes its part of the batch.
@@ -227,7 +227,7 @@ class IPUStrategy(SingleDeviceStrategy):
     # -- state ---------------------------------------------------------------------------------------------------
 
     def module_state(self, module: nn.Module) -> dict[str, Any]:
-        """As in the base class, with the devices' weights, as plain tensors."""
+        """Like the base class, with the devices' weights, as plain tensors."""
         if self._training is not None:
             self._training.copy_weights_to_host()
         # poptorch changes the parameters' class, which must not be pickled.
@@ -237,7 +237,7 @@ class IPUStrategy(SingleDeviceStrategy):
         }
 
     def load_module_state(self, module: nn.Module, state: Mapping[str, Any]) -> None:
-        """As in the base class; the next step copies it to the devices."""
+        """See the base class; the next step copies it to the devices."""
         self._devices.release()
         super().load_module_state(module, state)
 
@@ -247,7 +247,7 @@ class IPUStrategy(SingleDeviceStrategy):
         return {_STATE: super().optimizer_state(optimizer)}
 
     def load_optimizer_state(self, optimizer: Optimizer, state: dict[str, Any]) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             CheckpointError: The state was not saved on IPUs.

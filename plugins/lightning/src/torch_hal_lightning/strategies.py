@@ -163,7 +163,7 @@ class PlannedSharded(PlannedDDP):
             return self._through_call("training_step", *args, **kwargs)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """As :meth:`training_step`."""
+        """Like :meth:`training_step`."""
         with self.precision_plugin.val_step_context():
             return self._through_call("validation_step", *args, **kwargs)
 

@@ -68,7 +68,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
         self._restored: dict[int, Mapping[str, Any]] = {}
 
     def teardown(self, failed: bool = False) -> None:
-        """As in the base class."""
+        """See the base class."""
         super().teardown(failed)
         self._modules.clear()
         self._outers.clear()
@@ -77,7 +77,7 @@ class DiLoCoStrategy(ProcessGroupStrategy):
     # -- modules, optimizers and the step ------------------------------------------------------------------------
 
     def setup_module(self, module: nn.Module) -> nn.Module:
-        """As in the base class; all processes start with the values of rank 0."""
+        """See the base class; all processes start with the values of rank 0."""
         prepared = super().setup_module(module)
         self.broadcast_module(prepared)
         self._modules.append(prepared)

@@ -163,7 +163,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
     # -- who and where -------------------------------------------------------------------------------------------
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: The sizes do not multiply to the number of processes, or the precision or the schedule
@@ -233,7 +233,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         self._pipeline = self._pipelined = self._mesh = None
 
     def teardown(self, failed: bool = False) -> None:
-        """As in the base class; modules stay divided."""
+        """See the base class; modules stay divided."""
         super().teardown(failed)
         self._let_go()
         self._modules.clear()
@@ -350,7 +350,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         return InferenceModule(module)
 
     def check_compile(self, argument: str) -> None:
-        """As in the base class; refused for a pipeline, whose forward pass is communication.
+        """See the base class; refused for a pipeline, whose forward pass is communication.
 
         Raises:
             ConfigurationError: It cannot be compiled.
@@ -422,7 +422,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         return loss
 
     def manual_gradients(self, module: nn.Module) -> ManualGradients:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: There is a pipeline.
@@ -435,7 +435,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         return super().manual_gradients(module)
 
     def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
-        """As in the base class; a pipeline runs ``forward`` for each microbatch, with its output of the model."""
+        """See the base class; a pipeline runs ``forward`` for each microbatch, with its output of the model."""
         if self._pipeline is None:
             return super().training_step(forward, options)
         return pipelined_step(self, self._pipeline, forward, options)
@@ -486,7 +486,7 @@ class ModelParallelStrategy(StepWithoutCollectives):
         load_module(module, state, self.root_device)
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
-        """As :meth:`module_state`."""
+        """Like :meth:`module_state`."""
         own = self._own.global_state(optimizer)
         entries = {index: whole_tensors(entry, self.root_device) for index, entry in own["state"].items()}
         states = gather_states(entries, self._lines.get("pipeline"))

@@ -57,7 +57,7 @@ class StepWithoutCollectives(ProcessGroupStrategy):
             )
 
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
-        """As in the base class; so are the next ones."""
+        """See the base class; so are the next ones."""
         self._check_step("reduce")
         return super().reduce(tensor, reduction)
 

@@ -50,7 +50,7 @@ class Float8Precision(LayersPrecision, MixedPrecision):
         self.recipe, self.emulate = recipe, emulate
 
     def connect(self, device_type: str) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             BackendError: torchao cannot be imported, or this type of device cannot multiply float8.

@@ -95,7 +95,7 @@ class LayersPrecision(Precision):
         """Refuse layers that torchao cannot change."""
 
     def teardown(self) -> None:
-        """As in the base class; the layers are torch's again."""
+        """See the base class; the layers are torch's again."""
         super().teardown()
         if self._layers is not None:
             self._layers.release()

@@ -67,7 +67,7 @@ class QATPrecision(LayersPrecision, FullPrecision):
         self.keep_float32 = read_parts(keep_float32)
 
     def connect(self, device_type: str) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             BackendError: torchao cannot be imported.

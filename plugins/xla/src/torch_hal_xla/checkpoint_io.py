@@ -19,7 +19,7 @@ class XLACheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class."""
+        """See the base class."""
         super().save_checkpoint(on_host(checkpoint), path, storage_options)
 
 

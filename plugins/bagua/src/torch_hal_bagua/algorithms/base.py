@@ -105,7 +105,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     """The algorithm's name."""
     precisions: ClassVar[tuple[str, ...] | None] = None
-    """As in :class:`core.Strategy`."""
+    """See :class:`core.Strategy`."""
     threads: ClassVar[int] = 2
     """The number of buckets in flight: one communicates while another is computed."""
     hierarchical: bool = False

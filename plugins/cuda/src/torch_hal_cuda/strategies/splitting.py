@@ -27,7 +27,7 @@ class SplitsBatches(Strategy):
     """The strategy that is recommended instead."""
 
     def setup_environment(self) -> None:
-        """As in the base class; logs a warning that the strategy is discouraged."""
+        """See the base class; logs a warning that the strategy is discouraged."""
         super().setup_environment()
         _log.warning(
             "strategy=%r is discouraged: one process drives all devices of a machine and copies the module to them in "
@@ -47,7 +47,7 @@ class SplitsBatches(Strategy):
         return module
 
     def check_compile(self, argument: str) -> None:
-        """As in the base class; refused with several devices, whose copies of the module are made in each step.
+        """See the base class; refused with several devices, whose copies of the module are made in each step.
 
         Raises:
             ConfigurationError: There are several devices.
@@ -60,7 +60,7 @@ class SplitsBatches(Strategy):
         super().check_compile(argument)
 
     def check_sync_batch_norm(self) -> None:
-        """As in the base class; refused with several devices, where each normalizes its part of the batch.
+        """See the base class; refused with several devices, where each normalizes its part of the batch.
 
         Raises:
             ConfigurationError: There are several devices.
@@ -77,7 +77,7 @@ class SplitsBatches(Strategy):
         return self.unwrap_module(module)
 
     def training_step(self, forward: Callable[[Any, int], Tensor | None], options: TrainingStepOptions) -> TrainingStep:
-        """As in the base class; the losses of the parts are averaged over the batch."""
+        """See the base class; the losses of the parts are averaged over the batch."""
         splitting = self.splitting(options.module)
         if not isinstance(splitting, DataParallel):
             return super().training_step(forward, options)

@@ -69,7 +69,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         return None if processes_per_node * num_nodes == 1 else self.launcher
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: More than one, but not all devices are requested, or another launcher started this
@@ -106,7 +106,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         return result
 
     def setup_environment(self) -> None:
-        """As in the base class."""
+        """See the base class."""
         super().setup_environment()
         self._checks = StepChecks() if self.debug else None
 
@@ -114,7 +114,7 @@ class XLAStrategy(MarksSteps, ParallelStrategy):
         """Do nothing: the runtime has connected the devices."""
 
     def teardown(self, failed: bool = False) -> None:
-        """As in the base class."""
+        """See the base class."""
         self._modules.clear()
         self._unsynced.clear()
         self._checks = None

@@ -35,7 +35,7 @@ class XLASPMDStrategy(MarksSteps, SingleDeviceStrategy):
     """All devices in one dimension, ``"data"``: a ``torch_xla.distributed.spmd.Mesh``, once set up."""
 
     def connect(self, **parts: Any) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: Not all devices are requested.

@@ -30,7 +30,7 @@ class MarksSteps(Strategy):
     compile_options: ClassVar[Mapping[str, Any]] = MappingProxyType({"backend": "openxla"})
 
     def setup_environment(self) -> None:
-        """As in the base class.
+        """See the base class.
 
         Raises:
             ConfigurationError: An earlier run switched this process to SPMD mode, which cannot be left.
@@ -63,5 +63,5 @@ class MarksSteps(Strategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """As in the base class, with all tensors on the host, so that any machine can load them."""
+        """Like the base class, with all tensors on the host, so that any machine can load them."""
         super().save_checkpoint(on_host(checkpoint), path, storage_options)
