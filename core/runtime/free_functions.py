@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -11,6 +11,8 @@ from ..errors import ConfigurationError
 from ..utilities.live_runtimes import last_run
 
 __all__ = ["DistributedType", "broadcast_object_list", "gather", "gather_object", "release_memory"]
+
+T = TypeVar("T")
 
 
 class _Names(type):
@@ -46,13 +48,13 @@ def gather_object(object: Any) -> list[Any]:  # noqa: A002  Accelerate's name
     return gathered
 
 
-def broadcast_object_list(object_list: list[Any], from_process: int = 0) -> list[Any]:
+def broadcast_object_list(object_list: list[T], from_process: int = 0) -> list[T]:
     """:meth:`core.Runtime.broadcast_object_list` of the last Runtime.
 
     Raises:
         ConfigurationError: There is no Runtime.
     """
-    received: list[Any] = _last_run("broadcast_object_list").broadcast_object_list(object_list, from_process)
+    received: list[T] = _last_run("broadcast_object_list").broadcast_object_list(object_list, from_process)
     return received
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, overload
 
 import attrs
 from torch import Tensor, nn
@@ -67,8 +67,10 @@ from .with_guard import used_by_with
 __all__ = ["Runtime"]
 
 L = TypeVar("L", bound=list[Any])
+M = TypeVar("M", bound=nn.Module)
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 @suggest_in_methods(leave=("backward",))
@@ -360,7 +362,17 @@ class Runtime(RunFacts, KnownAttributes):
 
     # -- preparing ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:
+    @overload
+    def prepare(self, object: T, /, *, device_placement: Sequence[bool] | None = None) -> T: ...
+
+    @overload
+    def prepare(self, *objects: *Ts, device_placement: Sequence[bool] | None = None) -> tuple[*Ts]: ...
+
+    @overload  # several unpacked lists
+    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any: ...
+
+    # mypy takes ``*Any`` for narrower than ``*Ts``
+    def prepare(self, *objects: Any, device_placement: Sequence[bool] | None = None) -> Any:  # type: ignore[misc]
         """Prepare modules, optimizers, schedulers and data loaders for the loop; starts the processes if needed.
 
         Modules are converted, moved and wrapped as the precision and the strategy need it, or returned unchanged if
@@ -453,16 +465,17 @@ class Runtime(RunFacts, KnownAttributes):
         return skip_first_batches(dataloader, num_batches)
 
     @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
-    def unwrap_model(self, model: nn.Module) -> nn.Module:
+    def unwrap_model(self, model: M) -> M:
         """The user's own module in a prepared one; its forward pass is as the user wrote it, without autocast."""
         check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
-        return own_module(model, self._strategy)
+        own: M = own_module(model, self._strategy)  # type: ignore[assignment]  # what prepare was given
+        return own
 
     def strategy_module(self, model: nn.Module) -> nn.Module:
         """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
         return strategy_module(model)
 
-    def free_memory(self, *objects: Any) -> list[None]:
+    def free_memory(self, *objects: Any) -> list[Any]:
         """Forget all prepared objects, and return the device's unused memory to it.
 
         ::
@@ -482,7 +495,7 @@ class Runtime(RunFacts, KnownAttributes):
             self._strategy.accelerator.empty_cache(self.device)
         return [None] * len(objects)
 
-    def clear(self, *objects: Any) -> list[None]:
+    def clear(self, *objects: Any) -> list[Any]:
         """Like :meth:`free_memory`, under Accelerate's other name."""
         return self.free_memory(*objects)
 
@@ -703,6 +716,12 @@ class Runtime(RunFacts, KnownAttributes):
 
     # -- exchange ----------------------------------------------------------------------------------------------------
 
+    @overload
+    def gather(self, tensor: Tensor) -> Tensor: ...
+
+    @overload
+    def gather(self, tensor: Any) -> Any: ...
+
     def gather(self, tensor: Any) -> Any:
         """Concatenate each tensor in ``tensor`` over all processes along the first dimension, by rank.
 
@@ -729,6 +748,15 @@ class Runtime(RunFacts, KnownAttributes):
         """
         return self._collectives.gather_object(object)
 
+    @overload
+    def gather_for_metrics(self, input_data: Tensor, use_gather_object: bool = False) -> Tensor: ...
+
+    @overload
+    def gather_for_metrics(self, input_data: tuple[*Ts], use_gather_object: bool = False) -> tuple[*Ts]: ...
+
+    @overload
+    def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any: ...
+
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """:meth:`gather` what was computed of the newest batch, each item of the data set once, in the data's order.
 
@@ -753,6 +781,15 @@ class Runtime(RunFacts, KnownAttributes):
         """
         return self._metrics.gather_for_metrics(input_data, use_gather_object)
 
+    @overload
+    def reduce(self, tensor: Tensor, reduction: str = "sum", scale: float = 1.0) -> Tensor: ...
+
+    @overload
+    def reduce(self, tensor: float, reduction: str = "sum", scale: float = 1.0) -> float: ...
+
+    @overload
+    def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any: ...
+
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
         """Combine each tensor and each number in ``tensor`` elementwise over all processes.
 
@@ -769,6 +806,12 @@ class Runtime(RunFacts, KnownAttributes):
             WrongTypeError: ``tensor`` has anything else in it, at any depth.
         """
         return self._collectives.reduce(tensor, reduction, scale)
+
+    @overload
+    def broadcast(self, tensor: Tensor, from_process: int = 0) -> Tensor: ...
+
+    @overload
+    def broadcast(self, tensor: Any, from_process: int = 0) -> Any: ...
 
     def broadcast(self, tensor: Any, from_process: int = 0) -> Any:
         """``tensor``, or any picklable object, as process ``from_process`` has it.
@@ -796,6 +839,14 @@ class Runtime(RunFacts, KnownAttributes):
             ConfigurationError: As :meth:`broadcast`.
         """
         return self._collectives.broadcast_object_list(object_list, from_process)
+
+    @overload
+    def pad_across_processes(
+        self, tensor: Tensor, dim: int = 0, pad_index: float = 0, pad_first: bool = False
+    ) -> Tensor: ...
+
+    @overload
+    def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any: ...
 
     def pad_across_processes(self, tensor: Any, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> Any:
         """Pad each tensor in ``tensor`` along ``dim`` to the largest size that it has in any process.

@@ -398,7 +398,7 @@ MISTAKES: dict[str, Mistake] = {
         lambda: runtime().prepare(nn.Linear(3, 1), torch.optim.SGD), "prepare", "the class SGD", "Create one: SGD(...)"
     ),
     "misspelt argument of prepare": Mistake(
-        lambda: runtime().prepare(nn.Linear(3, 1), device_placment=[True]),  # type: ignore[call-arg]
+        lambda: runtime().prepare(nn.Linear(3, 1), device_placment=[True]),  # type: ignore[call-overload]
         "prepare",
         "'device_placment'",
         "'device_placement'",

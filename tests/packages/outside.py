@@ -4,6 +4,7 @@ from typing import Any, assert_type
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import core
 from core import Callback, DataModule, Module, Plan, Runtime, Trainer
@@ -45,6 +46,8 @@ def with_trainer() -> None:
         callbacks=[Said(), EarlyStopping("loss"), ModelCheckpoint(monitor="loss")],
     )
     trainer.fit(Net(), datamodule=Numbers())
+    assert_type(Net.load_from_checkpoint("last.ckpt", map_location="cpu"), Net)
+    assert_type(Numbers.load_from_checkpoint("last.ckpt"), Numbers)
     assert_type(trainer.global_step, int)
     assert_type(trainer.plan, Plan)
     assert_type(trainer.accelerator, Accelerator)
@@ -53,7 +56,20 @@ def with_trainer() -> None:
 def with_runtime() -> None:
     runtime = Runtime(devices=1)
     model = runtime.prepare(nn.Linear(3, 1))
+    assert_type(model, nn.Linear)
     runtime.backward(model(torch.ones(2, 3)).sum())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(torch.ones(2, 3)), batch_size=2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert_type(runtime.prepare(model, optimizer), tuple[nn.Linear, torch.optim.SGD])
+    model, optimizer, loader, schedule = runtime.prepare(model, optimizer, loader, schedule)
+    assert_type(runtime.unwrap_model(model), nn.Linear)
+    assert_type(runtime.gather(torch.ones(2)), Tensor)
+    assert_type(runtime.gather_for_metrics((torch.ones(2), torch.ones(2))), tuple[Tensor, Tensor])
+    assert_type(runtime.reduce(1, "mean"), float)
+    assert_type(runtime.reduce(torch.ones(2)), Tensor)
+    assert_type(runtime.gather({"n": torch.ones(2), "m": None}), Any)
+    assert_type(runtime.pad_across_processes(torch.ones(2)), Tensor)
     assert_type(runtime.num_processes, int)
     assert_type(runtime.device, torch.device)
     assert_type(core.__version__, str)

@@ -227,6 +227,7 @@ def test_a_step_that_the_scaler_skips() -> None:
     """The scheduler does not step either, and both say so."""
     one = runtime(precision="16-mixed")
     module = network()
+    optimizer: Any
     model, optimizer = one.prepare(module, sgd(module))
     scheduler = one.prepare(StepLR(optimizer, 1, 0.5))
     skipped = []

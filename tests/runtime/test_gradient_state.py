@@ -23,10 +23,10 @@ class Stream(IterableDataset[int]):
 
 def loaders(**options: Any) -> tuple[Any, Any, Any]:
     one = runtime()
-    return one.gradient_state, *one.prepare(
-        DataLoader(range(10), batch_size=4, **options),  # type: ignore[arg-type]
-        DataLoader(range(6), batch_size=3, **options),  # type: ignore[arg-type]
-    )
+    ten: DataLoader[int] = DataLoader(range(10), batch_size=4, **options)  # type: ignore[arg-type]
+    six: DataLoader[int] = DataLoader(range(6), batch_size=3, **options)  # type: ignore[arg-type]
+    first, second = one.prepare(ten, six)
+    return one.gradient_state, first, second
 
 
 @pytest.mark.parametrize("workers", [0, 1])

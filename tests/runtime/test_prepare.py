@@ -112,7 +112,7 @@ class EngineStrategy(SingleDeviceStrategy):
 def test_what_backward_is_in_the_loop_is_decided_when_objects_are_prepared() -> None:
     """A strategy may decide again once its engine has module and optimizer."""
     one = runtime(strategy=EngineStrategy())
-    model = one.prepare(nn.Linear(1, 1))
+    model: Any = one.prepare(nn.Linear(1, 1))
     gradients = []
     for prepare in (False, True):
         if prepare:

@@ -179,10 +179,11 @@ def test_unwrapping_what_ddp_wrapped() -> None:
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         module = network()
-        wrapped = DistributedDataParallel(module)
+        wrapped: nn.Module = DistributedDataParallel(module)
         one = Runtime(accelerator="cpu", devices=1, strategy="ddp", precision="bf16-mixed")
         assert one.unwrap_model(wrapped) is module
-        assert one.unwrap_model(PreparedModule(wrapped, module, one._strategy.precision)) is module
+        prepared: nn.Module = PreparedModule(wrapped, module, one._strategy.precision)
+        assert one.unwrap_model(prepared) is module
     finally:
         torch.distributed.destroy_process_group()
 

@@ -39,6 +39,7 @@ class Loop:
         own = torch.optim.Adam(self.models[0].parameters(), 0.1)
         data = TensorDataset(torch.randn(10, 2, generator=torch.Generator().manual_seed(1)))
         schedule = torch.optim.lr_scheduler.StepLR(own, 1, 0.5)
+        self.loader: Any
         self.optimizer, self.schedule, self.loader = self.runtime.prepare(
             own, schedule, DataLoader(data, 3, shuffle=True)
         )

@@ -322,5 +322,5 @@ def test_an_optimizer_with_a_closure() -> None:
         first = mse(model(inputs), targets).item()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own LBFGS converts a loss with gradient
-            optimizer.step(closure)
+            optimizer.step(closure)  # type: ignore[no-untyped-call]
         assert mse(model(inputs), targets).item() < first

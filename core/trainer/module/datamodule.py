@@ -175,7 +175,7 @@ class DataModule(DataHooks, HyperParameters):
         map_location: Any = None,
         hparams_file: str | os.PathLike[str] | None = None,
         **overrides: Any,
-    ) -> DataModule:
+    ) -> Any:
         """Create one with the hyperparameters in a checkpoint, and load its state.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,14 +21,14 @@ __all__ = ["ClassOnly", "create_from_checkpoint", "read_checkpoint"]
 T = TypeVar("T")
 
 
-class ClassOnly(Generic[T]):
-    """A class method that refuses to be called on an object, which it would leave as it is."""
+class ClassOnly:
+    """A class method that returns an object of its class. It refuses to be called on one, which it would not change."""
 
-    def __init__(self, function: Callable[..., T]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self.__doc__ = function.__doc__
 
-    def __get__(self, owner: Any, kind: type[Any]) -> Callable[..., T]:
+    def __get__(self, owner: Any, kind: type[T]) -> Callable[..., T]:
         if owner is None:
             called = f"{kind.__name__}.{self._function.__name__}"
             return suggest_arguments(self._function, owner=called).__get__(kind)  # type: ignore[no-any-return]

@@ -50,7 +50,7 @@ def main() -> None:
     said: dict[str, Any] = {}
     with Runtime(strategy="ddp", accelerator="cpu", devices=world_size) as runtime:
         said["gathered"] = runtime.gather(torch.tensor([float(rank)])).tolist()
-        model = runtime.prepare(nn.Linear(2, 1))
+        model: Any = runtime.prepare(nn.Linear(2, 1))
         runtime.backward(model(torch.full((1, 2), rank + 1.0)).sum())
         said["gradient"] = model.weight.grad.flatten().tolist()
     said["afterwards"] = dist.is_initialized()

@@ -119,6 +119,7 @@ def check_sharded(path: Path) -> None:
             module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
             given = torch.optim.AdamW(module.parameters(), lr=0.1)
             schedule = torch.optim.lr_scheduler.StepLR(given, 1, 0.5)
+            optimizer: Any
             model, optimizer = runtime.prepare(module, given)
             held = {"model": model, "optimizer": optimizer, "schedule": schedule}
             if attempt:

@@ -52,7 +52,7 @@ class Pairs(DDPStrategy):
 def check_pairs(runtime: Runtime) -> None:
     """Of processes that read the same, one counts."""
     for size in range(1, 12):
-        loader = runtime.prepare(DataLoader(range(size), batch_size=3))  # type: ignore[arg-type]
+        loader: DataLoader[int] = runtime.prepare(DataLoader(range(size), batch_size=3))  # type: ignore[arg-type]
         found = [int(item) for batch in loader for item in runtime.gather_for_metrics(batch)]
         names = [name for batch in loader for name in runtime.gather_for_metrics([str(int(item)) for item in batch])]
         assert found == list(range(size)), (size, found)

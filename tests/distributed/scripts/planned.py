@@ -19,7 +19,7 @@ from core import Runtime
 def train(runtime: Runtime) -> list[dict[str, Any]]:
     """Three steps; returns the facts of every process."""
     torch.manual_seed(0)
-    model, optimizer = nn.Linear(4, 1), None
+    model = nn.Linear(4, 1)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     prepared, optimizer = runtime.prepare(model, optimizer)

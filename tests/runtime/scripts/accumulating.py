@@ -144,7 +144,7 @@ def uneven() -> dict[str, Any]:
 def synchronized_later() -> float:
     """Two forward passes in no_sync, then a reduction in the second backward; the distance to the mean gradient."""
     one = runtime(1)
-    model = one.prepare(nn.Linear(1, 1, bias=False))
+    model: Any = one.prepare(nn.Linear(1, 1, bias=False))
     rank = one.process_index
     with one.no_sync(model):
         first = model(torch.full((1, 1), 1.0 + rank)).sum()
@@ -191,7 +191,8 @@ def long_schedule() -> list[str]:
         torch.optim.lr_scheduler.LambdaLR(optimizer, partial(decay, num_training_steps=4 * PROCESSES)),
         torch.optim.lr_scheduler.StepLR(optimizer, 4 * PROCESSES),
     ]
-    model, optimizer, *schedulers = one.prepare(module, optimizer, *schedulers)
+    prepared: Any = one.prepare(module, optimizer, *schedulers)
+    model, optimizer, *schedulers = prepared
     for _ in range(4):
         one.backward(model(torch.ones(1, 4)).mean())
         optimizer.step()

@@ -119,6 +119,7 @@ def _step_with_a_closure(runtime: Runtime, maker: str, state_of: Any) -> dict[st
     """One step whose optimizer calls forward and backward by itself, on this process's part of a batch."""
     inputs, targets = (tensor.to(runtime.device) for tensor in part(runtime))
     net = problem.network()
+    optimizer: Any
     net, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
     calls: list[Tensor] = []
 

@@ -59,6 +59,8 @@ with Runtime(accelerator="cpu", strategy="horovod", devices=2) as runtime:
     batches = runtime.prepare(loader())
     said["items"] = sum(len(batch[0]) for batch in batches)
     # Two nets that learn from each other: what one step leaves in the other is reduced, and not taken for more.
+    one: Any
+    two: Any
     one, two = runtime.prepare(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
     said["second weight"] = two.weight.detach().clone()
     said["hidden"] = strategy.all_gather(one(torch.full((1, 2), 1.0 + rank)))
