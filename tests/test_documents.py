@@ -79,7 +79,7 @@ def test_readme_on_two_processes(tmp_path: Path) -> None:
     """Both front ends of README train on two processes, without a change; what they print is there once."""
     trainer, loop = [block.text for block in blocks(ROOT / "README.md", "python") if "auto" in block.text][:2]
     (tmp_path / "train.py").write_text(trainer, "utf-8")
-    (tmp_path / "loop.py").write_text(trainer.partition("trainer = ")[0] + loop, "utf-8")
+    (tmp_path / "loop.py").write_text(loop, "utf-8")
     two = {"CORE_ACCELERATOR": "cpu", "CORE_DEVICES": "2"}
     assert (
         run_python("train.py", cwd=tmp_path, env=two, warnings="error").stdout.count("devices              cpu, cpu")
