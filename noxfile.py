@@ -34,6 +34,8 @@ GROUPS = nox.project.load_toml(HERE / "pyproject.toml")
 PLUGINS = sorted(path.parent.name for path in HERE.glob("plugins/*/pyproject.toml"))
 DEVKIT = ("--editable", str(HERE / "plugins" / "devkit"))
 """What installs the conformance kit, with which plugins and core's own backends are tested."""
+TOOLS = (*DEVKIT, "--editable", str(HERE / "plugins" / "migrate"))
+"""What installs the packages without backends, which add verbs: core's tests use them."""
 ENGINES = ("bagua", "deepspeed", "fsdp", "horovod")
 """Plugins with strategies on a training engine."""
 BRIDGES = ("lightning", "accelerate", "fsdp", "bagua")
@@ -69,7 +71,7 @@ def torch_python(session: nox.Session) -> str:
     if not Path(python).exists():
         session.run(sys.executable, "-m", "venv", str(TORCH_ENVIRONMENT))
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *DEVKIT, *group("test", "types"))
+    session.run(*pip, *CONSTRAINTS, "--editable", f"{HERE}[examples]", *TOOLS, *group("test", "types"))
     INSTALLED.add(TORCH_ENVIRONMENT)
     return python
 
@@ -154,8 +156,8 @@ class Run(NamedTuple):
 
 def plugin_tests(session: nox.Session, python: str, name: str, *arguments: str, env: Mapping[str, str]) -> Run:
     """pytest with ``arguments`` for a plugin, installed next to core, the devkit and the simulated hardware."""
-    # The devkit is in the environment already: what is installed twice is a warning in listings.
-    plugin = [] if name == "devkit" else [installed(session, python, name, f"plugins/{name}")]
+    # The tools are in the environment already: what is installed twice is a warning in listings.
+    plugin = [] if name in ("devkit", "migrate") else [installed(session, python, name, f"plugins/{name}")]
     simulated = installed(session, python, "simulated", *(f"tests/vendor/{project}" for project in SIMULATED))
     path = os.pathsep.join([*map(str, (*plugin, simulated)), env["PYTHONPATH"]])
     return Run(name, (python, "-m", "pytest", *arguments), HERE / "plugins" / name, {**env, "PYTHONPATH": path})
@@ -595,8 +597,10 @@ def listing(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Compare tables of names, scripts, examples and random loops with the installed Lightning and Accelerate."""
     needed = (*group("peers"), "pytest", "pytest-timeout")
-    session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,examples]", *needed)
-    session.run("python", "-m", "pytest", "tests/migrate", *session.posargs)
+    session.install("--quiet", *CONSTRAINTS, "--editable", ".[cli,examples]", *TOOLS, *needed)
+    session.run("python", "-m", "pytest", "tests/peers", *session.posargs)
+    session.chdir("plugins/migrate")
+    session.run("python", "-m", "pytest", *session.posargs)
 
 
 @nox.session

@@ -41,6 +41,8 @@ NEEDS = {
     "checkpoint-authors.md": ["safetensors"],
     "conformance.md": ["torch-hal-devkit"],
     "environment-authors.md": ["torch-hal-devkit"],
+    "migrating-from-accelerate.md": ["torch-hal-migrate"],
+    "migrating-from-lightning.md": ["torch-hal-migrate"],
 }
 """What is installed before a page is read, as the page says."""
 BY_ANOTHER_WAY = {"vendors.md"}

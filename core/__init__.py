@@ -148,8 +148,4 @@ def __getattr__(name: str) -> Any:
         from .discovery.unreadable import check_before_torch
 
         check_before_torch(os.environ)
-    if name not in _HOMES and name[:1].isupper():
-        from .hints.imports_elsewhere import check_elsewhere
-
-        check_elsewhere(name, asking=sys._getframe(1).f_code.co_name)
     return _find(name)

@@ -12,6 +12,7 @@ import sys
 from .commands.terminal import width_of
 from .commands.verbs import VERBS, available_verbs, load_verb
 from .errors import LONGEST_NAME, CoreError, UnknownNameError, harmless, nearest, quoted
+from .hints.remedies import remedies
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,25 +30,6 @@ usage: {program} VERB [ARGUMENT ...]
 """
 
 
-_INSTEAD = {
-    "config": "explain",
-    "convert": "consolidate",
-    "create": "new-plugin",
-    "env": "doctor",
-    "help": "--help",
-    "info": "doctor",
-    "init": "new-plugin",
-    "launch": "run",
-    "merge-weights": "consolidate",
-    "plan": "explain",
-    "plugins": "list",
-    "report": "doctor",
-    "test": "conformance",
-    "version": "--version",
-}
-"""For what other tools call the same: the verb or option here."""
-
-
 def _remedy(verb: str, rest: Sequence[str], program: str, verbs: Mapping[str, str]) -> str:
     """What to write instead of an unknown verb, which ``rest`` follows."""
     if verb.startswith("-"):
@@ -58,7 +40,7 @@ def _remedy(verb: str, rest: Sequence[str], program: str, verbs: Mapping[str, st
         return f" To run a script: {program} run {verb}."
     if verb in ("install", "add"):
         return f" Install a plugin with pip, as in pip install torch-hal-{(*rest, 'PLUGIN')[0]}."
-    instead = _INSTEAD.get(verb.replace("_", "-").lower())
+    instead = remedies("verbs").get(verb.replace("_", "-").lower())
     return f" Did you mean {instead!r}?" if instead else nearest(verb, verbs)
 
 

@@ -141,7 +141,6 @@ def test_core_names_no_vendor(file: Path) -> None:
         "core.discovery.registry",
         "core.doctor.__main__",
         "core.hookspecs",
-        "core.migrate.__main__",
         "core.registration",
         "core.specs",
     ],

@@ -6,9 +6,8 @@ overridden is never called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ConfigurationError
 from ..hints.argument_checks import suggest_arguments_of
@@ -24,9 +23,6 @@ class Callback:
 
     idle_hooks: frozenset[str] = frozenset()
     """Names of hooks that this class overrides but this object does not need; they are not called."""
-
-    foreign_arguments: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Arguments that the constructor does not have and that users give it: what to do instead."""
 
     _logs_to: Any = None
     """The module whose run this callback takes part in; ``None`` if no Trainer is running it."""

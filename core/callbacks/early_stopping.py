@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from enum import Enum
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,15 +59,6 @@ class EarlyStopping(Callback):
         ConfigurationError: ``mode``, ``patience`` or a threshold is out of range.
         WrongTypeError: ``monitor`` is not a name.
     """
-
-    foreign_arguments = MappingProxyType(
-        {
-            "restore_best_weights": "Add a ModelCheckpoint(monitor=...), and pass ckpt_path='best' to test().",
-            "early_stopping_patience": "Set patience=.",
-            "delta": "Set min_delta=.",
-            "baseline": "Set stopping_threshold= or divergence_threshold=.",
-        }
-    )
 
     def __init__(
         self,

@@ -10,33 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from ..errors import nearest, quoted
+from ..hints.remedies import remedies
 
 __all__ = ["VerbParser", "one_of"]
-
-OF_OTHERS = {
-    "--config": "Give the settings as options or as CORE_ variables.",
-    "--cpu": "Use '--accelerator cpu'.",
-    "--gpus": "Use '--accelerator gpu --devices N'.",
-    "--machine-rank": "Remove it: the machines agree on their ranks.",
-    "--main-process-ip": "Use '--rdzv-endpoint HOST:PORT'.",
-    "--main-process-port": "Use '--rdzv-endpoint HOST:PORT'.",
-    "--master-addr": "Use '--rdzv-endpoint HOST:PORT'.",
-    "--master-port": "Use '--rdzv-endpoint HOST:PORT'.",
-    "--mixed-precision": "Use '--precision', as in '--precision bf16-mixed'.",
-    "--multi-gpu": "Use '--accelerator gpu --devices N'.",
-    "--node-rank": "Remove it: the machines agree on their ranks.",
-    "--nproc": "Use '--devices'.",
-    "--nproc-per-node": "Use '--devices'.",
-    "--num-machines": "Use '--nnodes'.",
-    "--num-processes": "Use '--devices'.",
-    "--rdzv-backend": "Remove it: 'c10d' is the only one.",
-    "--redirects": "Use '--log-dir DIR'.",
-    "--standalone": "Remove it: without '--nnodes' the run is on this machine only.",
-    "--tee": "Use '--log-dir DIR --prefix'.",
-    "--use-deepspeed": "Use '--strategy deepspeed'.",
-    "--use-fsdp": "Use '--strategy fsdp'.",
-}
-"""For options of torchrun and ``accelerate launch`` that are called otherwise here: what to do."""
 
 _ARGUMENT = re.compile(r"argument (?P<name>[^:]+): (?P<wrong>.*)", re.DOTALL)
 _TYPE = re.compile(r"invalid (?P<type>\w+) value: (?P<given>.*)", re.DOTALL)
@@ -131,7 +107,7 @@ class VerbParser(argparse.ArgumentParser):
                 self.error(f"argument {flag}: ignored explicit argument {argument[2:]!r}")
             elif argument.startswith("--") or argument[:2] not in known:
                 dashed = f"--{name.lstrip('-').replace('_', '-')}"
-                instead = "" if dashed in known else OF_OTHERS.get(dashed, "")
+                instead = "" if dashed in known else remedies("options").get(dashed, "")
                 self.error(f"unknown option {name!r}." + (f" {instead}" if instead else nearest(name, known)))
 
     def _gives_value_to_flag(self, argument: str) -> bool:

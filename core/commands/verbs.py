@@ -29,7 +29,6 @@ VERBS = {
     "run": ("torch_hal.run.__main__", "run a script on several processes, with any backend"),
     "explain": ("torch_hal.explain", "show what would run for given arguments, and why"),
     "doctor": ("torch_hal.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
-    "migrate": ("torch_hal.migrate.__main__", "list what a script for Lightning or Accelerate needs"),
     "consolidate": ("torch_hal.consolidate", "write a checkpoint directory as one file"),
     "completion": ("torch_hal.completion", "write the completion of these commands for a shell"),
 }
@@ -65,7 +64,7 @@ def load_verb(verb: str, environ: Mapping[str, str]) -> Callable[[Sequence[str] 
     if usable is None:
         if rows:
             raise BackendError(f"{rows[0].origin} is {rows[0].state}: {rows[0].reason}.")
-        from ..discovery.name_tables import providers  # imports tomllib and pathlib, which other verbs do not need
+        from ..hints.remedies import providers  # imports functools, which other verbs do not need
 
         if absent := " or ".join(providers(COMMAND, verb)):
             raise BackendError(f"{absent} is not installed. Run: pip install {absent}")

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 
 from ..errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
+from ..hints.remedies import known_names, providers, remedies
 from ..kinds import KINDS
 from ..registration import REGISTRIES
 from ..specs import AcceleratorSpec, BackendSpec
 from .activation import Activation, Elsewhere, activate
 from .guarded_import import activate_watched, load_watched
 from .loading import import_target, load, target_name
-from .name_tables import also_called, known_names, providers
 from .plugin_answers import Learning, Verdict
 from .scan import Row, normalized
 from .selection import Survey, survey, why_unusable
@@ -357,7 +357,7 @@ class Registry:
         base, _, index = name.partition(":")
         if kind == "accelerator" and index.isdigit():
             name, text = base, f"{text} Devices are chosen by devices=[{index}]."
-        meant = also_called(kind, name)
+        meant = remedies("names", [kind]).get(name.lower(), "")
         others = known_names(kind)
         if remedy := nearest(meant or name, [*names, *aliases], cutoff=1.0 if meant else 0.6):
             return UnknownNameError(text + remedy)

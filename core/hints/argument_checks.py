@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial, wraps
 from numbers import Real
 from typing import Any, ParamSpec, TypeVar
 
 from ..errors import LONGEST_LIST, ConfigurationError, WrongTypeError, nearest, quoted
 from .attributes import KnownAttributes, method_of
+from .remedies import remedies
 
 __all__ = [
     "check_call",
@@ -101,20 +102,16 @@ def is_below(path: str, folder: str) -> bool:
     return os.path.abspath(path).startswith(os.path.join(os.path.abspath(folder), ""))
 
 
-def suggest_arguments(
-    method: Callable[P, T], remedies: Mapping[str, str] | None = None, owner: str | None = None
-) -> Callable[P, T]:
-    """Make ``method`` name the most similar argument if it gets an unknown one, and say which it takes.
+def suggest_arguments(method: Callable[P, T], owner: str | None = None) -> Callable[P, T]:
+    """Make ``method`` say what to do about an unknown argument, or name the most similar one, and say which it takes.
 
     Args:
         method: A constructor or a method; one with ``**`` arguments knows all names.
-        remedies: For arguments that it does not have: what to do instead.
         owner: What users call it, for the message; its qualified name unless given.
 
     Raises:
         WrongTypeError: In the method, for an unknown argument, one that is missing, or too many.
     """
-    instead = remedies or {}
 
     @wraps(method)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -129,6 +126,7 @@ def suggest_arguments(
             takes_any = any(each.kind is each.VAR_KEYWORD for each in others)
             called = owner or _called(method, args)
             usage = _usage(called, names, method.__module__)
+            instead = _remedies(method, args)
             for name in () if takes_any else kwargs:
                 if name not in names:
                     remedy = f" {instead[name]}" if name in instead else _of_constructor(name, args)
@@ -144,6 +142,14 @@ def suggest_arguments(
             raise
 
     return checked
+
+
+def _remedies(method: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, str]:
+    """By argument, what ``remedies.toml`` says of this method, or of a base class's."""
+    kind = args[0] if args and isinstance(args[0], type) else type(args[0]) if args else object
+    of_method = "" if method.__name__ == "__init__" else f".{method.__name__}"
+    owners = (one.__name__ for one in kind.__mro__ if one.__module__.startswith("torch_hal."))
+    return remedies("arguments", (f"{owner}{of_method}" for owner in owners))
 
 
 def _called(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
@@ -193,11 +199,8 @@ def suggest_in_methods(*, leave: Collection[str]) -> Callable[[type[C]], type[C]
 
 
 def suggest_arguments_of(cls: type[C]) -> type[C]:
-    """Let a class that defines its own constructor name the most similar argument.
-
-    Its ``foreign_arguments`` say what to do about arguments that it does not have.
-    """
+    """Let a class that defines its own constructor name the most similar argument."""
     own = vars(cls).get("__init__")
     if own is not None:
-        cls.__init__ = suggest_arguments(own, getattr(cls, "foreign_arguments", None))  # type: ignore[method-assign]
+        cls.__init__ = suggest_arguments(own)  # type: ignore[method-assign]
     return cls

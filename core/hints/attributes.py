@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, UnknownAttributeError, nearest
+from .remedies import remedies
 
 __all__ = ["KnownAttributes", "method_of", "raise_unknown"]
 
@@ -42,14 +42,11 @@ class KnownAttributes:
     Attributes of the user's own can be assigned if their names are not like those that exist.
     """
 
-    _foreign_attributes: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Names that other libraries' front ends have: what to use instead."""
-
     def _remedy(self, name: str) -> str:
-        instead = self._foreign_attributes.get(name)
-        if instead:
+        front_end = _front_end(self).__name__
+        if instead := remedies("attributes", [front_end]).get(name):
             return f" {instead}"
-        return nearest(name, _public(self)) or f" All of them: help(core.{_front_end(self).__name__})."
+        return nearest(name, _public(self)) or f" All of them: help(core.{front_end})."
 
     if not TYPE_CHECKING:  # it would allow every attribute
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..errors import ConfigurationError
+from ..hints.remedies import remedies
 from ..strategies.base import Strategy
-from ..strategies.foreign_methods import check_methods
 from ..strategies.process_plan import ProcessPlan
 from .model import Plan
 
@@ -23,7 +24,7 @@ def assemble(plan: Plan) -> Strategy:
     """
     parts = dict(plan.parts)
     strategy: Strategy = parts.pop("strategy")
-    check_methods(strategy)
+    _check_methods(strategy)
     strategy.name = plan.strategy.name
     strategy.imported_modules = plan.imports
     parts["accelerator"].import_backend()
@@ -39,3 +40,21 @@ def assemble(plan: Plan) -> Strategy:
         ),
     )
     return strategy
+
+
+def _check_methods(strategy: Strategy) -> None:
+    """Refuse a strategy whose class defines a method of Lightning's strategies that nothing calls here.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    for kind in type(strategy).__mro__:
+        if not issubclass(kind, Strategy) or kind.__module__.startswith("torch_hal."):
+            continue
+        if own := {name for name in vars(kind) if not hasattr(Strategy, name)}:
+            known = remedies("methods", ["Strategy"])
+            if name := next((name for name in known if name in own), None):
+                raise ConfigurationError(
+                    f"strategy: {kind.__name__} defines {name!r}, as strategies of Lightning do, but nothing calls it "
+                    f"here. {known[name]}"
+                )

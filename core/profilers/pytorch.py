@@ -11,17 +11,13 @@ from typing import Any
 from torch.profiler import profile, record_function, supported_activities
 
 from ..errors import WrongTypeError, nearest
+from ..hints.remedies import remedies
 from .base import Profiler
 
 __all__ = ["PyTorchProfiler"]
 
 STEPS = ("run_training_batch", "validation_step", "test_step", "predict_step")
 """The actions after which the schedule of torch's profiler goes on."""
-REMEDIES = {
-    "emit_nvtx": "Remove it, and call fit within torch.autograd.profiler.emit_nvtx().",
-    "record_module_names": "Remove it, and mark a part of a step with trainer.profiler.profile('its name').",
-}
-"""Arguments of Lightning's profiler that this one does not have: what to do instead."""
 
 
 class PyTorchProfiler(Profiler):
@@ -108,5 +104,6 @@ def _check_options(given: Mapping[str, Any]) -> None:
     known = list(inspect.signature(profile).parameters)
     for name in given:
         if name not in known:
-            remedy = REMEDIES.get(name) or nearest(name, known).strip() or f"torch.profiler.profile has: {known}."
+            remedy = remedies("arguments", ["PyTorchProfiler"]).get(name)
+            remedy = remedy or nearest(name, known).strip() or f"torch.profiler.profile has: {known}."
             raise WrongTypeError(f"PyTorchProfiler: unknown argument {name!r}. {remedy}")

@@ -11,6 +11,7 @@ import attrs
 
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class, suggest_arguments_of
+from ..hints.remedies import remedies
 from ..strategies.base import Strategy
 from ..strategies.ddp import DDPStrategy
 from ..strategies.exchange.ddp_hooks import check_communication_hook
@@ -59,13 +60,6 @@ class InitProcessGroupKwargs:
     timeout: timedelta | None = None
 
 
-REMEDIES = {
-    "GradScalerKwargs": "Set precision=core.precisions.MixedPrecision('float16', scaler=torch.amp.GradScaler(...)).",
-    "AutocastKwargs": "Use `with torch.autocast(runtime.device.type, enabled=False):` where it applies.",
-}
-"""Other handlers of Accelerate: what to do instead."""
-
-
 def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_processes: int) -> ProfileKwargs | None:
     """Set what ``handlers`` say on ``strategy``, whose processes have not started.
 
@@ -112,9 +106,8 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
             known = quoted(["DistributedDataParallelKwargs", "InitProcessGroupKwargs", "ProfileKwargs"])
             if isinstance(handler, type):
                 raise WrongTypeError(f"kwargs_handlers: got the class {handler.__name__}.{instead_of_class(handler)}")
-            raise WrongTypeError(
-                f"kwargs_handlers: an object of type {name} cannot be used. {REMEDIES.get(name, f'Valid: {known}.')}"
-            )
+            remedy = remedies("imports").get(name, f"Valid: {known}.")
+            raise WrongTypeError(f"kwargs_handlers: an object of type {name} cannot be used. {remedy}")
     return profiling
 
 

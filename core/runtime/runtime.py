@@ -6,7 +6,6 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar, TypeVarTuple, overload
 
 import attrs
@@ -31,7 +30,6 @@ from ..utilities.live_runtimes import note_run
 from .accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
 from .accumulation import Window
 from .arguments import check_kind
-from .attributes_elsewhere import FOREIGN
 from .checkpoint.project import ProjectConfiguration, read_project
 from .checkpoint.run_state import LoadHook, SaveHook, StateSaving
 from .checkpoint.saving import Checkpointing
@@ -48,10 +46,6 @@ from .process_control import ProcessControl, only
 from .profiling import ProfileKwargs, Profiling
 from .properties import FactsView, RunFacts
 from .settings import (
-    AUTOCAST,
-    HABITS,
-    REMEDIES,
-    UNWRAPPED,
     check_loop,
     check_rng_types,
     read_accelerator,
@@ -136,9 +130,7 @@ class Runtime(RunFacts, KnownAttributes):
             cannot be used here.
     """
 
-    _foreign_attributes = FOREIGN
-
-    @partial(suggest_arguments, remedies=REMEDIES | HABITS)
+    @suggest_arguments
     def __init__(
         self,
         *,
@@ -464,7 +456,6 @@ class Runtime(RunFacts, KnownAttributes):
         """
         return skip_first_batches(dataloader, num_batches)
 
-    @partial(suggest_arguments, remedies=UNWRAPPED, owner="Runtime.unwrap_model")
     def unwrap_model(self, model: M) -> M:
         """The user's own module in a prepared one; its forward pass is as the user wrote it, without autocast."""
         check_kind("unwrap_model: model", model, nn.Module, "Pass the prepared module.")
@@ -586,7 +577,6 @@ class Runtime(RunFacts, KnownAttributes):
         """
         self._gradients.unscale(optimizer)
 
-    @partial(suggest_arguments, remedies=AUTOCAST, owner="Runtime.autocast")
     @used_by_with("runtime.autocast()")
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision's forward context, for computations outside a prepared module."""

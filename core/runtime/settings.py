@@ -16,10 +16,6 @@ from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
 __all__ = [
-    "AUTOCAST",
-    "HABITS",
-    "REMEDIES",
-    "UNWRAPPED",
     "check_loop",
     "check_rng_types",
     "read_accelerator",
@@ -30,51 +26,6 @@ __all__ = [
 
 PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 """Accelerate's names of precisions, and torch-hal's."""
-
-REMEDIES = {
-    "deepspeed_plugin": "Set strategy='deepspeed_stage_2' or another of its names (pip install torch-hal-deepspeed).",
-    "deepspeed_plugins": "Set strategy='deepspeed_stage_2' or another of its names (pip install torch-hal-deepspeed).",
-    "fsdp_plugin": "Set strategy='fsdp' (pip install torch-hal-fsdp).",
-    "megatron_lm_plugin": "torch-hal has no strategy for Megatron-LM.",
-    "parallelism_config": "Set strategy to one of the names that `python -m core.list` shows.",
-    "dynamo_backend": "Call torch.compile(model, backend=...) before prepare.",
-    "dynamo_plugin": "Call torch.compile(model, ...) before prepare.",
-}
-"""Arguments of Accelerate's constructor that torch-hal does not have: what to do instead."""
-
-HABITS = {
-    "fp16": "Set precision='16-mixed'.",
-    "bf16": "Set precision='bf16-mixed'.",
-    "device": "Set accelerator= to the hardware, and devices=.",
-    "gpus": "Set devices=, and accelerator= to the hardware.",
-    "max_epochs": "Write the loop over epochs yourself, or use core.Trainer.",
-    "lr": "Set it in your optimizer.",
-    "optimizer": "Pass it to prepare().",
-    "model": "Pass it to prepare().",
-    "callbacks": "Call your functions in the loop, or use core.Trainer.",
-    "logger": "Set log_with=.",
-    "loggers": "Set log_with=.",
-    "plugins": "Pass each by its kind: precision=, checkpoint_io=, cluster_environment=.",
-    "seed": "Call core.seed_everything(seed) before.",
-    "batch_size": "Set it in the DataLoader, which you pass to prepare().",
-    "num_processes": "Set devices=.",
-    "accumulate_grad_batches": "Set gradient_accumulation_steps=.",
-    "gradient_clip_val": "Call runtime.clip_grad_norm_(model.parameters(), value) before optimizer.step().",
-    "default_root_dir": "Set project_dir=.",
-    "output_dir": "Set project_dir=.",
-}
-"""What else scripts give a constructor: where it belongs."""
-
-AUTOCAST = dict.fromkeys(
-    ("autocast_handler", "device_type", "dtype", "enabled"), "Set precision= of the Runtime, such as 'bf16-mixed'."
-)
-"""What to do instead of arguments that other libraries' ``autocast`` has."""
-
-UNWRAPPED = dict.fromkeys(
-    ("keep_fp32_wrapper", "keep_torch_compile"),
-    "Remove it: your own module is returned. Call it within runtime.autocast(), or compile it, where you want that.",
-)
-"""What to do instead of arguments that Accelerate's ``unwrap_model`` has."""
 
 
 def read_accelerator(accelerator: Any, cpu: bool) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,11 +20,11 @@ from ..callbacks.timer import Timer
 from ..data import CombinedLoader, is_collection
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class
+from ..hints.remedies import change_import, remedies
 from ..runtime.arguments import uninitialized
 from ..strategies.base import Strategy
 from ..utilities.torch_private import is_initialized
-from .hints.misspelt import check_names, similar_methods
-from .hints.names_of_others import OF_CALLBACKS, OF_MODULES, change_import
+from .hints.misspelt import check_names, own_names, similar_methods
 from .hints.signatures import check_signatures
 from .module.hooks import overridden
 from .module.module import Module
@@ -66,7 +65,7 @@ def check_module(module: Any, *steps: str) -> None:
             f"model: the {type(own).__name__} was prepared by a Runtime. The Trainer prepares it itself: pass the "
             "module that you passed to prepare, or runtime.unwrap_model(model)."
         )
-    check_hooks("module", own, Module, OF_MODULES)
+    check_hooks("module", own, Module)
     missing = [step for step in steps if overridden(module, Module, step) is None]
     if missing:
         remedy = similar_methods(missing[0], own, Module) or _define(missing, own)
@@ -190,11 +189,11 @@ def checked_callbacks(given: Any) -> list[Callback]:
         if isinstance(callback, AdaptedCallback):
             continue
         if not isinstance(callback, Callback):
-            hint = instead_of_class(callback) or f" {change_import(callback) or ''}".rstrip()
+            hint = instead_of_class(callback) or f" {change_import(callback)}".rstrip()
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
-        check_hooks("callbacks", callback, Callback, OF_CALLBACKS)
+        check_hooks("callbacks", callback, Callback)
     return callbacks
 
 
@@ -259,7 +258,7 @@ def attach_callbacks(callbacks: list[Callback], module: Module) -> None:
                 f"configure_callbacks: returned {callback!r}, which is not a Callback. Return a core.Callback, or a "
                 f"list of them.{instead_of_class(callback)}"
             )
-        check_hooks("configure_callbacks", callback, Callback, OF_CALLBACKS)
+        check_hooks("configure_callbacks", callback, Callback)
     kinds = {_kind(callback) for callback in own}
     joined = [callback for callback in callbacks if _kind(callback) not in kinds] + own
     callbacks[:] = sorted(joined, key=lambda callback: isinstance(callback, Checkpoint))
@@ -269,25 +268,23 @@ def _kind(callback: Callback) -> type[Any]:
     return type(callback.given) if isinstance(callback, AdaptedCallback) else type(callback)
 
 
-def check_hooks(
-    argument: str, given: Any, base: type[Any], unsupported: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Refuse hooks that cannot be called, those in ``unsupported``, and each ``on_…`` that ``base`` lacks.
+def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
+    """Refuse hooks that cannot be called, those of other libraries, and each ``on_…`` that ``base`` lacks.
 
     Args:
         argument: What the user passed ``given`` as.
         given: A module, a callback or a DataModule.
         base: The class that declares the hooks.
-        unsupported: By name, what to do instead of defining such a method.
 
     Raises:
         ConfigurationError: It defines such a hook.
     """
-    for name in unsupported:
-        if callable(getattr(type(given), name, None)):
+    kind = type(given)
+    if own := own_names(given, base):  # most classes define hooks only, and need no table
+        known = remedies("methods", ("Callback", "Module") if base is Module else [base.__name__])
+        if name := next((name for name in known if name in own and callable(getattr(kind, name))), None):
             raise ConfigurationError(
-                f"{argument}: {type(given).__name__} defines {name!r}, which the Trainer does not call. "
-                f"{unsupported[name]}"
+                f"{argument}: {kind.__name__} defines {name!r}, which the Trainer does not call. {known[name]}"
             )
     check_signatures(argument, given, base)
     check_names(argument, given, base)

@@ -23,13 +23,11 @@ from ..hints.attributes import KnownAttributes
 from ..kinds import KINDS
 from ..precisions.base import Precision
 from ..precisions.clipping import ALGORITHMS
-from .hints.names_of_others import FOREIGN, REMEDIES
 
 __all__ = [
     "DEFAULT_EPOCHS",
     "FIXED_IN_FIT",
     "Limit",
-    "REMEDIES",
     "Settings",
     "TrainerSettings",
     "with_plugins",
@@ -290,8 +288,6 @@ class _Setting(Generic[T]):
 
 class TrainerSettings(KnownAttributes):
     """The settings of :class:`core.Trainer`, which says what each means."""
-
-    _foreign_attributes = FOREIGN
 
     is_trial = False
     """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or

@@ -54,7 +54,6 @@ from .run_context import Run
 from .settings import (
     DEFAULT_EPOCHS,
     FIXED_IN_FIT,
-    REMEDIES,
     Limit,
     Settings,
     TrainerSettings,
@@ -151,7 +150,7 @@ class Trainer(TrainerSettings, TrainerFacts):
             cannot be used here.
     """
 
-    @partial(suggest_arguments, remedies=REMEDIES)
+    @suggest_arguments
     def __init__(
         self,
         *,

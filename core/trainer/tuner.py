@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from torch import nn
@@ -17,15 +16,6 @@ from .loop.trials import Trial
 from .module.plain_module import as_module
 
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
-
-NOT_SEARCHED = dict.fromkeys(
-    ("val_dataloaders", "dataloaders"), "The search only trains: leave it out, and pass train_dataloaders."
-)
-NOT_SCALED = dict.fromkeys(
-    ("train_dataloaders", "val_dataloaders", "dataloaders"),
-    "A loader that was passed keeps its batch size: define train_dataloader in the module or in a DataModule.",
-)
-"""Arguments of Lightning's searches that these do not have: what to do instead."""
 
 
 def find_learning_rate(
@@ -79,7 +69,7 @@ class Tuner:
             raise WrongTypeError(f"Tuner: trainer is an object of type {type(trainer).__name__}. Pass a core.Trainer.")
         self._trainer = trainer
 
-    @partial(suggest_arguments, remedies=NOT_SEARCHED, owner="Tuner.lr_find")
+    @suggest_arguments
     def lr_find(
         self,
         model: nn.Module,
@@ -115,7 +105,7 @@ class Tuner:
             attr_name=attr_name,
         )
 
-    @partial(suggest_arguments, remedies=NOT_SCALED, owner="Tuner.scale_batch_size")
+    @suggest_arguments
     def scale_batch_size(
         self,
         model: nn.Module,

@@ -47,18 +47,23 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], 
 
 
 def _remedy(name: str, package: str) -> str:
-    """What to write for a class that a package lacks: as the table of Lightning's names says, or the nearest one."""
+    """What to do about a class that a package lacks: see ``remedies.toml``, import it from its home, or the nearest."""
     import difflib
-    import tomllib
-    from pathlib import Path
+    import importlib
 
-    table = Path(__file__).parent.parent / "migrate" / "lightning.toml"
-    sections = tomllib.loads(table.read_text("utf-8"))
-    row: dict[str, str] = next((part["rows"][name] for part in sections.values() if name in part["rows"]), {})
-    if "instead" in row:
-        return str(row["instead"])
-    module, _, here = row.get("here", "").rpartition(".")
-    if module:
-        return f"Write: from {module} import {here}"
+    from ..hints.remedies import import_line, remedies
+
+    if said := remedies("imports").get(name):
+        return said
+    homes = ("torch_hal", *(f"torch_hal.{one}" for one in _HOMES))
+    home = next((one for one in homes if one != package and name in importlib.import_module(one).__all__), "")
+    path = remedies("elsewhere").get(name) or (f"{home}.{name}" if home else "")
+    if path:
+        own = f"torch_hal.{path.removeprefix('core.')}" if path.startswith("core.") else path
+        return f"Write: {import_line(written(own), name)}"
     near = difflib.get_close_matches(name, sys.modules[package].__all__, 1)
     return f"Did you mean {near[0]!r}?" if near else ""
+
+
+_HOMES = ("callbacks", "loggers", "strategies", "accelerators")
+"""Packages of core whose names are known without importing torch."""

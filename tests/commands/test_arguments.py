@@ -112,11 +112,11 @@ def test_what_looks_like_a_mistake_and_is_none() -> None:
 
 def test_remedies_name_options_that_exist() -> None:
     """Each option that a remedy for another tool's option names is one of the verb ``run``."""
-    from core.commands.verb_parser import OF_OTHERS
+    from core.hints.remedies import remedies
     from core.run.options import _parser
 
     known = {name for action in _parser("run")._actions for name in action.option_strings}
     assert isinstance(_parser("run"), argparse.ArgumentParser)
-    for wrong, remedy in OF_OTHERS.items():
+    for wrong, remedy in remedies("options").items():
         assert wrong not in known
         assert set(re.findall(r"--[a-z-]+", remedy)) <= known

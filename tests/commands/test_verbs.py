@@ -21,7 +21,7 @@ from core.completion import options_of
 
 ROOT = Path(__file__).parents[2]
 VERBS = available_verbs({})
-"""core's verbs, and those of the devkit."""
+"""core's verbs, and those of the devkit and of migrate."""
 HEAVY = {"torch", "pluggy", "attr", "packaging", "importlib.metadata", "importlib_metadata"}
 
 
@@ -185,13 +185,23 @@ def test_a_verb_that_cannot_be_run(
     assert "not shown: CORE_PLUGINS: invalid entry '@'" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("called", ["core new-plugin", "core.new_plugin", "core conformance", "core.conformance"])
-def test_without_the_devkit_its_verbs_say_what_to_install(called: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("called", "package"),
+    [
+        ("core new-plugin", "torch-hal-devkit"),
+        ("core.new_plugin", "torch-hal-devkit"),
+        ("core conformance", "torch-hal-devkit"),
+        ("core.conformance", "torch-hal-devkit"),
+        ("core migrate", "torch-hal-migrate"),
+        ("core.migrate", "torch-hal-migrate"),
+    ],
+)
+def test_without_its_package_a_verb_says_what_to_install(called: str, package: str, tmp_path: Path) -> None:
     """In a source tree without any installed package; the help lists the verbs of core alone."""
     python = (sys.executable, "-S", "-m")
     options = {"env": {"PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([*python, *called.split(), "--help"], check=False, **options)  # type: ignore[call-overload]
-    said = f"python -m {called}: torch-hal-devkit is not installed. Run: pip install torch-hal-devkit\n"
+    said = f"python -m {called}: {package} is not installed. Run: pip install {package}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     done = subprocess.run([*python, "core"], check=True, **options)  # type: ignore[call-overload]
     assert " doctor " in done.stdout

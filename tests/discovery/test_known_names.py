@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from installing import files_of, lay_down
 
-from core.discovery.name_tables import known_names, providers
 from core.discovery.registry import Registry
 from core.errors import UnknownNameError
+from core.hints.remedies import known_names, providers
 from core.kinds import COMMAND, COMMANDS, KINDS
 
 ROOT = Path(__file__).parents[2]
@@ -70,13 +70,13 @@ def test_table_is_what_the_plugins_declare() -> None:
 
 def test_table_has_known_kinds_only() -> None:
     """A misspelt kind in the table would hide its names."""
-    table = tomllib.loads((ROOT / "core" / "discovery" / "known_names.toml").read_text("utf-8"))
-    assert {kind for kinds in table.values() for kind in kinds} <= {*KINDS, COMMAND}
+    tables = tomllib.loads((ROOT / "core" / "hints" / "remedies.toml").read_text("utf-8"))
+    assert {kind for kinds in tables["packages"].values() for kind in kinds} <= {*KINDS, COMMAND}
     assert sum(len(known_names(kind)) for kind in KINDS) > 30
 
 
 def test_table_is_read_for_errors_only() -> None:
     """Reading what is installed does not read the table."""
     code = "import sys; from core.discovery.registry import Registry; Registry.read({}).names('accelerator'); "
-    code += "from core.discovery import name_tables; sys.exit(name_tables._table.cache_info().currsize)"
+    code += "from core.hints import remedies; sys.exit(remedies._tables.cache_info().currsize)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

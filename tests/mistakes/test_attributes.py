@@ -14,8 +14,7 @@ from torch import nn
 import core
 from core import Runtime
 from core.errors import ConfigurationError, UnknownAttributeError
-from core.runtime.attributes_elsewhere import FOREIGN as OF_OTHER_LOOPS
-from core.trainer.hints.names_of_others import FOREIGN as OF_OTHER_TRAINERS
+from core.hints.remedies import remedies
 
 from .cases import Net, loader, runtime, trainer
 
@@ -50,11 +49,11 @@ def test_reading(owner: str, name: str, remedy: str) -> None:
     assert getattr(front_end, name, 3) == 3
 
 
-@pytest.mark.parametrize(("owner", "table"), [("runtime", OF_OTHER_LOOPS), ("trainer", OF_OTHER_TRAINERS)])
-def test_remedies_exist(owner: str, table: dict[str, str]) -> None:
+@pytest.mark.parametrize("owner", FRONT_ENDS)
+def test_remedies_exist(owner: str) -> None:
     """The attributes in the table are absent, and those that it names instead exist."""
     known = {*dir(FRONT_ENDS[owner]())}
-    for name, remedy in table.items():
+    for name, remedy in remedies("attributes", [owner.capitalize()]).items():
         assert name not in known, name
         for mentioned in re.findall(rf"\b{owner}\.(\w+)", remedy):
             assert mentioned in known, (name, mentioned)
@@ -115,7 +114,7 @@ def test_attributes_of_the_users_own() -> None:
     ("name", "line"),
     [
         ("LightningModule", "from core import Module as LightningModule"),
-        ("Fabric", "from core import Runtime"),
+        ("Fabric", "from core import Runtime as Fabric"),
         ("EarlyStopping", "from core.callbacks import EarlyStopping"),
         ("CSVLogger", "from core.loggers import CSVLogger"),
         ("DDPStrategy", "from core.strategies import DDPStrategy"),

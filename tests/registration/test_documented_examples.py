@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from core import Callback, Module, Runtime, Trainer
 from core.callbacks import ModelCheckpoint
 from core.errors import ConfigurationError
+from core.hints.remedies import remedies
 from core.strategies import CheckpointIO, DDPStrategy, SingleDeviceStrategy, StrategyRegistry
-from core.strategies.foreign_methods import OF_STRATEGIES
 
 METHODS = (
     *("launch", "setup_environment", "init_dist_connection", "setup", "setup_module", "configure_ddp", "unwrap_module"),
@@ -108,11 +108,11 @@ def test_a_configure_ddp_that_sets_the_model() -> None:
 
 
 @pytest.mark.parametrize("base", [DDPStrategy, SingleDeviceStrategy])
-@pytest.mark.parametrize("name", OF_STRATEGIES)
+@pytest.mark.parametrize("name", remedies("methods", ["Strategy"]))
 def test_a_method_that_nothing_calls(name: str, base: type[Any]) -> None:
     """A strategy that defines it is refused by both front ends, with what to define instead."""
     strategy = type("Custom", (base,), {name: lambda self: None})
-    remedy = re.escape(OF_STRATEGIES[name])
+    remedy = re.escape(remedies("methods", ["Strategy"])[name])
     for front in (Trainer, Runtime):
         with pytest.raises(ConfigurationError, match=f"Custom defines '{name}'.* {remedy}"):
             front(accelerator="cpu", devices=1, strategy=strategy())

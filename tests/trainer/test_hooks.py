@@ -14,7 +14,7 @@ import torch
 from core import Callback, Module, Trainer
 from core.callbacks import ModelCheckpoint, ModelSummary, ProgressBar
 from core.errors import ConfigurationError, WrongTypeError
-from core.trainer.hints.names_of_others import OF_MODULES
+from core.hints.remedies import remedies
 from core.trainer.module.hooks import Hooks, ModuleHooks
 
 from .regression import Regression, assert_same, loader, quiet
@@ -332,7 +332,7 @@ def test_should_stop_between_epochs() -> None:
     assert (trainer.current_epoch, trainer.global_step) == (1, 7)
 
 
-@pytest.mark.parametrize("name", OF_MODULES)
+@pytest.mark.parametrize("name", remedies("methods", ["Callback", "Module"]))
 def test_what_lightning_calls_and_this_trainer_does_not(name: str) -> None:
     """A method that would never be called is refused by name, with what to do instead."""
     module = type("Mine", (Regression,), {name: lambda self, *args: None})()

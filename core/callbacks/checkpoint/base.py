@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 from ..base import Callback
@@ -13,16 +12,6 @@ __all__ = ["Checkpoint"]
 class Checkpoint(Callback):
     """A callback that writes checkpoints. It is called after all others, so its checkpoints contain what they did."""
 
-    foreign_arguments = MappingProxyType(
-        {
-            "filepath": "Set dirpath= to the directory, and filename= to the name.",
-            "period": "Set every_n_epochs=.",
-            "every_n_val_epochs": "Set every_n_epochs=.",
-            "prefix": "Begin filename= with it.",
-            "save_best_only": "Set monitor= to the metric, and save_top_k=1.",
-            "save_total_limit": "Set save_top_k=; monitor='step', mode='max' keeps the newest.",
-        }
-    )
     _given_dirpath: str | None = None
     """The directory that the user named; by default each run has its own."""
 

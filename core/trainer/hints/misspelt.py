@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import ConfigurationError
 
-__all__ = ["check_methods", "check_names", "similar_methods"]
+__all__ = ["check_methods", "check_names", "own_names", "similar_methods"]
 
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step", "training_step_end"),
@@ -92,11 +92,20 @@ def check_methods(argument: str, given: Any, base: type[Any]) -> None:
         )
 
 
+def own_names(given: Any, base: type[Any]) -> dict[str, Any]:
+    """What the user's classes define publicly and ``base`` does not have, by name."""
+    classes = [kind for kind in type(given).__mro__ if kind not in base.__mro__ and not _is_cores(kind)]
+    found = {name: value for kind in reversed(classes) for name, value in vars(kind).items()}
+    return {name: value for name, value in found.items() if not name.startswith("_") and not hasattr(base, name)}
+
+
+def _is_cores(kind: type[Any]) -> bool:
+    return kind.__module__.startswith("torch_hal.")
+
+
 def own_methods(given: Any, base: type[Any]) -> list[str]:
     """The public methods that the user's classes define and ``base`` does not have."""
-    classes = [kind for kind in type(given).__mro__ if kind not in base.__mro__]
-    found = (name for kind in classes for name, value in vars(kind).items() if callable(value))
-    return [name for name in dict.fromkeys(found) if not name.startswith("_") and not hasattr(base, name)]
+    return [name for name, value in own_names(given, base).items() if callable(value)]
 
 
 def similar_methods(name: str, given: Any, base: type[Any]) -> str:

@@ -11,10 +11,9 @@ from ...data import CombinedLoader, DataSettings, PreparedCombined, PreparedLoad
 from ...data import prepare_loader as prepare
 from ...errors import ConfigurationError, WrongTypeError, quoted
 from ...hints.argument_checks import instead_of_class
+from ...hints.remedies import change_import
 from ...strategies.base import Strategy
 from ..checks import check_hooks, check_loader, described
-from ..hints.misspelt import check_names
-from ..hints.names_of_others import OF_DATAMODULES, change_import
 from ..module.datamodule import DataHooks, DataModule
 from ..module.hooks import overridden
 from ..run_context import Run
@@ -58,8 +57,7 @@ class DataSource:
                 hint = instead_of_class(datamodule).lstrip() or change_import(datamodule)
                 hint = hint or "Pass loaders as train_dataloaders and val_dataloaders."
                 raise WrongTypeError(f"datamodule: must be a core.DataModule, not {described(datamodule)}. {hint}")
-            check_hooks("datamodule", datamodule, DataModule, OF_DATAMODULES)
-            check_names("datamodule", datamodule, DataModule)
+            check_hooks("datamodule", datamodule, DataModule)
             loaders = [name for name, (_, loader) in given.items() if loader is not datamodule]
             if loaders:
                 raise ConfigurationError(f"{quoted(loaders)} and a DataModule were given. Pass one of the two.")

@@ -13,19 +13,12 @@ from ...loggers.base import Logger
 __all__ = ["LoggingMembers"]
 
 
-COUNTED = {
-    "step": "The Trainer counts the steps. Log a value as 'step' to replace their number.",
-    "epoch": "The Trainer counts the epochs. Remove it.",
-}
-"""Arguments that other loggers' methods take: what to do."""
-
-
 class LoggingMembers:
     """The part of a Module that logs."""
 
     trainer: Any
 
-    @partial(suggest_arguments, remedies=COUNTED, owner="Module.log")
+    @partial(suggest_arguments, owner="Module.log")
     def log(
         self,
         name: str,

@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConfigurationError, WrongTypeError
+from ...hints.remedies import change_import
 from ...utilities.torch_private import MODULE_CONTENT, uncompiled
-from ..hints.names_of_others import change_import
 from .datamodule import DataHooks
 from .hooks import ModuleHooks
 from .module import Module
@@ -122,8 +122,7 @@ def as_module(user_module: Any) -> Any:
 def _adapted(user_module: Any) -> Any:
     if isinstance(user_module, Module) or not isinstance(user_module, nn.Module):
         return user_module
-    hint = change_import(user_module)
-    if hint is not None:
+    if hint := change_import(user_module):
         raise WrongTypeError(f"model: must be a core.Module, not a {type(user_module).__name__}. {hint}")
     kept = user_module.__dict__.get("_core_adapter")
     if kept is not None and kept.adapter is not None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torch_hal_migrate.report import LIGHTNING
+from torch_hal_migrate.tables import HERE
 
 from core import Callback, Module, Trainer
 from core.callbacks import ModelSummary, ProgressBar
 from core.errors import DeviceError
-from core.migrate.report import LIGHTNING
-from core.migrate.tables import HERE
 
 DATA = TensorDataset(torch.arange(16.0).view(8, 2) / 16, torch.ones(8, 1))
 

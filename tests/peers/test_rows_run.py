@@ -15,12 +15,12 @@ import torch
 from declared import PREFIX
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader
+from torch_hal_migrate.report import LIGHTNING
+from torch_hal_migrate.tables import HERE, MISSING
 
 from core import Callback, DataModule, Module, Trainer, callbacks, loggers, profilers, seed_everything
 from core.callbacks import ModelCheckpoint
 from core.errors import CoreError
-from core.migrate.report import LIGHTNING
-from core.migrate.tables import HERE, MISSING
 
 from .test_arguments_work import CASES, DATA, loader, trainer
 from .test_members_work import CALLBACKS, MEMBERS

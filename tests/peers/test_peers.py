@@ -1,4 +1,4 @@
-"""The table of Lightning's names has all that the installed Lightning has (``nox -s peers``)."""
+"""What a page, loaders and strategies of the installed Lightning do is done here, too (``nox -s peers``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 from declared import PREFIX
+from migrated_script import after, before
 from python_processes import run_python
-from torch import nn
 
 import core.strategies
-from core.migrate.report import LIGHTNING
-from core.strategies.foreign_methods import OF_STRATEGIES
-
-from .test_migrate import PAGE, before
+from core.hints.remedies import remedies
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("lightning") is None, reason=f"{PREFIX}Lightning not installed (nox -s peers)"
@@ -30,45 +27,10 @@ def members(kind: Any, base: type | None = None) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_") and not hasattr(base, name)}
 
 
-def arguments(function: Any) -> set[str]:
-    return {*inspect.signature(function).parameters} - {"self"}
-
-
-def names_of_lightning() -> dict[str, set[str]]:
-    """By section of the table."""
-    import lightning.pytorch as pl
-    from lightning.pytorch import callbacks, loggers, profilers
-
-    stages = (pl.Trainer.fit, pl.Trainer.validate, pl.Trainer.test, pl.Trainer.predict)
-    return {
-        "names": {*pl.__all__},
-        "trainer_arguments": arguments(pl.Trainer),
-        "trainer_members": members(pl.Trainer),
-        "fit_arguments": set().union(*map(arguments, stages)),
-        "seed_arguments": arguments(pl.seed_everything),
-        "module_members": members(pl.LightningModule, nn.Module),
-        "log_arguments": arguments(pl.LightningModule.log),
-        "datamodule_members": members(pl.LightningDataModule),
-        "callback_members": members(pl.Callback),
-        "callbacks": {*callbacks.__all__},
-        "model_checkpoint_arguments": arguments(callbacks.ModelCheckpoint),
-        "loggers": {*loggers.__all__},
-        "profilers": {*profilers.__all__},
-    }
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("section", LIGHTNING.read())
-def test_the_table_is_complete(section: str) -> None:
-    """Each of Lightning's names has a row."""
-    assert names_of_lightning()[section] - {*LIGHTNING.read()[section].rows} == set()
-
-
 def test_the_pages_script_computes_the_same(tmp_path: Path) -> None:
     """With Lightning's imports and with ours, the losses are the same: of the last step to the last bit."""
     (tmp_path / "before.py").write_text(before())
-    after = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "after.py").write_text(after)
+    (tmp_path / "after.py").write_text(after())
     printed = [run_python(name, cwd=tmp_path).stdout for name in ("before.py", "after.py")]
     (theirs,), (ours,) = (re.findall(r"^steps 30 (\S+) (\S+)$", text, re.MULTILINE) for text in printed)
     assert ours[0] == theirs[0]
@@ -94,4 +56,4 @@ def test_each_method_of_a_strategy_is_called_or_refused() -> None:
     for kind in ("Strategy", "SingleDeviceStrategy", "ParallelStrategy", "DDPStrategy"):
         theirs, ours = getattr(strategies, kind), getattr(core.strategies, kind)
         methods = {name for name in members(theirs) if inspect.isfunction(getattr(theirs, name))}
-        assert methods - {*dir(ours)} - {*OF_STRATEGIES} == set()
+        assert methods - {*dir(ours)} - {*remedies("methods", ["Strategy"])} == set()

@@ -1,25 +1,15 @@
-"""``python -m core migrate``: the report on a script, and that its table says what is true."""
+"""``torch-hal migrate`` on scripts written for Lightning."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import operator
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from core import Trainer
-from core.migrate.__main__ import main
-from core.migrate.report import ACCELERATE, LIGHTNING, Library
-from core.migrate.tables import HERE, MISSING, Row
-from core.runtime.settings import REMEDIES
-
-ROOT = Path(__file__).parents[2]
-LIBRARIES = (LIGHTNING, ACCELERATE)
-PAGE = ROOT / "docs" / "migrating-from-lightning.md"
+from migrated_script import before
+from torch_hal_migrate.__main__ import main
 
 SCRIPT = """\
 import lightning as L
@@ -139,13 +129,17 @@ def test_names_of_earlier_lightnings_have_a_remedy(tmp_path: Path, capsys: pytes
         "import lightning.pytorch as pl\n"
         "class Net(pl.LightningModule):\n"
         "    def validation_epoch_end(self, outputs): self.trainer.lr_schedulers\n"
+        "    def tng_dataloader(self): pass\n"
+        "    def on_epoch_end(self): pass\n"
         "trainer = pl.Trainer()\ntrainer.tune(Net())\n"
     )
     assert main([str(tmp_path / "old.py")]) == 1
     text = capsys.readouterr().out
     assert re.search(r"3  LightningModule.validation_epoch_end +Use on_validation_epoch_end\.\n", text)
     assert re.search(r"3  trainer.lr_schedulers +Use trainer.lr_scheduler_configs\.\n", text)
-    assert re.search(r"5  trainer.tune +Use core.Tuner\(trainer\), or the callbacks", text)
+    assert re.search(r"4  LightningModule.tng_dataloader +Use train_dataloader\.\n", text)
+    assert re.search(r"5  LightningModule.on_epoch_end +Use on_train_epoch_end\.\n", text)
+    assert re.search(r"7  trainer.tune +Use core.Tuner\(trainer\), or the callbacks", text)
 
 
 def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,16 +173,6 @@ def test_the_report_says_what_to_write(tmp_path: Path, capsys: pytest.CaptureFix
     assert re.search(r"\n +36  Trainer\(model_registry=\) +Remove it: checkpoints are files\.\n", text[missing:])
 
 
-def before() -> str:
-    """The script on the page as it was written for Lightning."""
-    text = PAGE.read_text("utf-8")
-    (diff,) = re.findall(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    script = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
-    old, new = ("".join(re.findall(rf"^\{sign}(.*\n)", diff, re.MULTILINE)) for sign in "-+")
-    assert new in script
-    return str(script.replace(new, old))
-
-
 def test_all_of_the_pages_script_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0: its imports are changed, and nothing else."""
     (tmp_path / "script.py").write_text(before())
@@ -207,55 +191,3 @@ def test_what_is_no_script_is_an_error(
     out, err = capsys.readouterr()
     assert out == ""
     assert f"script.py{said}" in err.replace(": cannot", "cannot")
-
-
-# -- the table -----------------------------------------------------------------------------------------------------
-
-
-def writer() -> Any:
-    """The script that updates the table and the page."""
-    spec = importlib.util.spec_from_file_location("write_migration", ROOT / "docs" / "write_migration.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tables_and_pages_say_what_is_here(tmp_path: Path) -> None:
-    """Each row that is not missing exists here, each missing one does not, and the pages have the tables."""
-    script = writer()
-    pairs = [(file, tmp_path / file.relative_to(ROOT)) for library in LIBRARIES for file in script.files(library, ROOT)]
-    for file, copy in pairs:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(file.read_text("utf-8"), encoding="utf-8")
-    script.main(tmp_path)
-    for file, copy in pairs:
-        assert copy.read_text("utf-8") == file.read_text("utf-8"), (
-            f"{file.name} is out of date. Run: python docs/write_migration.py"
-        )
-
-
-@pytest.mark.parametrize(("library", "count"), [(LIGHTNING, 350), (ACCELERATE, 180)])
-def test_a_missing_row_says_what_to_use_instead(library: Library, count: int) -> None:
-    """No row says only that it is missing."""
-    rows: list[Row] = [row for part in library.read().values() for row in part.rows.values()]
-    assert len(rows) > count
-    assert [row.name for row in rows if row.state == MISSING and not row.note] == []
-    assert [row.name for row in rows if row.state == HERE and row.note and not row.example] == []
-
-
-def test_remedies_are_those_of_the_runtime() -> None:
-    """The table says what the constructor of a Runtime says of an argument that it does not have."""
-    rows = ACCELERATE.read()["constructor"].rows
-    assert {name: row.note for name, row in rows.items() if name in REMEDIES} == REMEDIES
-
-
-def test_remedies_name_what_exists() -> None:
-    """What a remedy says of ``trainer``, such as ``trainer.plan.devices``, is there."""
-    trainer = Trainer(accelerator="cpu", devices=1, enable_progress_bar=False)
-    notes = [row.note for part in LIGHTNING.read().values() for row in part.rows.values() if row.state == MISSING]
-    paths = {path for note in notes for path in re.findall(r"\btrainer\.([a-z_]+(?:\.[a-z_]+)*)", note)}
-    assert paths
-    for path in sorted(paths):
-        operator.attrgetter(path)(trainer)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch_hal_migrate.report import LIGHTNING
+from torch_hal_migrate.tables import HERE
 
 from core import Callback, DataModule, Module
 from core import callbacks as library
 from core.callbacks import ModelCheckpoint
 from core.errors import BackendError
-from core.migrate.report import LIGHTNING
-from core.migrate.tables import HERE
 
 from .test_arguments_work import Net, loader, trainer
 

@@ -1,18 +1,13 @@
-"""``python -m core migrate`` on scripts written for Accelerate."""
+"""``torch-hal migrate`` on scripts written for Accelerate."""
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 from pathlib import Path
 
 import pytest
-from declared import PREFIX
+from torch_hal_migrate.__main__ import main
 
-from core.migrate.__main__ import main
-from core.migrate.report import ACCELERATE
-
-from .test_migrate import examined, report
+from .test_lightning import examined, report
 
 SCRIPT = """\
 import accelerate
@@ -85,17 +80,3 @@ def test_the_report_says_what_the_script_is(tmp_path: Path, capsys: pytest.Captu
     assert "`" not in text
     _, data = report(capsys, tmp_path / "script.py")
     assert {found["library"] for found in data["files"][0]["findings"]} == {"Accelerate"}
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("accelerate") is None, reason=f"{PREFIX}Accelerate not installed (nox -s peers)"
-)
-@pytest.mark.filterwarnings("default")
-def test_the_table_is_complete() -> None:
-    """It has every argument and member of the installed Accelerate's class."""
-    import accelerate
-
-    tables, members = ACCELERATE.read(), ACCELERATE.groups["members"]
-    known = {name for section in members for name in tables[section].rows}
-    assert {*inspect.signature(accelerate.Accelerator).parameters} - {*tables["constructor"].rows} == set()
-    assert {name for name in dir(accelerate.Accelerator) if not name.startswith("_")} - known == set()

@@ -1,4 +1,4 @@
-"""``torch-hal migrate FILE...``, also ``python -m core.migrate``: what scripts for other libraries need to run here."""
+"""``torch-hal migrate``, also ``python -m core.migrate``: list what a script for Lightning or Accelerate needs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..commands.verb_parser import VerbParser
-from ..errors import ConfigurationError
+from torch_hal.commands.verb_parser import VerbParser
+from torch_hal.errors import ConfigurationError
+
 from .report import as_json, as_text, examine
 
 __all__ = ["main"]
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m core.migrate") -> int:
+def main(arguments: Sequence[str] | None = None, program: str = "python -m torch_hal_migrate") -> int:
     """Print the report; returns the exit code: 0, 1 if something is missing, or 2 if a file cannot be read.
 
     Args:

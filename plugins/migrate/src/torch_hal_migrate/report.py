@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import ConfigurationError
+from torch_hal.errors import ConfigurationError
+from torch_hal.hints.remedies import import_line
+
 from .accelerate import uses as uses_of_accelerate
 from .scripts import Use, class_kinds, uses
 from .tables import DIFFERS, HERE, MISSING, Row, Section, read_tables
 
-__all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine", "import_of"]
+__all__ = ["ACCELERATE", "LIGHTNING", "Finding", "Library", "as_json", "as_text", "examine"]
 
 
 class Library(NamedTuple):
@@ -83,7 +85,7 @@ def examine(files: Iterable[Path]) -> dict[Path, list[Finding]]:
     lightning, accelerate = LIGHTNING.read(), ACCELERATE.read()
     trees = {file: _parsed(file) for file in files}
     kinds = class_kinds(trees.values(), lightning["callbacks"].rows)
-    members = {name: section.rows for name, section in lightning.items()}
+    members = {name: {*section.rows, *section.instead} for name, section in lightning.items()}
     return {
         file: [
             *_findings(uses(tree, kinds, members), lightning, LIGHTNING),
@@ -111,18 +113,11 @@ def _findings(found: Iterable[Use], tables: Mapping[str, Section], library: Libr
     for (section, name, call), numbers in lines.items():
         places = [tables[place] for place in library.groups.get(section, (section,))]
         where = next((place for place in places if name in place.rows), places[0])
-        unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
-        row = where.rows.get(name) or Row(name, MISSING, "", unknown)
-        if section == "trainer_arguments" and name not in where.rows:
-            from ..trainer.hints.names_of_others import REMEDIES  # with torch, so only when it is needed
-
-            row = row._replace(note=REMEDIES.get(name, row.note))
-        if section == "trainer_members" and name not in where.rows:
-            from ..trainer.hints.names_of_others import FOREIGN
-
-            row = row._replace(note=FOREIGN.get(name, row.note))
-        if (section == "names" or library is ACCELERATE) and name not in where.rows:
-            row = row._replace(note=f"The table has no such name; look for it in {library.page}.")
+        if section == "names" or library is ACCELERATE:
+            unknown = f"The table has no such name; look for it in {library.page}."
+        else:
+            unknown = f"{library.name} {library.version} has no such name in {where.peer!r}."
+        row = where.find(name, unknown)
         lines_of = tuple(dict.fromkeys(numbers))
         written = _written(where, row)
         findings.append(Finding(lines_of, _shown(where, name, call), row.state, written, row.note, library.name))
@@ -143,14 +138,8 @@ def _written(section: Section, row: Row) -> str:
     if row.state == MISSING:
         return ""
     if section.name in IMPORTED:
-        return import_of(row)
+        return import_line(row.here, row.name)
     return "" if row.here == row.name or row.example else row.here
-
-
-def import_of(row: Row) -> str:
-    """The line that imports what is here, by the name that the script uses."""
-    module, _, name = row.here.rpartition(".")
-    return f"from {module} import {name}" + (f" as {row.name}" if name != row.name else "")
 
 
 def as_json(findings: Mapping[Path, Iterable[Finding]]) -> dict[str, Any]:

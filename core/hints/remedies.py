@@ -1,0 +1,70 @@
+"""What to do about names that torch-hal does not have: ``remedies.toml``, for error messages and ``migrate``."""
+
+from __future__ import annotations
+
+from functools import cache
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+__all__ = ["change_import", "import_line", "known_names", "providers", "remedies"]
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    import tomllib  # only an error needs these: imported by a listing, they would take a third of its time
+    from pathlib import Path
+
+    return tomllib.loads(Path(__file__).with_name("remedies.toml").read_text("utf-8"))
+
+
+def remedies(place: str, owners: Iterable[str] | None = None) -> dict[str, str]:
+    """By name, what to do about it, or the name here.
+
+    Args:
+        place: Where users write it, a table of ``remedies.toml``: such as ``"arguments"`` or ``"imports"``.
+        owners: For a table by owner, what has the argument, attribute or method, and its base classes.
+    """
+    table: dict[str, Any] = _tables()[place]
+    return table if owners is None else {name: said for owner in owners for name, said in table.get(owner, {}).items()}
+
+
+def import_line(path: str, name: str) -> str:
+    """The line that imports ``path``, such as ``core.Module``, by the name that a script uses."""
+    module, _, here = path.rpartition(".")
+    return f"from {module} import {here}" + f" as {name}" * (here != name)
+
+
+def change_import(given: object) -> str:
+    """What to do with an object of a class that derives from one of Lightning's; empty for all else."""
+    for kind in type(given).__mro__:
+        package, name = kind.__module__.partition(".")[0], kind.__name__
+        if package in ("lightning", "pytorch_lightning") and name in _BASES:
+            line = import_line(remedies("elsewhere").get(name, f"core.{name}"), name)
+            return (
+                f"It derives from {package}'s {name}: change the import to '{line}', and run 'torch-hal migrate FILE' "
+                "on the script, which lists what else differs."
+            )
+    return ""
+
+
+_BASES = ("LightningModule", "LightningDataModule", "Callback")
+"""Lightning's classes that scripts derive from."""
+
+
+def providers(kind: str, name: str) -> list[str]:
+    """The known distributions that provide ``name``, ordered by name.
+
+    Args:
+        kind: A key of :data:`core.kinds.KINDS`, or :data:`core.kinds.COMMAND`.
+        name: A name or an alias.
+    """
+    packages = _tables()["packages"]
+    return sorted(distribution for distribution, kinds in packages.items() if name in kinds.get(kind, ()))
+
+
+def known_names(kind: str) -> list[str]:
+    """The names and aliases of that kind that known distributions provide."""
+    return sorted({name for kinds in _tables()["packages"].values() for name in kinds.get(kind, ())})
