@@ -339,7 +339,7 @@ def notebooks(session: nox.Session) -> None:
 @nox.session
 def gpu(session: nox.Session) -> None:
     """Run the tests, the conformance kit and the benchmarks on the GPU of this machine, in at most ten minutes."""
-    session.install("--quiet", "--editable", ".", *DEVKIT, "--editable", "plugins/cuda", *group("peers", "test"))
+    session.install("--quiet", "--editable", ".", *TOOLS, "--editable", "plugins/cuda", *group("peers", "test"))
     session.run("python", "benchmarks/gpu.py", *session.posargs)
 
 

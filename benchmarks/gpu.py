@@ -3,10 +3,10 @@
     python benchmarks/gpu.py                    # the best accelerator that is present; writes gpu.json and gpu.md
     python benchmarks/gpu.py --dry-run          # all of it in small on the CPU, to see that it works
 
-It needs ``pip install -e . -e plugins/devkit -e plugins/cuda``; Accelerate and Lightning take part where they are
-installed. ``nox -s gpu`` installs all of them in a separate environment first. Each part is a process with a time
-limit, and a part that fails is a row that says so. Nothing is sent anywhere: to publish the figures, open a pull
-request with the table in ``docs/hardware.md``, or an issue with both files.
+It needs ``pip install -e . -e plugins/devkit -e plugins/migrate -e plugins/cuda``; Accelerate and Lightning take part
+where they are installed. ``nox -s gpu`` installs all of them in a separate environment first. Each part is a process
+with a time limit, and a part that fails is a row that says so. Nothing is sent anywhere: to publish the figures, open
+a pull request with the table in ``docs/hardware.md``, or an issue with both files.
 """
 
 from __future__ import annotations
@@ -223,7 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [part for part in parts if part not in PARTS]:
         parser.error(f"--parts {','.join(unknown)}: unknown. Valid: {', '.join(PARTS)}.")
     if importlib.util.find_spec("core") is None:
-        parser.error("torch-hal is not installed. Run: pip install -e . -e plugins/devkit -e plugins/cuda")
+        tools = "-e plugins/devkit -e plugins/migrate"
+        parser.error(f"torch-hal is not installed. Run: pip install -e . {tools} -e plugins/cuda")
     began = time.time()
     run = Run("cpu" if options.dry_run else options.accelerator, options.dry_run, began + 60 * options.minutes)
     result: dict[str, Any] = {"schema": 1, "dry_run": run.dry, "machine": machine(run)}

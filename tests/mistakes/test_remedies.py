@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import operator
 import tomllib
@@ -44,6 +45,29 @@ def test_no_name_stands_twice() -> None:
     """TOML itself refuses two lines in a table; these tables are read together."""
     assert not TABLES["imports"].keys() & TABLES["elsewhere"].keys()
     assert not TABLES["methods"]["Callback"].keys() & TABLES["methods"]["Module"].keys()
+
+
+OTHERWISE = {
+    "cli/command_line.py": "the help of its subcommands",
+    "trainer/hints/read_only.py": "attributes that a module has, and that cannot be assigned",
+}
+"""Files of core with sentences by name that are no remedies for other names."""
+
+
+def test_remedies_stand_in_one_file() -> None:
+    """No Python file of core has a table of its own: a mapping of names to sentences."""
+    folder, found = Path(core.__file__).parent, set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+            texts = [
+                str(value.value)
+                for key, value in pairs
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+            ]
+            if sum(text[:1].isupper() and text.endswith(".") for text in texts) > 1:
+                found.add(file.relative_to(folder).as_posix())
+    assert found == set(OTHERWISE)
 
 
 @pytest.mark.parametrize("name", TABLES["elsewhere"])
