@@ -25,10 +25,12 @@ def remedies(place: str, owners: Iterable[str] | None = None) -> dict[str, str]:
 
     Args:
         place: Where users write it, a table of ``remedies.toml``: such as ``"arguments"`` or ``"imports"``.
-        owners: For a table by owner, what has the argument, attribute or method, and its base classes.
+        owners: For a table by owner, what has the argument, attribute or method, before its base classes.
     """
     table: dict[str, Any] = _tables()[place]
-    return table if owners is None else {name: said for owner in owners for name, said in table.get(owner, {}).items()}
+    if owners is None:
+        return table
+    return {name: said for owner in reversed([*owners]) for name, said in table.get(owner, {}).items()}
 
 
 def import_line(path: str, name: str) -> str:
