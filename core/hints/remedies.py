@@ -1,4 +1,4 @@
-"""What to do about names that torch-hal does not have: ``remedies.toml``, for error messages and ``migrate``."""
+"""Remedies for names that torch-hal does not have, from ``remedies.toml``: for error messages, and for ``migrate``."""
 
 from __future__ import annotations
 
