@@ -22,6 +22,7 @@ from ..errors import ConfigurationError, CoreError
 from ..precisions.base import Precision
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
+from .call_sites import call_site, differing_facts
 from .constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
 from .process_plan import ProcessPlan
 from .step.strategy_step import StepMethods
@@ -420,14 +421,13 @@ class Strategy(StepMethods, ABC):
     def all_gather_object(self, obj: T) -> list[T]:
         """``obj``, any picklable object, of every process, by rank."""
 
-    def differing(self, facts: str) -> list[str] | None:
-        """Compare ``facts`` over all processes, which all call this.
+    def differing(self, call: str, facts: str, site: str = "") -> list[str] | None:
+        """Compare ``facts`` over all processes, which all make ``call``, in the user's line ``site``.
 
         Returns:
             Those of every process, by rank, if they are not equal; ``None`` if they are.
         """
-        given = self.all_gather_object(facts)
-        return given if len(set(given)) > 1 else None
+        return differing_facts(self.all_gather_object((call, site or call_site(), facts)))
 
     def assume_alike(self) -> AbstractContextManager[None]:
         """A context in which :meth:`reduce` and :meth:`all_gather` do not compare shapes and dtypes over processes."""
