@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
 from ..checkpoints.base import CheckpointIO
+from ..checkpoints.locations import directory_of
 from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, CoreError
 from ..precisions.base import Precision
@@ -475,11 +476,9 @@ class Strategy(StepMethods, ABC):
         Raises:
             CheckpointError: It could not be written; raised in every process.
         """
-        if "://" not in os.fspath(path):
-            with suppress(OSError):  # the CheckpointIO's own error says what could not be written
-                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         options = () if storage_options is None else (storage_options,)
-        self.checkpoint_io.save_checkpoint(checkpoint, path, *options)
+        with nullcontext() if self.checkpoint_io.makes_directories else directory_of(path):
+            self.checkpoint_io.save_checkpoint(checkpoint, path, *options)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Read a checkpoint, its tensors on the CPU.
