@@ -15,7 +15,7 @@ import torch.distributed as dist
 from ..errors import CheckpointError, ConfigurationError, CoreError, WrongTypeError
 from .agreement import run_on_each_rank
 from .base import CheckpointIO
-from .locations import absolute
+from .locations import absolute, directory_of
 from .sharded import ShardedCheckpointIO
 from .staging import Staging
 from .torch_io import TorchCheckpointIO
@@ -51,6 +51,8 @@ class AsyncCheckpointIO(CheckpointIO):
         ConfigurationError: ``inner`` writes in the background itself; or every process takes part in its saves and it
             is not a :class:`core.checkpoints.ShardedCheckpointIO`, whose messages can be kept apart from training's.
     """
+
+    makes_directories = True
 
     def __init__(self, inner: CheckpointIO | None = None) -> None:
         if inner is not None:
@@ -110,7 +112,12 @@ class AsyncCheckpointIO(CheckpointIO):
             self._staging.release()
             raise
         path = absolute(path)  # the script may go to another directory before it is written
-        self._write = _Write(lambda: self.inner.save_checkpoint(staged[0], path, *options), path)
+
+        def write() -> None:
+            with directory_of(path):
+                self.inner.save_checkpoint(staged[0], path, *options)
+
+        self._write = _Write(write, path)
         self._write.start()
 
     def _make_group(self) -> None:

@@ -31,11 +31,14 @@ class CheckpointIO(ABC):
                     return dict(numpy.load(file))
 
     A subclass may leave out ``storage_options`` and ``map_location``. Missing parent directories of ``path`` are
-    created before it is called.
+    created before it is called, and removed if it raises.
     """
 
     is_collective: bool = False
     """Whether every process calls :meth:`save_checkpoint` and writes its own shards of sharded tensors."""
+
+    makes_directories: bool = False
+    """Whether :meth:`save_checkpoint` makes missing parent directories itself, as one that writes in a thread does."""
 
     @abstractmethod
     def save_checkpoint(

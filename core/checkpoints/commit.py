@@ -26,7 +26,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from ..errors import CheckpointError, WrongTypeError
@@ -41,6 +41,7 @@ __all__ = [
     "RESERVED",
     "commit_link",
     "committed_local",
+    "directories_made",
     "local_path",
     "locate",
     "remove_local",
@@ -129,25 +130,25 @@ def committed_local(path: str | os.PathLike[str], *, directory: bool) -> Iterato
     target = _own(local_path(path))
     placed = False
     try:
-        _make_directories(target.parent)
-        _refuse_foreign(target)
-        _delete_abandoned(target.parent)
-        with _staging(target.parent) as stage:
-            if os.path.lexists(target):
-                _retire(target, stage, "rest")  # what a save that was killed did not get to
-            staged = stage / target.name
-            if directory:
-                staged.mkdir()
-            yield staged
-            if directory and not is_checkpoint(staged):
-                raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
-            if directory:
-                number(staged, target.parent)
-            _sync_tree(staged)
-            _take_place(staged, target)
-            placed = True
-            _sync(target.parent)
-            _retire(target, stage)
+        with directories_made(target.parent):
+            _refuse_foreign(target)
+            _delete_abandoned(target.parent)
+            with _staging(target.parent) as stage:
+                if os.path.lexists(target):
+                    _retire(target, stage, "rest")  # what a save that was killed did not get to
+                staged = stage / target.name
+                if directory:
+                    staged.mkdir()
+                yield staged
+                if directory and not is_checkpoint(staged):
+                    raise CheckpointError(f"{target} cannot be committed: the directory has no {FILE_NAME}.")
+                if directory:
+                    number(staged, target.parent)
+                _sync_tree(staged)
+                _take_place(staged, target)
+                placed = True
+                _sync(target.parent)
+                _retire(target, stage)
     except OSError as error:
         if placed:
             raise CheckpointError(
@@ -429,10 +430,31 @@ def _refuse_foreign(target: Path) -> None:
     target.rmdir()
 
 
-def _make_directories(path: Path) -> None:
+@contextmanager
+def directories_made(path: Path, *, if_possible: bool = False) -> Iterator[None]:
+    """Make the directory ``path`` and those above it; if the block raises, those that this made and are empty go."""
+    made: list[Path] = []
+    try:
+        with suppress(OSError) if if_possible else nullcontext():
+            _make_directories(path, made)
+        yield
+    except BaseException:
+        with suppress(OSError):  # another one has put something there
+            for directory in reversed(made):
+                directory.rmdir()
+        raise
+
+
+def _make_directories(path: Path, made: list[Path]) -> None:
     if not path.is_dir():
-        _make_directories(path.parent)
-        path.mkdir(exist_ok=True)
+        _make_directories(path.parent, made)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        else:
+            made.append(path)
         _sync(path.parent)
 
 

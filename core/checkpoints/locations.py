@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ..hints.argument_checks import is_url
-from .commit import local_path
+from .commit import directories_made, local_path
 from .local_store import LocalStore
 from .remote_store import RemoteStore
 from .store import Store
@@ -16,6 +16,7 @@ __all__ = [
     "absolute",
     "committed_directory",
     "committed_file",
+    "directory_of",
     "is_in",
     "local_copy",
     "parent",
@@ -78,6 +79,14 @@ def committed_directory(path: str | os.PathLike[str]) -> AbstractContextManager[
     If ``path`` is a URL, the manifest is copied there last.
     """
     return store_of(path).committed(directory=True)
+
+
+def directory_of(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
+    """A context for saving to ``path``: missing parent directories are made, and removed if the block raises.
+
+    Where they cannot be made, what the block raises says why.
+    """
+    return nullcontext() if is_url(path) else directories_made(local_path(path).parent, if_possible=True)
 
 
 def local_copy(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:

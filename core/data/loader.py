@@ -25,6 +25,7 @@ from .shard_share import Share
 from .sharding import Real
 from .transfer import Transfer
 from .worker_duplicates import watched
+from .workers import note_full_memory
 
 __all__ = ["PreparedLoader"]
 
@@ -377,6 +378,9 @@ class _Pass:
                 yield batch
             self._compares()
             self.is_finished = True
+        except RuntimeError as error:
+            note_full_memory(error)
+            raise
         finally:
             self._end()
 
@@ -426,6 +430,9 @@ class _Pass:
         except StopIteration:
             self._has_ended = True
             return False
+        except RuntimeError as error:
+            note_full_memory(error)
+            raise
         real: Real | None = None
         is_last: bool | None = None
         if self._dispatch is not None:

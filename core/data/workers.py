@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +19,7 @@ from weakref import WeakSet, ref
 from ..utilities.torch_private import clear_kept_iterator, end_workers, has_workers_to_end, kept_iterator
 from .child_signals import Handled, handled_signals
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "note_full_memory"]
 
 _END: Any = object()
 """In place of a batch, where there is none."""
@@ -73,6 +75,9 @@ class Workers:
         object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask, parent))
         try:
             yield
+        except OSError as error:
+            note_full_memory(error, is_starting=True)
+            raise
         finally:
             _set_mask(signal.SIG_SETMASK, mask)
             object.__setattr__(loader, "worker_init_fn", own)
@@ -121,6 +126,24 @@ class Workers:
 
     def __reduce__(self) -> tuple[type[Workers], tuple[()]]:
         return Workers, ()
+
+
+_MEMORY_IS_FULL = re.compile("allocate shared memory|out of shared memory")
+"""What torch says in the worker, and in the process whose worker was killed."""
+
+
+def note_full_memory(error: Exception, *, is_starting: bool = False) -> None:
+    """Add a note to an error of a full shared memory that says what to do.
+
+    Args:
+        error: Any that was raised while a loader was read.
+        is_starting: Whether it was starting workers: all that then needs space are the semaphores of their queues.
+    """
+    if _MEMORY_IS_FULL.search(str(error)) or (is_starting and getattr(error, "errno", None) == errno.ENOSPC):
+        error.add_note(
+            "Shared memory (/dev/shm) is full: workers of a loader pass their batches through it. Enlarge it (docker "
+            "run --shm-size=8g), use fewer workers or smaller batches, or set num_workers=0."
+        )
 
 
 class _WorkerStart:

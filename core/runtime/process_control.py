@@ -10,8 +10,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from ..errors import LaunchError, WrongTypeError
+from ..strategies.call_sites import call_site
 from .arguments import check_process
-from .exchange.comparison import Agreement, call_site
+from .exchange.comparison import Agreement
 from .lifecycle import Life
 
 __all__ = ["ProcessControl", "only"]

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, Unpack
 
@@ -17,11 +17,13 @@ from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
 from ..checkpoints.base import CheckpointIO
+from ..checkpoints.locations import directory_of
 from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, CoreError
 from ..precisions.base import Precision
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
+from .call_sites import call_site, differing_facts
 from .constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
 from .process_plan import ProcessPlan
 from .step.strategy_step import StepMethods
@@ -420,14 +422,13 @@ class Strategy(StepMethods, ABC):
     def all_gather_object(self, obj: T) -> list[T]:
         """``obj``, any picklable object, of every process, by rank."""
 
-    def differing(self, facts: str) -> list[str] | None:
-        """Compare ``facts`` over all processes, which all call this.
+    def differing(self, call: str, facts: str, site: str = "") -> list[str] | None:
+        """Compare ``facts`` over all processes, which all make ``call``, in the user's line ``site``.
 
         Returns:
             Those of every process, by rank, if they are not equal; ``None`` if they are.
         """
-        given = self.all_gather_object(facts)
-        return given if len(set(given)) > 1 else None
+        return differing_facts(self.all_gather_object((call, site or call_site(), facts)))
 
     def assume_alike(self) -> AbstractContextManager[None]:
         """A context in which :meth:`reduce` and :meth:`all_gather` do not compare shapes and dtypes over processes."""
@@ -475,11 +476,9 @@ class Strategy(StepMethods, ABC):
         Raises:
             CheckpointError: It could not be written; raised in every process.
         """
-        if "://" not in os.fspath(path):
-            with suppress(OSError):  # the CheckpointIO's own error says what could not be written
-                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         options = () if storage_options is None else (storage_options,)
-        self.checkpoint_io.save_checkpoint(checkpoint, path, *options)
+        with nullcontext() if self.checkpoint_io.makes_directories else directory_of(path):
+            self.checkpoint_io.save_checkpoint(checkpoint, path, *options)
 
     def load_checkpoint(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Read a checkpoint, its tensors on the CPU.

@@ -116,13 +116,13 @@ class ParallelStrategy(Strategy):
     def reduce(self, tensor: Tensor, reduction: str = "mean") -> Tensor:
         """Combined over all processes; see :meth:`Strategy.reduce`."""
         is_mean = check_reduction(reduction, tensor.dtype).is_mean
-        self._check_alike(tensor)
+        self._check_alike(f"strategy.reduce({reduction!r})", tensor)
         result = self.all_reduce(copy_for_reduction(tensor, self.root_device, is_mean=is_mean), reduction)
         return as_result(result.div_(self.world_size) if is_mean else result, tensor.dtype)
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Stacked by rank; see :meth:`Strategy.all_gather`."""
-        self._check_alike(tensor)
+        self._check_alike("strategy.all_gather", tensor)
         own = tensor.detach().to(self.root_device).contiguous()
         return torch.stack(self.all_gather_list(own))
 
@@ -181,10 +181,11 @@ class ParallelStrategy(Strategy):
         """
         return run_on_each_rank(function, self.all_gather_object)
 
-    def differing(self, facts: str) -> list[str] | None:
+    def differing(self, call: str, facts: str, site: str = "") -> list[str] | None:
         """By a checksum, in one small collective; see :meth:`Strategy.differing`."""
-        parts = self.all_gather_list(torch.tensor([zlib.crc32(facts.encode())], device=self.root_device))
-        return self.all_gather_object(facts) if len(set(torch.cat(parts).tolist())) > 1 else None
+        checksum = torch.tensor([zlib.crc32(f"{call} {facts}".encode())], device=self.root_device)
+        sums = torch.cat(self.all_gather_list(checksum)).tolist()
+        return super().differing(call, facts, site) if len(set(sums)) > 1 else None
 
     @contextmanager
     def assume_alike(self) -> Iterator[None]:
@@ -195,9 +196,9 @@ class ParallelStrategy(Strategy):
         finally:
             self._compares = before
 
-    def _check_alike(self, tensor: Tensor) -> None:
+    def _check_alike(self, call: str, tensor: Tensor) -> None:
         """Refuse tensors that differ in shape or dtype: the collective itself would hang, abort or mix up bytes."""
-        if self._compares and (given := self.differing(describe_tensor(tensor))) is not None:
+        if self._compares and (given := self.differing(call, describe_tensor(tensor))) is not None:
             raise ConfigurationError(
                 f"tensor: shapes or dtypes differ between processes: {by_rank(given)}. Pass tensors of the same shape "
                 "and dtype in every process; pad them if necessary."

@@ -129,7 +129,8 @@ def test_a_method_that_one_rank_alone_calls(
 
 
 ELSEWHERE = [
-    # processes, the rank that is elsewhere, what it does, what the others do; what is said of it, and of the others
+    # processes, the rank that is elsewhere, what it does, what the others do, the strategy unless it is ddp; what is
+    # said of it, and of the others
     ((2, 0, "hook", ""), "strategy.barrier (", "backward in Trainer.fit ("),
     *(
         pytest.param(arguments, *said, marks=pytest.mark.slow)
@@ -141,6 +142,9 @@ ELSEWHERE = [
             ((2, 1, "prepare", "wait"), "Runtime.prepare (", "Runtime.wait_for_everyone ("),
             ((2, 1, "dist.barrier", "reduce"), "barrier at elsewhere.py", "Runtime.reduce ("),
             ((2, 0, "strategy.all_gather", "prepare"), "strategy.all_gather (", "Runtime.prepare ("),
+            ((2, 0, "hook", "", "ddp_spawn"), "strategy.barrier (", "backward in fit. Call the same"),
+            ((2, 1, "reduce", "backward", "ddp_spawn"), "Runtime.reduce (", ""),
+            ((2, 1, "save_state", "wait", "ddp_fork"), "Runtime.save_state (", "Runtime.wait_for_everyone ("),
         )
     ),
 ]
@@ -158,6 +162,7 @@ def test_processes_that_wait_in_different_calls(
     ended = run_script(tmp_path, "elsewhere.py", *map(str, arguments), expect=1)
     cause = cause_in(ended.stderr)
     assert "failed: processes are in different collectives: " in cause, ended.stderr
+    assert ended.stderr.count("in different collectives") == 1
     processes, rank, *_ = arguments
     rest = ", ".join(str(each) for each in range(processes) if each != rank)
     assert f"rank {rank}: {own}" in cause
@@ -172,6 +177,15 @@ def test_a_process_that_ends_while_another_waits_to_save(tmp_path: Path) -> None
     cause = cause_in(ended.stderr)
     assert "rank 1 of 2 failed: LaunchError: rank 0 has ended its script, or torn down" in cause
     assert "at " + str(SCRIPTS / "elsewhere.py") in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp_spawn", "ddp_fork"])
+def test_a_process_whose_function_has_returned_while_another_waits(strategy: str, tmp_path: Path) -> None:
+    """What the run ends with names the one that is through, and the line in which the other one waits."""
+    ended = run_script(tmp_path, "elsewhere.py", "2", "0", "reduce", "nothing", strategy, expect=1)
+    place = rf"{re.escape(str(SCRIPTS / 'elsewhere.py'))}, and waits for rank 1"
+    assert re.search(rf"^rank 0 failed: rank 1 has ended .* is in line \d+ of {place}", ended.stderr.splitlines()[-1])
 
 
 @pytest.mark.slow

@@ -88,6 +88,15 @@ def test_a_full_disk(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
     assert io.load_checkpoint(folder / "d") == {"n": 3}
 
 
+def test_a_full_disk_and_a_new_directory(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
+    """What was made for the checkpoint goes with it; what was there stays."""
+    folder = small_disk("size=1m")
+    (folder / "own").mkdir()
+    for new in ("a/b/c", "own/c", "own/d/c"):
+        refused(io, LARGE, folder / new)
+    assert list(folder.rglob("*")) == [folder / "own"]
+
+
 def test_no_inodes(io: CheckpointIO, small_disk: Callable[..., Path]) -> None:
     """A disk without room for another file."""
     folder = small_disk("size=5m,nr_inodes=12")
@@ -238,7 +247,7 @@ def test_a_single_file_that_does_not_fit(what: str, tmp_path: Path) -> None:
             writes[what]()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert os.listdir(tmp_path / "new") == []
+    assert not (tmp_path / "new").exists()
     writes[what]()
     (file,) = (tmp_path / "new").iterdir()
     assert is_committed(file) if what == "save_state" else torch.load(file, weights_only=True)

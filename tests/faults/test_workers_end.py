@@ -129,7 +129,9 @@ def test_a_run_with_workers_is_left(
     assert code in _codes(expected.code, launcher), said
     assert any(text in said + output for text in expected.says), said
     assert expected.says == DIED or "Exception ignored" not in said
-    assert expected.code == 0 or "went on" not in output
+    remedies = [number for number, line in enumerate(said.rstrip().splitlines()[::-1]) if "set num_workers=0" in line]
+    assert remedies[:1] == ([0] if within else []) or launcher == "torchrun", said
+    assert len(remedies) <= 1 or launcher != "auto"
 
 
 def _codes(code: int, launcher: str) -> tuple[int, ...]:

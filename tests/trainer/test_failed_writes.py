@@ -60,6 +60,25 @@ def test_after_a_write_that_failed(
     assert not newest.best_model_path or is_committed(newest.best_model_path)
 
 
+@pytest.mark.parametrize("background", [False, True])
+def test_the_directory_of_a_write_that_failed(background: bool, tmp_path: Path) -> None:
+    """It is made for a CheckpointIO, whatever that does, and is not left behind."""
+    there = []
+
+    class Own(TorchCheckpointIO):
+        def save_checkpoint(self, checkpoint: Any, path: Any, storage_options: Any = None) -> None:
+            there.append(Path(path).parent.is_dir())
+            raise OSError("No space left")
+
+    io: CheckpointIO = Own()
+    checkpoint = ModelCheckpoint(tmp_path / "new" / "best")
+    with pytest.raises((OSError, CheckpointError), match="No space left"):
+        run(checkpoint, plugins=[AsyncCheckpointIO(io) if background else io])
+    assert there
+    assert all(there)
+    assert not (tmp_path / "new").exists()
+
+
 class Waits(TorchCheckpointIO):
     """Writes when it may."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...errors import ConfigurationError, LaunchError
 from ...strategies.base import Strategy
-from ...strategies.call_sites import user_frame
+from ...strategies.call_sites import call_site, differing_facts
 from ...strategies.exchange.objects import by_rank, describe_tensor
 from ...strategies.parallel import ProcessGroupStrategy
 from ...strategies.store.notes import Board
@@ -27,7 +27,6 @@ __all__ = [
     "PADDING",
     "Row",
     "announce",
-    "call_site",
     "describe_leaves",
     "is_tensor_row",
     "refuse_difference",
@@ -92,20 +91,10 @@ class Agreement:
             return None
         if self.debug:
             site = site or call_site()
-            given = announce(strategy, f"{call} at {site}", json.dumps([("call", call), ("line", site), *rows]))
+            given = announce(strategy, call, site, json.dumps([("call", call), ("line", site), *rows]))
         else:
-            given = strategy.differing(json.dumps([("call", call), *rows]))
-        if given is None:
-            return None
-        of_ranks = [[(place, fact) for place, fact in json.loads(text)] for text in given]
-        if len({rows[0] for rows in of_ranks}) > 1:
-            sites = [rows[1][1] for rows in of_ranks] if self.debug else strategy.all_gather_object(site or call_site())
-            calls = [f"{rows[0][1]} ({place})" for rows, place in zip(of_ranks, sites, strict=True)]
-            raise ConfigurationError(
-                f"processes are in different collectives: {by_rank(calls)}. Call the same one in every process, in one "
-                "order."
-            )
-        return of_ranks
+            given = strategy.differing(call, json.dumps([("call", call), *rows]), site or "")
+        return None if given is None else [[(place, fact) for place, fact in json.loads(text)] for text in given]
 
     def absent(self) -> str:
         """The processes that have no batch next to this one's newest; empty if there are none."""
@@ -190,17 +179,11 @@ def _fact(row: Row | None, is_one_place: bool) -> str:
     return row[1] if is_one_place else f"{row[0]} {row[1]}"
 
 
-def call_site() -> str:
-    """File and line of the user's code that is running: the innermost that is not torch-hal's."""
-    frame = user_frame()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 PATIENCE_SECONDS = 20.0
 """After how many seconds a warning names the processes that are waited for."""
 
 
-def announce(strategy: Strategy, what: str, facts: str) -> list[str] | None:
+def announce(strategy: Strategy, call: str, site: str, facts: str) -> list[str] | None:
     """Compare ``facts`` over all processes; see :meth:`Strategy.differing`.
 
     Not by a collective, where the run has a store: a process that is in another collective, such as that of a backward
@@ -208,22 +191,25 @@ def announce(strategy: Strategy, what: str, facts: str) -> list[str] | None:
 
     Args:
         strategy: Of the run.
-        what: The collective, for messages.
+        call: The collective.
+        site: The user's line that calls it.
         facts: What to compare.
 
     Raises:
+        ConfigurationError: The processes are in different collectives.
         LaunchError: A process has not announced a collective within the strategy's ``timeout``, or has failed.
     """
     board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
     if board is None:
-        return strategy.differing(facts)
+        return strategy.differing(call, facts, site)
     number = board.meetings["announced"] = board.meetings.get("announced", -1) + 1
-    board.set(f"announced/{number}/{strategy.global_rank}", facts.encode())
-    _wait(board, strategy.world_size, f"announced/{number}", f"rank {strategy.global_rank} is in {what}")
-    given = [board.get(f"announced/{number}/{rank}").decode() for rank in range(strategy.world_size)]
+    board.set(f"announced/{number}/{strategy.global_rank}", json.dumps((call, site, facts)).encode())
+    situation = f"rank {strategy.global_rank} is in {call} at {site}"
+    _wait(board, strategy.world_size, f"announced/{number}", situation)
+    given = [json.loads(board.get(f"announced/{number}/{rank}")) for rank in range(strategy.world_size)]
     if number:  # which all have read, since they are here
         board.delete(f"announced/{number - 1}/{strategy.global_rank}")
-    return given if len(set(given)) > 1 else None
+    return differing_facts(given)
 
 
 def _wait(board: Board, world_size: int, place: str, situation: str) -> None:

@@ -179,7 +179,11 @@ class Failures:
     def announce(self, error: BaseException) -> None:
         """Tell the others that this process fails with ``error``, before they notice the lost connection."""
         self._explain(error)
-        if not is_lost_peer(error):
+        if is_lost_peer(error) and multiprocessing.parent_process() is not None:  # no hook looks for the cause there
+            first = self._noted()
+            if first is not None and ENDED_EARLY in first.told:
+                explain(error, self._in_vain(first, error), "")
+        elif not is_lost_peer(error):
             code = exit_code_of(error.code) if isinstance(error, SystemExit) else 1
             self._note(self._failed(cause_of(error)), code)
 
@@ -346,13 +350,16 @@ class Failures:
             print_error(f"{self._ends} it lost another process, which told no reason: {text}")
             raise SystemExit(1)
         if ENDED_EARLY in first.told:
-            end_with(
-                f"{self._ends} {first.told}. Rank {self._rank} is in {_place_of(error)}, and waits for rank "
-                f"{first.rank} to make the same call. Make it in every process, not only in some of them."
-            )
+            end_with(f"{self._ends} {self._in_vain(first, error)}")
         else:
             self._end_after(first)
         raise SystemExit(first.code)
+
+    def _in_vain(self, first: _First, error: BaseException) -> str:
+        return (
+            f"{first.told}. Rank {self._rank} is in {_place_of(error)}, and waits for rank {first.rank} to make the "
+            "same call. Make it in every process, not only in some of them."
+        )
 
     @property
     def _ends(self) -> str:
@@ -375,18 +382,23 @@ class Failures:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             child = self._failed_child()
-            with self._notes() as notes:
-                if notes.check(["first"]):
-                    rank = int(notes.get("first"))
-                    code, _, told = notes.get(f"failed/{rank}").decode(errors="replace").partition(" ")
-                    found = _First(rank, told, int(code), bool(notes.check([f"shown/{rank}"])))
-                    if found.is_shown or rank == self._rank:
-                        return found
+            found = self._noted() or found
+            if found is not None and (found.is_shown or found.rank == self._rank):
+                return found
             if child is not None and found is None:
                 self._tell(child)
                 return child
             time.sleep(0.05)
         return found
+
+    def _noted(self) -> _First | None:
+        """What the store says of the process that failed first."""
+        with self._notes() as notes:
+            if notes.check(["first"]):
+                rank = int(notes.get("first"))
+                code, _, told = notes.get(f"failed/{rank}").decode(errors="replace").partition(" ")
+                return _First(rank, told, int(code), bool(notes.check([f"shown/{rank}"])))
+        return None
 
     def _tell(self, child: LaunchError) -> None:
         """Tell the others of a process that died without a word."""

@@ -342,7 +342,8 @@ def _call(innermost: FrameType, modules: Sequence[str]) -> str:
     name = "backward" if _WAITS_IF_IDLE in modules else innermost.f_code.co_name
     if not method:
         return f"{name} {_place(innermost).partition(', in ')[0]}"
-    return f"{name} in {method} ({site})" if name == "backward" else f"{method} ({site})"
+    called = f"{method} ({site})" if site else method
+    return f"{name} in {called}" if name == "backward" else called
 
 
 def _modules(innermost: FrameType) -> list[str]:

@@ -99,7 +99,7 @@ def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, che
             Trainer; or the store was lost; or from ``check``.
     """
     method, site = method_called()
-    place = f"{method} ({site})" if method else "the run"
+    place = f"{method} ({site})" if site else "the run"
     kind = "Runtime" if method.startswith("Runtime.") else method  # any method of a Runtime starts its processes
 
     def look() -> None:
@@ -113,7 +113,7 @@ def meet_to_join(store: Store, rank: int, world_size: int, limit: timedelta, che
         store.set(f"method/{rank}", place)
         if store.compare_set("method", "", kind).decode() != kind:  # the first process's stays
             store.set("methods differ", "")
-        met = meet(store, "joining", world_size, rank, limit, look, purpose=f" for {place}" if method else "")
+        met = meet(store, "joining", world_size, rank, limit, look, purpose=f" for {place}" if site else "")
         missing = [] if met else ranks_missing(store, "joining", world_size)
         places = []
         if met and store.check(["methods differ"]):

@@ -47,6 +47,7 @@ __all__ = [
     "show_traceback",
     "summary",
     "tell_also",
+    "tell_only",
 ]
 
 CAUSE = "CORE_CAUSE"
@@ -256,6 +257,12 @@ def tell_also(tell: Callable[[str], object], write: Callable[[], object] | None 
     _tellers.append(tell)
     if write is not None:
         _writers.append(write)
+
+
+def tell_only(tell: Callable[[str], object]) -> None:
+    """As :func:`tell_also`, in place of what the process has inherited that forked this one."""
+    _tellers[:] = [tell]
+    _writers.clear()
 
 
 def leave(code: int) -> NoReturn:

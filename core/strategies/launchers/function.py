@@ -26,7 +26,7 @@ import torch
 from ...errors import LaunchError
 from ...random import set_host_rng_state
 from .base import POLL_SECONDS, SETTLE_SECONDS, Launcher, advice_on, describe_exit, end_processes
-from .cause import cause_of, first_line, format_error, ranked
+from .cause import cause_of, first_line, format_error, ranked, tell_only
 from .exit_codes import EndedBySignal, exit_code_of, failed_at, is_lost_peer, show_launch_errors
 from .forwarding import forwarding
 from .interrupts import interrupts_blocked, unblock_interrupts
@@ -284,7 +284,8 @@ class _Worker:
 
 def _error(failed: Sequence[_Worker], start_method: str) -> LaunchError:
     first, *others = sorted(failed, key=_Worker.blame)
-    lines = [] if first.report is None else [ranked(first.report.traceback, first.rank)]
+    trace = "" if first.report is None else first.report.traceback
+    lines = [ranked(trace, first.rank)] if trace else []
     for worker in others:
         own = worker.report
         if own is None or not (own.is_consequence or (first.report is not None and own.cause == first.report.cause)):
@@ -321,6 +322,8 @@ def _work(
     unblock_interrupts()
     watch_parent(parent)
     os.environ.update(environ)
+    reporting = _Reporting(channel)
+    tell_only(reporting.tell)
     try:
         function, args, kwargs = _unpickled(channel.recv_bytes()) if task is None else task
         result = function(dict(os.environ), *args, **kwargs)
@@ -329,10 +332,26 @@ def _work(
         # As the interpreter does with an uncaught exception, for handlers that run at exit.
         sys.last_value = error
         report = _report_failure(error)
-    channel.send(report)
-    channel.close()
+    reporting.send(report)
     if report.cause:
         raise SystemExit(report.exit_code)
+
+
+class _Reporting:
+    """Sends the first report of a worker: that of its call, or of a thread that ends the process at once."""
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel, self._lock = channel, threading.Lock()
+
+    def send(self, report: _Report) -> None:
+        with self._lock:
+            if not self._channel.closed:
+                self._channel.send(report)
+                self._channel.close()
+
+    def tell(self, cause: str) -> None:
+        """As :func:`tell_only` requires."""
+        self.send(_Report(failed_at=time.monotonic(), cause=cause.partition(" failed: ")[2] or cause))
 
 
 def _after_fork(channels: Iterable[Connection], collects: bool, gate: tuple[int, int]) -> None:

@@ -79,6 +79,8 @@ def check_different_calls(runtime: Runtime, rank: int) -> None:
         "prepare": lambda: runtime.prepare(nn.Linear(1, 1)),
         "load_state": lambda: runtime.load_state("nowhere"),
         "main_process_first": first,
+        "strategy.reduce('mean')": lambda: runtime.strategy.reduce(one),
+        "strategy.all_gather": lambda: runtime.strategy.all_gather(one),
     }
     names = list(calls)
     for number, name in enumerate(names):

@@ -1,6 +1,7 @@
 """A process that is in another call than the others, of which no exception tells it; or is only late.
 
-The arguments: the number of processes, the rank that does something else, what it does, and what the others do.
+The arguments: the number of processes, the rank that does something else, what it does, what the others do, and the
+strategy, ddp unless given.
 """
 
 import sys
@@ -41,17 +42,10 @@ def work() -> None:
         (weight @ weight @ weight).sum().backward()  # type: ignore[no-untyped-call]
 
 
-def main() -> None:
-    processes, rank = int(sys.argv[1]), int(sys.argv[2])
-    settings: dict[str, Any] = {"accelerator": "cpu", "devices": processes, "strategy": "ddp"}
-    if sys.argv[3] == "hook":
-        quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
-        items: Any = torch.ones(8 * processes, 4)
-        Trainer(max_epochs=1, **quiet, **settings).fit(Linear(rank), DataLoader(items, batch_size=2))
-    runtime = Runtime(**settings)
+def calls_of(runtime: Runtime, names: str) -> None:
     model = runtime.prepare(nn.Linear(4, 1))
     runtime.backward(model(torch.ones(2, 4)).sum())
-    items = torch.ones(8, 4)
+    items: Any = torch.ones(8, 4)
     calls: dict[str, Callable[[], object]] = {
         "wait": runtime.wait_for_everyone,
         "reduce": lambda: runtime.reduce(1.0),
@@ -62,11 +56,26 @@ def main() -> None:
         "save_state": lambda: runtime.save_state("saved"),
         "work": work,
     }
-    for name in sys.argv[3 if runtime.process_index == rank else 4].split("+"):
+    for name in names.split("+"):
         if name != "nothing":
             print(f"waits at {time.monotonic()}", flush=True)
             calls[name]()
     print(f"rank {runtime.process_index} is through", flush=True)
+
+
+def each(runtime: Runtime, rank: int, own: str, others: str) -> None:
+    calls_of(runtime, own if runtime.process_index == rank else others)
+
+
+def main() -> None:
+    processes, rank, own, others = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5]
+    strategy = sys.argv[5] if len(sys.argv) > 5 else "ddp"
+    settings: dict[str, Any] = {"accelerator": "cpu", "devices": processes, "strategy": strategy}
+    if own == "hook":
+        quiet: dict[str, Any] = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
+        items: Any = torch.ones(8 * processes, 4)
+        Trainer(max_epochs=1, **quiet, **settings).fit(Linear(rank), DataLoader(items, batch_size=2))
+    Runtime(**settings).launch(each, rank, own, others)
 
 
 if __name__ == "__main__":

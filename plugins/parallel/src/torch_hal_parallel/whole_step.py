@@ -81,10 +81,10 @@ class StepWithoutCollectives(ProcessGroupStrategy):
         self._check_step("all_gather_object")
         return super().all_gather_object(obj)
 
-    def differing(self, facts: str) -> list[str] | None:
+    def differing(self, call: str, facts: str, site: str = "") -> list[str] | None:
         """See the base class; the first thing that many methods do."""
         self._check_step("a collective")
-        return super().differing(facts)
+        return super().differing(call, facts, site)
 
 
 class _CalledError(BaseException):
