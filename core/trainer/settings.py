@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 import torch
@@ -24,6 +24,9 @@ from ..kinds import KINDS
 from ..precisions.base import Precision
 from ..precisions.clipping import ALGORITHMS
 from .hints.names_of_others import FOREIGN, REMEDIES
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 __all__ = [
     "DEFAULT_EPOCHS",
@@ -278,14 +281,14 @@ class _Setting(Generic[T]):
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
 
-    def __get__(self, trainer: Any, owner: type[Any]) -> T:
+    def __get__(self, trainer: Trainer, owner: type[Any]) -> T:
         if trainer is None:
             raise AttributeError(f"{owner.__name__}.{self.name} is an attribute of objects, not of the class")
         value: T = getattr(trainer.settings, self.name)
         return value
 
-    def __set__(self, trainer: Any, value: T) -> None:
-        trainer._change_setting(self.name, value)
+    def __set__(self, trainer: Trainer, value: T) -> None:
+        trainer.change_setting(self.name, value)
 
 
 class TrainerSettings(KnownAttributes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,6 +15,9 @@ from .checks import check_module, check_optimization
 from .loop.data_sources import DataSource
 from .loop.trials import Trial
 from .module.plain_module import as_module
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
 
@@ -29,7 +32,7 @@ NOT_SCALED = dict.fromkeys(
 
 
 def find_learning_rate(
-    trainer: Any, module: nn.Module, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
+    trainer: Trainer, module: nn.Module, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
 ) -> LearningRateRange:
     """Search a learning rate as :class:`core.callbacks.LearningRateFinder` does, without training afterwards.
 
@@ -49,7 +52,7 @@ def find_learning_rate(
     return finder.optimal_lr
 
 
-def find_batch_size(trainer: Any, module: nn.Module, datamodule: Any = None, **options: Any) -> int:
+def find_batch_size(trainer: Trainer, module: nn.Module, datamodule: Any = None, **options: Any) -> int:
     """Search a batch size as :class:`core.callbacks.BatchSizeFinder` does, without training afterwards.
 
     Args:
@@ -74,7 +77,7 @@ class Tuner:
         trainer: The Trainer whose settings, devices and strategy are used.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         if not hasattr(trainer, "settings"):
             raise WrongTypeError(f"Tuner: trainer is an object of type {type(trainer).__name__}. Pass a core.Trainer.")
         self._trainer = trainer
@@ -158,7 +161,7 @@ def _check_method(search: str, method: str) -> None:
         )
 
 
-def _trial(trainer: Any, module: nn.Module, train_dataloaders: Any, datamodule: Any) -> Trial:
+def _trial(trainer: Trainer, module: nn.Module, train_dataloaders: Any, datamodule: Any) -> Trial:
     adapted: Any = as_module(module)
     check_module(adapted, "training_step", "configure_optimizers")
     check_optimization(adapted, trainer.settings, trainer.strategy)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigurationError, WrongTypeError
 from ...hints.argument_checks import suggest_arguments
 from ...loggers.base import Logger
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["LoggingMembers"]
 
@@ -23,7 +26,7 @@ COUNTED = {
 class LoggingMembers:
     """The part of a Module that logs."""
 
-    trainer: Any
+    trainer: Trainer
 
     @partial(suggest_arguments, remedies=COUNTED, owner="Module.log")
     def log(
@@ -122,8 +125,9 @@ class LoggingMembers:
         self.trainer.runtime.print(*args, **kwargs)
 
     @property
-    def _newest_trainer(self) -> Any:
+    def _newest_trainer(self) -> Trainer | None:
         """What is running this module, or was the last to do so and still exists; ``None`` without one."""
+        running: Trainer | None
         running, last = getattr(self, "_trainer", None), getattr(self, "_last_trainer", None)
         return last() if running is None and last is not None else running
 

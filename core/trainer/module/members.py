@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,12 +20,19 @@ from ...utilities.nested import map_tensors
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from .hparams_file import read_hparams
 
+if TYPE_CHECKING:
+    pass
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
 __all__ = ["ModuleMembers"]
 
 
 class ModuleMembers(nn.Module):
     """The part of a Module that is neither steps nor hooks."""
 
+    trainer: Trainer
     example_input_array: Any = None
     """What :meth:`forward` may be called with: a tensor, a tuple of arguments or a dict of keyword arguments. Graphs
     and exports are traced with it."""
@@ -94,12 +101,7 @@ class ModuleMembers(nn.Module):
                 f"all_gather(group={group!r}): gathers from all processes. Use torch.distributed.all_gather for a "
                 "group."
             )
-        return gather_stacked(self._strategy, data, sync_grads)
-
-    @property
-    def _strategy(self) -> Any:
-        trainer: Any = self.trainer
-        return trainer.runtime.strategy
+        return gather_stacked(self.trainer.runtime.strategy, data, sync_grads)
 
     # -- loading and exporting -----------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,6 +16,9 @@ from .logging_members import LoggingMembers
 from .members import ModuleMembers
 from .step_members import ModuleSteps
 
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
 __all__ = ["Module"]
 
 UNSENT = ("_trainer", "_last_trainer", "_step_modules", "_given_compiler")
@@ -25,9 +29,9 @@ UNSENT = ("_trainer", "_last_trainer", "_step_modules", "_given_compiler")
 class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers, HyperParameters):
     """A model together with its steps; a plain :class:`torch.nn.Module` in every other respect."""
 
-    _trainer: Any = None
+    _trainer: Trainer | None = None
     """Runs the module now."""
-    _last_trainer: Any = None
+    _last_trainer: weakref.ref[Trainer] | None = None
     """A weak reference to the Trainer of the last run, if there was one: the module does not keep it alive."""
     _step_modules: tuple[nn.Module, ...] = ()
     """Its StepModule, once there is one; in a tuple, since torch would take it for a submodule otherwise."""
@@ -104,7 +108,7 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         raise NotImplementedError
 
     @property
-    def trainer(self) -> Any:
+    def trainer(self) -> Trainer:
         """The :class:`core.Trainer` that is running this module, or was the last to do so and still exists.
 
         Raises:
@@ -119,7 +123,7 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         return trainer
 
     @trainer.setter
-    def trainer(self, trainer: Any) -> None:
+    def trainer(self, trainer: Trainer) -> None:
         """Take the facts of ``trainer`` while no Trainer is running this module, for example in its tests."""
         self._trainer = trainer
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...runtime.with_guard import used_by_with
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["CUSTOM_STEP", "ModuleSteps"]
 
@@ -24,7 +27,7 @@ class ModuleSteps:
     """Whether the Trainer computes gradients and steps the optimizer. Set it to ``False`` in ``__init__`` to do so in
     ``training_step``, with any number of optimizers."""
 
-    trainer: Any
+    trainer: Trainer
 
     # -- what the running fit has --------------------------------------------------------------------------------
 
