@@ -32,10 +32,6 @@ def _tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _optional_tuple(value: Any) -> Any:
-    return None if value is None else _tuple(value)
-
-
 def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(value))
 
@@ -114,13 +110,13 @@ class StrategySpec(BackendSpec):
     kind: ClassVar[str] = "strategy"
     _integers = ("priority", "min_processes", "max_processes")
 
-    accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
+    accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_tuple))
     """Names of the supported accelerators, among those that its class supports; ``None`` for all of them."""
     min_processes: int = 1
     """The smallest supported world size, if its class supports it."""
     max_processes: int | None = None
     """The largest supported world size, if its class supports it; ``None`` for any."""
-    precisions: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
+    precisions: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_tuple))
     """Names of the supported precisions, among those that its class supports; ``None`` for all of them."""
 
 

@@ -213,7 +213,9 @@ def _in_directory(root: str, seen: dict[str, str], damaged: list[Damage], shadow
     here: dict[str, str] = {}
     prefix = os.path.join(root, "")
     for child in infos:
-        name = normalized(child.rpartition(".")[0].partition("-")[0])
+        name = child.rpartition(".")[0].partition("-")[0].lower().replace("_", "-")
+        if "." in name or "--" in name:  # metadata of these days does not have them
+            name = normalized(name)
         if name in here and name != CORE:
             _installed_twice(here[name], child, rows)
         if name in seen and name not in here and child[0] != "~":
@@ -361,23 +363,21 @@ def _entries(text: str) -> list[tuple[str, str, str, str]]:
         if line.startswith("[") and line.endswith("]"):
             kind = _KIND_OF_GROUP.get(line.strip("[]"))
         elif kind is not None:
-            key, equals, module = map(str.strip, line.partition("="))
-            entries.append((kind, key, module, _malformed(line, key, equals, module, kind)))
+            key, equals, value = map(str.strip, line.partition("="))
+            module, colon, path = value.partition(":")
+            parts = [*module.split("."), *path.split(".")] if kind in _NEEDS else value.split(".")
+            problem = ""
+            if not equals:
+                problem = f"has the line {line!r}"
+            elif not key or not key.isprintable():
+                problem = f"declares the {'unprintable' if key else 'empty'} name {key!r}"
+            elif (kind in _NEEDS and not colon) or not all(map(str.isidentifier, parts)):
+                what = _NEEDS[kind].replace("package.", "") if kind in _NEEDS else "a module name"
+                problem = f"gives {key!r} the value {value!r}, which is not {what}"
+            if problem:
+                problem = f"entry_points.txt {problem}. Valid: <name> = <{_NEEDS.get(kind, 'package.module')}>"
+            entries.append((kind, key, value, problem))
     return entries
-
-
-def _malformed(line: str, key: str, equals: str, value: str, kind: str) -> str:
-    valid = f"Valid: <name> = <{_NEEDS.get(kind, 'package.module')}>"
-    module, colon, path = value.partition(":")
-    if not equals:
-        return f"entry_points.txt has the line {line!r}. {valid}"
-    if not key or not key.isprintable():
-        return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
-    parts = [*module.split("."), *path.split(".")] if kind in _NEEDS else value.split(".")
-    if (kind in _NEEDS and not colon) or not all(map(str.isidentifier, parts)):
-        what = _NEEDS[kind].replace("package.", "") if kind in _NEEDS else "a module name"
-        return f"entry_points.txt gives {key!r} the value {value!r}, which is not {what}. {valid}"
-    return ""
 
 
 def _headers(data: bytes | None) -> tuple[str, str, tuple[str, ...], str]:
@@ -391,8 +391,8 @@ def _headers(data: bytes | None) -> tuple[str, str, tuple[str, ...], str]:
             break
         header, _, value = line.partition(b":")
         header = header.lower()
-        if header == b"requires-dist" and value.isascii() and b"torch" not in value.lower():
-            continue  # of another distribution, as most are
+        if header == b"requires-dist" and (name == CORE or (value.isascii() and b"torch" not in value.lower())):
+            continue  # nearly all are requirements on something else
         if header in (b"name", b"version", b"requires-dist"):
             text, undecodable = _decoded(value.strip(), f"{header.decode().capitalize()} in METADATA")
             problem = problem or undecodable
