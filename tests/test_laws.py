@@ -376,9 +376,10 @@ def test_the_page_on_architecture_has_every_package() -> None:
     assert [level[name] for name in names] == sorted(level.values())
 
 
-def test_the_runtime_is_one_class_over_components() -> None:
-    """Its methods are its own, not those of a chain of bases, and no component uses another's private names."""
+def test_front_ends_are_one_class_over_components() -> None:
+    """Methods are their own, not those of a chain of bases, and no component uses another's private names."""
     assert len(core.Runtime.__mro__) <= 4
+    assert len(core.Trainer.__mro__) <= 4
     for file in sorted((CORE / "runtime").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.attr.startswith("_"):

@@ -27,9 +27,8 @@ from .hints.misspelt import check_names, similar_methods
 from .hints.names_of_others import OF_CALLBACKS, OF_MODULES, change_import
 from .hints.signatures import check_signatures
 from .module.hooks import overridden
-from .module.module import Module
+from .module.module import CUSTOM_STEP, Module
 from .module.plain_module import PlainModule
-from .module.step_members import CUSTOM_STEP
 from .settings import Settings
 
 __all__ = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..callbacks.display.progress_bar import ProgressBar
 from ..callbacks.early_stopping import EarlyStopping
 from ..data import PreparedCombined
 from ..errors import ConfigurationError
+from ..hints.attributes import KnownAttributes
 from ..loggers.base import Logger
 from ..plan import Plan
 from ..precisions.base import Precision
@@ -22,6 +24,7 @@ from ..profilers import Profiler
 from ..runtime import Runtime
 from ..strategies.base import Strategy
 from .checks import checked_callbacks
+from .hints.names_of_others import FOREIGN
 from .loop.evaluate import EvaluationLoop
 from .loop.fit import FitLoop
 from .metrics.metric_log import MetricLog
@@ -30,18 +33,48 @@ from .module.datamodule import DataModule
 from .module.module import Module
 from .progress import Progress
 from .run import Run
-from .settings import Settings
+from .settings import Limit, Setting, Settings
 from .step.configured_optimizers import Optimization, Schedule
 from .trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
-__all__ = ["HardwareFacts", "LoggedFacts", "TrainerFacts"]
+__all__ = ["TrainerFacts"]
 
 
-class HardwareFacts:
-    """The part of :class:`core.Trainer` with processes, devices and the module. Reading it starts nothing."""
+class TrainerFacts(KnownAttributes):
+    """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
+
+    _foreign_attributes = FOREIGN
 
     runtime: Runtime
+    settings: Settings
     run: Run
+    profiler: Profiler
+    _callbacks: list[Callback]
+
+    is_trial = False
+    """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or
+    :class:`core.callbacks.BatchSizeFinder` tries out a setting."""
+
+    fast_dev_run = Setting[int | bool]()
+    max_epochs = Setting[int]()
+    min_epochs = Setting[int | None]()
+    max_steps = Setting[int]()
+    min_steps = Setting[int | None]()
+    limit_train_batches = Setting[Limit | None]()
+    limit_val_batches = Setting[Limit | None]()
+    limit_test_batches = Setting[Limit | None]()
+    limit_predict_batches = Setting[Limit | None]()
+    overfit_batches = Setting[Limit]()
+    val_check_interval = Setting[Limit | str | timedelta | dict[str, int]]()
+    check_val_every_n_epoch = Setting[int | None]()
+    num_sanity_val_steps = Setting[int]()
+    accumulate_grad_batches = Setting[int]()
+    gradient_clip_val = Setting[float | None]()
+    gradient_clip_algorithm = Setting[str]()
+    log_every_n_steps = Setting[int]()
+    default_root_dir = Setting[str]()
+
+    # -- processes, devices and the module -------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
@@ -128,12 +161,7 @@ class HardwareFacts:
         """Call the built-in ``print``, in process 0 only."""
         self.runtime.print(*args, **kwargs)
 
-
-class LoggedFacts:
-    """The part of :class:`core.Trainer` with loggers and metrics. Nothing is opened or written by reading it."""
-
-    settings: Settings
-    run: Run
+    # -- loggers and metrics ---------------------------------------------------------------------------------------
 
     @property
     def metric_log(self) -> MetricLog:
@@ -186,13 +214,7 @@ class LoggedFacts:
         """The names in :attr:`callback_metrics` that were logged for the progress bar."""
         return self.metric_log.prog_bar_names
 
-
-class TrainerFacts(HardwareFacts, LoggedFacts):
-    """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
-
-    settings: Settings
-    profiler: Profiler
-    _callbacks: list[Callback]
+    # -- the run ---------------------------------------------------------------------------------------------------
 
     @property
     def callbacks(self) -> list[Callback]:

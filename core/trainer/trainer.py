@@ -54,7 +54,6 @@ from .settings import (
     REMEDIES,
     Limit,
     Settings,
-    TrainerSettings,
     with_plugins,
     without_extras,
 )
@@ -65,7 +64,7 @@ __all__ = ["Trainer"]
 
 
 @suggest_in_methods(leave=())
-class Trainer(TrainerSettings, TrainerFacts):
+class Trainer(TrainerFacts):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::

@@ -11,8 +11,7 @@ from ...errors import ConfigurationError, WrongTypeError
 from ..hints.names_of_others import change_import
 from .datamodule import DataHooks
 from .hooks import ModuleHooks
-from .module import Module
-from .step_members import CUSTOM_STEP
+from .module import CUSTOM_STEP, Module
 
 __all__ = ["PlainModule", "as_module"]
 

@@ -16,8 +16,7 @@ from ...strategies.base import Strategy
 from ...strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..module.hooks import overridden
-from ..module.module import Module
-from ..module.step_members import CUSTOM_STEP
+from ..module.module import CUSTOM_STEP, Module
 from ..run_context import RunContext
 from .configured_optimizers import needs_closure, takes_closure
 from .optimizer_controls import Controls
