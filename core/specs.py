@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -26,46 +27,9 @@ __all__ = [
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def _name(instance: Any, attribute: attrs.Attribute[str], value: object) -> None:
-    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable() or value == "auto":
-        raise ValueError(
-            f"{attribute.name}={value!r} of {type(instance).__name__}: expected a non-empty printable name, other "
-            "than 'auto'"
-        )
-
-
-def _names(instance: Any, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]) -> None:
-    for item in value:
-        _name(instance, attribute, item)  # type: ignore[arg-type]
-
-
-def _integer(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, int) and not (value is None and attribute.default is None):
-        raise ValueError(
-            f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected an integer"
-        )
-
-
-def _target(instance: Any, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is None and attribute.default is None:
-        return
-    if isinstance(value, str) and _TARGET.fullmatch(value):
-        return
-    if attribute.name == "target" and callable(value):
-        return
-    raise ValueError(
-        f"{attribute.name}={value!r} of {type(instance).__name__} {instance.name!r}: expected "
-        "'package.module:attribute'"
-    )
-
-
 def _tuple(value: Any) -> Any:
     # A bare string would become a tuple of letters.
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _optional_tuple(value: Any) -> Any:
-    return None if value is None else _tuple(value)
 
 
 def _frozen_mapping(value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -78,18 +42,44 @@ class BackendSpec:
 
     kind: ClassVar[str]
 
-    name: str = attrs.field(validator=_name)
+    name: str
     """The backend's name; equal to the entry point's key."""
-    target: str | Any = attrs.field(validator=_target)
+    target: str | Any
     """``"module:Class"``, imported when the backend is used; the class itself for in-process registrations."""
     description: str = ""
     """One sentence for listings."""
-    aliases: tuple[str, ...] = attrs.field(default=(), converter=_tuple, validator=_names)
+    aliases: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """Further names. Several backends can claim an alias: the available one with the highest ``priority`` gets it."""
-    priority: int = attrs.field(default=50, validator=_integer)
+    priority: int = 50
     """The order of candidates for ``auto`` and for a shared alias; the highest comes first."""
     init_args: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_mapping)
     """Keyword arguments that ``target`` is called with, so that one class can serve several names."""
+
+    _targets: ClassVar[tuple[str, ...]] = ()
+    """The fields, besides ``target``, that name what is imported; ``None`` for nothing."""
+    _integers: ClassVar[tuple[str, ...]] = ("priority",)
+
+    def __attrs_post_init__(self) -> None:
+        # In one place, since core's own specs are made in each run.
+        kind = type(self).__name__
+        for field, name in (("name", self.name), *zip(repeat("aliases"), self.aliases)):
+            if (
+                not isinstance(name, str)
+                or not name
+                or name != name.strip()
+                or not name.isprintable()
+                or name == "auto"
+            ):
+                raise ValueError(f"{field}={name!r} of {kind}: expected a non-empty printable name, other than 'auto'")
+        for field in ("target", *self._targets):
+            value = getattr(self, field)
+            is_named = isinstance(value, str) and _TARGET.fullmatch(value)
+            if not is_named and not (callable(value) if field == "target" else value is None):
+                raise ValueError(f"{field}={value!r} of {kind} {self.name!r}: expected 'package.module:attribute'")
+        for field in self._integers:
+            value = getattr(self, field)
+            if not isinstance(value, int) and not (value is None and field == "max_processes"):
+                raise ValueError(f"{field}={value!r} of {kind} {self.name!r}: expected an integer")
 
 
 @attrs.frozen(kw_only=True)
@@ -97,8 +87,9 @@ class AcceleratorSpec(BackendSpec):
     """Describes an :class:`core.Accelerator`."""
 
     kind: ClassVar[str] = "accelerator"
+    _targets = ("detect", "discover")
 
-    detect: str | None = attrs.field(default=None, validator=_target)
+    detect: str | None = None
     """``"module:function"`` without arguments that returns the number of devices, quickly and without torch. An
     exception means that the hardware's state could not be read, and is recorded. It runs in a separate process with a
     time limit. Without it, the class's ``is_available`` and ``auto_device_count`` are used."""
@@ -106,7 +97,7 @@ class AcceleratorSpec(BackendSpec):
     """The name of the strategy for ``strategy="auto"`` with one process; ``None`` for the class's default."""
     default_parallel_strategy: str | None = None
     """The name of the strategy for ``strategy="auto"`` with several processes; ``None`` for the class's default."""
-    discover: str | None = attrs.field(default=None, validator=_target)
+    discover: str | None = None
     """``"module:function"`` without arguments that returns further names of this backend, best first. Each can be used
     like any name; ``target`` is then called with ``name=`` that name. Names that an installed backend owns are
     excluded."""
@@ -117,14 +108,15 @@ class StrategySpec(BackendSpec):
     """Describes a :class:`core.Strategy`."""
 
     kind: ClassVar[str] = "strategy"
+    _integers = ("priority", "min_processes", "max_processes")
 
-    accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
+    accelerators: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_tuple))
     """Names of the supported accelerators, among those that its class supports; ``None`` for all of them."""
-    min_processes: int = attrs.field(default=1, validator=_integer)
+    min_processes: int = 1
     """The smallest supported world size, if its class supports it."""
-    max_processes: int | None = attrs.field(default=None, validator=_integer)
+    max_processes: int | None = None
     """The largest supported world size, if its class supports it; ``None`` for any."""
-    precisions: tuple[str, ...] | None = attrs.field(default=None, converter=_optional_tuple)
+    precisions: tuple[str, ...] | None = attrs.field(default=None, converter=attrs.converters.optional(_tuple))
     """Names of the supported precisions, among those that its class supports; ``None`` for all of them."""
 
 
@@ -147,8 +139,10 @@ class ClusterEnvironmentSpec(BackendSpec):
     """Describes a :class:`core.ClusterEnvironment`."""
 
     kind: ClassVar[str] = "cluster_environment"
+    _targets = ("detect",)
+    _integers = ("priority", "min_processes")
 
-    detect: str | None = attrs.field(default=None, validator=_target)
+    detect: str | None = None
     """``"module:function"`` that takes the environment variables as a mapping and returns, without torch, whether the
     cluster started this process. Without it, the class's ``detect`` is used."""
 
@@ -163,13 +157,14 @@ class ClusterEnvironmentSpec(BackendSpec):
     """Further variables that are set in every process that the cluster has started."""
     excludes: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """Variables of which none is set in such a process: another launcher has set ``rank`` and ``size`` then."""
-    min_processes: int = attrs.field(default=1, validator=_integer)
+    min_processes: int = 1
     """The smallest number of processes that counts; 2 if a process that is alone is to be a run like any other."""
     variables: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """All other variables that belong to one process, such as its rank on its machine. In a program that the process
     starts, which inherits them, they are ignored: it is no rank of this run."""
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         for name in (*self.process_variables, *self.requires, *self.excludes):
             if not (isinstance(name, str) and name and name.isprintable() and not {*"=,"} & {*name}):
                 raise ValueError(

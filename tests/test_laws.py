@@ -365,6 +365,29 @@ def test_private_names_of_torch_stand_in_one_file() -> None:
     assert {file: names for file, names in found.items() if names} == {}
 
 
+TRAINER = re.compile("(.*[.])?_?(last_)?trainer")
+
+
+def test_the_trainer_is_typed_and_keeps_its_privates() -> None:
+    """Whoever is given a Trainer names its type, which is imported for type checkers alone, and its public names."""
+    faults = set()
+    for file in FILES:
+        tree, place = ast.parse(file.read_text("utf-8")), file.relative_to(CORE).as_posix()
+        only_types = {id(node) for top in tree.body if isinstance(top, ast.If) for node in ast.walk(top)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and TRAINER.fullmatch(ast.unparse(node.value)):
+                faults |= {f"{place}: trainer.{node.attr}"} if re.match("_[^_]", node.attr) else set()
+            elif isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
+                name = node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+                is_any = TRAINER.fullmatch(name) and ast.unparse(node.annotation) == "Any"
+                faults |= {f"{place}: {name}: Any"} if is_any else set()
+            elif isinstance(node, ast.ImportFrom) and place.startswith(("callbacks/", "trainer/")):
+                is_trainer = (node.module or "").rpartition(".")[2] == "trainer" and id(node) not in only_types
+                faults |= {f"{place}: import"} if is_trainer else set()
+    # A Strategy does not know the Trainer.
+    assert faults == {"strategies/base.py: trainer: Any", "trainer/__init__.py: import"}
+
+
 # -- public names and sizes ----------------------------------------------------------------------------------------
 
 
@@ -453,9 +476,10 @@ def test_the_page_on_architecture_has_every_package() -> None:
     assert [level[name] for name in names] == sorted(level.values())
 
 
-def test_the_runtime_is_one_class_over_components() -> None:
-    """Its methods are its own, not those of a chain of bases, and no component uses another's private names."""
+def test_front_ends_are_one_class_over_components() -> None:
+    """Methods are their own, not those of a chain of bases, and no component uses another's private names."""
     assert len(core.Runtime.__mro__) <= 4
+    assert len(core.Trainer.__mro__) <= 4
     for file in sorted((CORE / "runtime").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.attr.startswith("_"):

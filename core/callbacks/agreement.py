@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..checkpoints.agreement import decide_on_rank_zero
 from ..errors import ConfigurationError, nearest, quoted
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["decide_in_process_zero", "not_logged"]
 
 T = TypeVar("T")
 
 
-def decide_in_process_zero(trainer: Any, decide: Callable[[], T]) -> T:
+def decide_in_process_zero(trainer: Trainer, decide: Callable[[], T]) -> T:
     """What ``decide`` returns in process 0, in every process; every process calls this.
 
     Raises:

@@ -7,10 +7,13 @@ overridden is never called.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from ..hints.argument_checks import suggest_arguments_of
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["Callback"]
 
@@ -51,7 +54,7 @@ class Callback:
         for name, value in dictionary.items():
             self.log(name, value, **options)
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Called in every process before anything is prepared, after the DataModule's ``setup``, before the module's.
 
         Args:
@@ -60,106 +63,106 @@ class Callback:
             stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
         """
 
-    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Called at the end of the run, unless it failed."""
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_fit_start`."""
 
-    def on_fit_end(self, trainer: Any, module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_fit_end`."""
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_train_epoch_start`."""
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_train_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> int | None:
         """See :meth:`core.Module.on_train_batch_start`."""
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_train_batch_end`."""
 
-    def on_sanity_check_start(self, trainer: Any, module: Any) -> None:
+    def on_sanity_check_start(self, trainer: Trainer, module: Any) -> None:
         """Called in ``fit`` before the batches of validation that only check that validation works."""
 
-    def on_sanity_check_end(self, trainer: Any, module: Any) -> None:
+    def on_sanity_check_end(self, trainer: Trainer, module: Any) -> None:
         """Called after them."""
 
-    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
+    def on_before_zero_grad(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
         """See :meth:`core.Module.on_before_zero_grad`."""
 
-    def on_before_backward(self, trainer: Any, module: Any, loss: Any) -> None:
+    def on_before_backward(self, trainer: Trainer, module: Any, loss: Any) -> None:
         """See :meth:`core.Module.on_before_backward`."""
 
-    def on_after_backward(self, trainer: Any, module: Any) -> None:
+    def on_after_backward(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_after_backward`."""
 
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
         """See :meth:`core.Module.on_before_optimizer_step`."""
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_train_start`."""
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_train_end`."""
 
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_validation_start`."""
 
-    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_validation_epoch_start`."""
 
-    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_validation_batch_start`."""
 
-    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_validation_batch_end`."""
 
-    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_validation_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_validation_end`."""
 
-    def on_test_start(self, trainer: Any, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_test_start`."""
 
-    def on_test_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_test_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_test_epoch_start`."""
 
-    def on_test_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_test_batch_start`."""
 
-    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_test_batch_end`."""
 
-    def on_test_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_test_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_test_end(self, trainer: Any, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_test_end`."""
 
-    def on_predict_start(self, trainer: Any, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_predict_start`."""
 
-    def on_predict_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_predict_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_predict_epoch_start`."""
 
-    def on_predict_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_predict_batch_start`."""
 
-    def on_predict_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_predict_batch_end`."""
 
-    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_predict_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_predict_epoch_end`."""
 
-    def on_predict_end(self, trainer: Any, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
         """See :meth:`core.Module.on_predict_end`."""
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         """Called when ``error`` ends the run, before it is raised to the caller."""
 
     def before_optimizers_load(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
@@ -171,10 +174,10 @@ class Callback:
             state: What this callback's :meth:`state_dict` returned.
         """
 
-    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Called in every process before ``checkpoint`` is written; may add to it."""
 
-    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Called in every process after ``checkpoint`` was read and loaded, when a fit is resumed."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from .base import Callback
 from .trainer_queries import send_to_loggers
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["DeviceStatsMonitor"]
 
@@ -27,7 +30,7 @@ class DeviceStatsMonitor(Callback):
         self.cpu_stats = cpu_stats
         self._cpu: Any = None
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Check that there is a logger.
 
         Raises:
@@ -44,7 +47,7 @@ class DeviceStatsMonitor(Callback):
 
             self._cpu = CPUAccelerator()
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log after a step whose metrics are logged."""
         step = trainer.global_step
         if step % trainer.log_every_n_steps or trainer.progress.is_accumulating or not trainer.is_global_zero:

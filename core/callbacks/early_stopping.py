@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from ..hints.argument_checks import check_count
 from .agreement import decide_in_process_zero, not_logged
 from .base import Callback
 from .trainer_queries import is_long_enough, is_training, validates_once_in_each_epoch
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["EarlyStopping", "EarlyStoppingReason"]
 
@@ -113,17 +116,17 @@ class EarlyStopping(Callback):
         """Its name in checkpoints, by metric and mode."""
         return f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r})"
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self._reset()
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """Check, unless that is due at the end of the training epoch."""
         if is_training(trainer) and not self._checks_on_train_epoch_end(trainer):
             self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Check, unless that is due after validation."""
         if self._checks_on_train_epoch_end(trainer):
             self._check(trainer)
@@ -149,11 +152,11 @@ class EarlyStopping(Callback):
         self.stopping_reason_message = state.get("stopping_reason_message")
         self._judged_at = state.get("judged_at")
 
-    def _checks_on_train_epoch_end(self, trainer: Any) -> bool:
+    def _checks_on_train_epoch_end(self, trainer: Trainer) -> bool:
         chosen = self.check_on_train_epoch_end
         return validates_once_in_each_epoch(trainer) if chosen is None else chosen
 
-    def _check(self, trainer: Any) -> None:
+    def _check(self, trainer: Trainer) -> None:
         if trainer.fast_dev_run:
             return
         state, should_stop, message = decide_in_process_zero(trainer, lambda: self._decide(trainer))
@@ -163,7 +166,7 @@ class EarlyStopping(Callback):
         if message and self.verbose and (trainer.is_global_zero or not self.log_rank_zero_only):
             logger.info(message)
 
-    def _decide(self, trainer: Any) -> tuple[dict[str, Any], bool, str]:
+    def _decide(self, trainer: Trainer) -> tuple[dict[str, Any], bool, str]:
         """In process 0: the new state, whether to stop, and why."""
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:

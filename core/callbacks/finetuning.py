@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,6 +14,9 @@ from ..errors import CheckpointError, ConfigurationError
 from ..hints.argument_checks import check_count
 from ..utilities.torch_private import BatchNorm
 from .base import Callback
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["BackboneFinetuning", "BaseFinetuning", "multiplicative"]
 
@@ -137,7 +140,7 @@ class BaseFinetuning(Callback):
 
     # -- hooks -----------------------------------------------------------------------------------------------------
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Freeze what is not trained at first.
 
         Raises:
@@ -174,7 +177,7 @@ class BaseFinetuning(Callback):
         for name, parameter in named.items():
             parameter.requires_grad = name in trainable
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Unfreeze what is due."""
         optimizers = trainer.optimizers
         for optimizer in optimizers:

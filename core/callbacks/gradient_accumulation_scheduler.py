@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from .base import Callback
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["GradientAccumulationScheduler"]
 
@@ -47,7 +50,7 @@ class GradientAccumulationScheduler(Callback):
         """Whether any epoch accumulates."""
         return any(count > 1 for count in self.scheduling.values())
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Check that the Trainer steps the optimizer, and that nothing else decides the number.
 
         Raises:
@@ -71,15 +74,14 @@ class GradientAccumulationScheduler(Callback):
                 "batches within a fit. Set accumulate_grad_batches in Trainer."
             )
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Take the number of the running epoch, in which a resumed run may be."""
         self._set(trainer)
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Take the number of the epoch."""
         self._set(trainer)
 
-    def _set(self, trainer: Any) -> None:
+    def _set(self, trainer: Trainer) -> None:
         self._taken = self.get_accumulate_grad_batches(trainer.current_epoch)
-        trainer._fit_loop.accumulate(self._taken)
-        trainer.settings = trainer._run.settings
+        trainer.settings = trainer.running_fit(type(self).__name__).accumulate(self._taken)

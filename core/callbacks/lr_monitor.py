@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, quoted
 from .base import Callback
 from .trainer_queries import send_to_loggers
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["LearningRateMonitor"]
 
@@ -46,12 +49,12 @@ class LearningRateMonitor(Callback):
         if logging_interval == "epoch":
             self.idle_hooks = frozenset({"on_train_batch_start"})
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self.lrs, self.last_momentum_values, self.last_weight_decay_values = {}, {}, {}
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Check that there is a logger.
 
         Raises:
@@ -62,14 +65,14 @@ class LearningRateMonitor(Callback):
                 "LearningRateMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
             )
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
         step = trainer.global_step
         is_logged = (step + 1) % trainer.log_every_n_steps == 0 or trainer.should_stop
         if is_logged and not trainer.progress.is_accumulating:
             self._log(trainer, "step", step)
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Log the rates of the epoch."""
         if self.logging_interval != "step":
             self._log(trainer, "epoch", trainer.global_step)
@@ -82,7 +85,7 @@ class LearningRateMonitor(Callback):
         """Load what :meth:`state_dict` returned."""
         self.lrs = {name: list(rates) for name, rates in state["lrs"].items()}
 
-    def _log(self, trainer: Any, moment: str, step: int) -> None:
+    def _log(self, trainer: Trainer, moment: str, step: int) -> None:
         values: dict[str, float] = {}
         for name, optimizer, interval in _named(trainer):
             if self.logging_interval is None and interval not in (None, moment):
@@ -105,7 +108,7 @@ class LearningRateMonitor(Callback):
         return values
 
 
-def _named(trainer: Any) -> list[tuple[str, Any, str | None]]:
+def _named(trainer: Trainer) -> list[tuple[str, Any, str | None]]:
     """Each optimizer with its name and the interval of its scheduler; first those that have a scheduler."""
     found: list[tuple[str | None, Any, str | None]] = []
     for schedule in trainer.lr_scheduler_configs:

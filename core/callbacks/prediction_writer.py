@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, quoted
 from ..logging import get_logger
 from .base import Callback
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["BasePredictionWriter"]
 
@@ -63,7 +66,7 @@ class BasePredictionWriter(Callback):
 
     def write_on_batch_end(
         self,
-        trainer: Any,
+        trainer: Trainer,
         module: Any,
         prediction: Any,
         batch_indices: Sequence[Any] | None,
@@ -85,7 +88,7 @@ class BasePredictionWriter(Callback):
         """
 
     def write_on_epoch_end(
-        self, trainer: Any, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
+        self, trainer: Trainer, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         """Write all predictions of this process.
 
@@ -97,7 +100,7 @@ class BasePredictionWriter(Callback):
             batch_indices: For each loader, also if it is the only one, the ``batch_indices`` of each batch.
         """
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Refuse an interval whose method is not defined."""
         needed = (("write_on_batch_end", self.interval.on_batch), ("write_on_epoch_end", self.interval.on_epoch))
         for method, is_used in needed:
@@ -108,16 +111,18 @@ class BasePredictionWriter(Callback):
                 )
 
     def on_predict_batch_end(
-        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Call :meth:`write_on_batch_end`."""
-        indices = trainer._evaluation.newest_indices
+        assert trainer.run.evaluation is not None
+        indices = trainer.run.evaluation.newest_indices
         self._warn_if_unknown(indices)
         self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
 
-    def on_predict_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_predict_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Call :meth:`write_on_epoch_end`."""
-        predictions, indices = trainer._evaluation.predictions, trainer._evaluation.batch_indices
+        assert trainer.run.evaluation is not None
+        predictions, indices = trainer.run.evaluation.predictions, trainer.run.evaluation.batch_indices
         for of_loader in indices:
             self._warn_if_unknown(*of_loader[:1])
         self.write_on_epoch_end(trainer, module, predictions[0] if len(predictions) == 1 else predictions, indices)

@@ -6,7 +6,7 @@ Source: Izmailov et al., Averaging Weights Leads to Wider Optima and Better Gene
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from ..errors import ConfigurationError
 from ..hints.argument_checks import check_count
 from ..utilities.torch_private import BatchNorm, mark_stepped
 from .weight_averaging import WeightAveraging
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["StochasticWeightAveraging"]
 
@@ -83,7 +86,7 @@ class StochasticWeightAveraging(WeightAveraging):
         del step_idx
         return epoch_idx is not None and epoch_idx >= self.swa_start
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Begin a new average.
 
         Raises:
@@ -108,7 +111,7 @@ class StochasticWeightAveraging(WeightAveraging):
         self._scheduler = self._scheduler_state = None
         super().setup(trainer, module, stage)
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
         """Check that there is one optimizer, and move the average to its device.
 
         Raises:
@@ -128,7 +131,7 @@ class StochasticWeightAveraging(WeightAveraging):
             )
         super().on_fit_start(trainer, module)
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Continue the schedule of the learning rate, in a resumed run."""
         if self._scheduler_state is not None:
             rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
@@ -138,17 +141,17 @@ class StochasticWeightAveraging(WeightAveraging):
             for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
                 group["lr"] = rate
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Begin the schedule of the learning rate."""
         if trainer.current_epoch >= self.swa_start and self._scheduler is None:
             self._schedule(trainer)
 
-    def _schedule(self, trainer: Any) -> SWALR:
+    def _schedule(self, trainer: Trainer) -> SWALR:
         scheduler = self._scheduler = SWALR(trainer.optimizers[0], self._rates, **self._annealing)
-        trainer._fit_loop.step_each_epoch(scheduler)
+        trainer.running_fit(type(self).__name__).step_each_epoch(scheduler)
         return scheduler
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Give the module the average, with its own statistics of batches."""
         has_average = self._average is not None and bool(self._average.n_averaged > 0)
         super().on_train_end(trainer, module)
@@ -156,12 +159,12 @@ class StochasticWeightAveraging(WeightAveraging):
         if has_average:
             update_batch_norms(trainer, module)
 
-    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the average."""
         if self._average is not None:
             checkpoint[AVERAGE] = self._average.state_dict()
 
-    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue the average."""
         if self._average is not None and AVERAGE in checkpoint:
             self._average.load_state_dict(checkpoint[AVERAGE])
@@ -189,7 +192,7 @@ def batch_norms(module: nn.Module) -> list[BatchNorm]:
     return [one for one in module.modules() if isinstance(one, BatchNorm) and one.running_mean is not None]
 
 
-def update_batch_norms(trainer: Any, module: nn.Module) -> None:
+def update_batch_norms(trainer: Trainer, module: nn.Module) -> None:
     """As :func:`torch.optim.swa_utils.update_bn`, with the training step and the batches of all processes."""
     layers = batch_norms(module)
     if not layers:
@@ -199,7 +202,7 @@ def update_batch_norms(trainer: Any, module: nn.Module) -> None:
         layer.reset_running_stats()
         layer.momentum = None
     try:
-        trainer._fit_loop.run_forward()
+        trainer.running_fit("update_batch_norms").run_forward()
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import check_count
 from .base import Callback
 from .trainer_queries import send_to_loggers
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["ThroughputMonitor"]
 
@@ -53,7 +56,7 @@ class ThroughputMonitor(Callback):
         self._totals: dict[str, Any] = {}
         """The totals of training before this run was resumed."""
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Forget the run before, and check that there is a logger.
 
         Raises:
@@ -65,49 +68,49 @@ class ThroughputMonitor(Callback):
                 "ThroughputMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
             )
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._meters["train"] = _Meter(self.window_size, **self._totals)
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log after a step whose metrics are logged."""
         step = trainer.global_step
         is_due = step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating
         self._count("train", trainer, module, batch, is_due, step - 1)
 
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure, unless it is the sanity check."""
         if not trainer.sanity_checking:
             self._begin("validate", trainer)
 
-    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log now and then."""
         self._count_evaluated("validate", trainer, module, batch)
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """The time that validation took is not of training."""
         if "validate" in self._meters and "train" in self._meters:
             self._meters["train"].skip(time.perf_counter() - self._meters["validate"].began)
 
-    def on_test_start(self, trainer: Any, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._begin("test", trainer)
 
-    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log now and then."""
         self._count_evaluated("test", trainer, module, batch)
 
-    def _begin(self, stage: str, trainer: Any) -> None:
+    def _begin(self, stage: str, trainer: Trainer) -> None:
         if trainer.is_global_zero:  # what training has queued on the device is not of this stage
             trainer.strategy.accelerator.synchronize(trainer.strategy.root_device)
         self._meters[stage] = _Meter(self.window_size)
 
-    def _count_evaluated(self, stage: str, trainer: Any, module: Any, batch: Any) -> None:
+    def _count_evaluated(self, stage: str, trainer: Trainer, module: Any, batch: Any) -> None:
         if stage in self._meters:
             count = self._meters[stage].batches + 1
             self._count(stage, trainer, module, batch, count % trainer.log_every_n_steps == 0, count - 1)
 
-    def _count(self, stage: str, trainer: Any, module: Any, batch: Any, is_due: bool, step: int) -> None:
+    def _count(self, stage: str, trainer: Trainer, module: Any, batch: Any, is_due: bool, step: int) -> None:
         if not trainer.is_global_zero or not trainer.loggers:
             return
         meter, strategy = self._meters[stage], trainer.strategy

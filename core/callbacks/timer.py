@@ -6,11 +6,14 @@ import logging
 import re
 import time
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError, nearest, quoted
 from .base import Callback
 from .shared_clock import SharedClock
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["Timer", "read_duration"]
 
@@ -72,52 +75,52 @@ class Timer(Callback):
         """Seconds that are left of ``duration``; ``None`` without one."""
         return None if self._duration is None else self._duration - self.time_elapsed(stage)
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self._reset()
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._begin("train")
         if self._duration is not None:
             self._clock = SharedClock(self._duration - self._before["train"])
             self._clock.restart(trainer.global_step)
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """End measuring."""
         self._end["train"] = time.monotonic()
 
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._begin("sanity_check" if trainer.sanity_checking else "validate")
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """End measuring."""
         self._end["sanity_check" if trainer.sanity_checking else "validate"] = time.monotonic()
 
-    def on_test_start(self, trainer: Any, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._begin("test")
 
-    def on_test_end(self, trainer: Any, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, module: Any) -> None:
         """End measuring."""
         self._end["test"] = time.monotonic()
 
-    def on_predict_start(self, trainer: Any, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
         """Begin to measure."""
         self._begin("predict")
 
-    def on_predict_end(self, trainer: Any, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
         """End measuring."""
         self._end["predict"] = time.monotonic()
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the fit, if the time is over."""
         if not trainer.progress.is_accumulating:
             self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """End the fit, if the time is over."""
         self._check(trainer)
 
@@ -135,7 +138,7 @@ class Timer(Callback):
         self._end.pop(stage, None)
         self._start[stage] = time.monotonic()
 
-    def _check(self, trainer: Any) -> None:
+    def _check(self, trainer: Trainer) -> None:
         # Not should_stop, which one process may set alone: all ask the clock.
         if (
             self._clock is None

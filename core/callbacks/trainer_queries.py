@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = [
     "has_validated_in_epoch",
@@ -15,39 +18,39 @@ __all__ = [
 ]
 
 
-def is_training(trainer: Any) -> bool:
+def is_training(trainer: Trainer) -> bool:
     """Whether a ``fit`` is running, and not only its sanity check."""
-    return trainer._fit_loop is not None and not trainer.sanity_checking
+    return trainer.run.fit_loop is not None and not trainer.sanity_checking
 
 
-def is_long_enough(trainer: Any) -> bool:
+def is_long_enough(trainer: Trainer) -> bool:
     """Whether the running ``fit`` has trained for ``min_epochs`` and ``min_steps``, so that it may stop."""
-    return bool(trainer._fit_loop.is_long_enough)
+    return trainer.running_fit("is_long_enough").is_long_enough
 
 
-def validates(trainer: Any) -> bool:
+def validates(trainer: Trainer) -> bool:
     """Whether the running ``fit`` has a validation."""
-    return trainer._fit_loop is not None and trainer._fit_loop.validation is not None
+    return trainer.enable_validation
 
 
-def validates_once_in_each_epoch(trainer: Any) -> bool:
+def validates_once_in_each_epoch(trainer: Trainer) -> bool:
     """Whether validation runs exactly once at the end of every epoch, or never."""
     if not validates(trainer):
         return True
     return bool(trainer.check_val_every_n_epoch == 1 and trainer.val_check_interval == 1.0)
 
 
-def has_validated_in_epoch(trainer: Any, default: bool = False) -> bool:
+def has_validated_in_epoch(trainer: Trainer, default: bool = False) -> bool:
     """Whether validation has run in this epoch; ``default`` where the fit has none."""
     return trainer.progress.validated >= 0 if validates(trainer) else default
 
 
-def validates_next(trainer: Any) -> bool:
+def validates_next(trainer: Trainer) -> bool:
     """Whether a validation follows the newest batch; every process calls it."""
-    return trainer._fit_loop is not None and bool(trainer._fit_loop.validates_next())
+    return trainer.run.fit_loop is not None and trainer.run.fit_loop.validates_next()
 
 
-def send_to_loggers(trainer: Any, values: dict[str, float], step: int) -> None:
+def send_to_loggers(trainer: Trainer, values: dict[str, float], step: int) -> None:
     """Pass ``values`` to each logger, in process 0; ``step`` is the number of the optimizer step, from 0."""
     if values and trainer.is_global_zero:
         for logger in trainer.loggers:

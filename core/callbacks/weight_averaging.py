@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -13,6 +13,9 @@ from ..errors import ConfigurationError
 from ..hints.argument_checks import check_count
 from ..strategies.own_buffers import share_buffers
 from .base import Callback
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["EMAWeightAveraging", "WeightAveraging"]
 
@@ -51,7 +54,7 @@ class WeightAveraging(Callback):
         del epoch_idx
         return step_idx is not None
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Begin a new average."""
         self._average, self._is_swapped = None, False
         if stage == "fit":
@@ -61,7 +64,7 @@ class WeightAveraging(Callback):
     def _arguments(self) -> dict[str, Any]:
         return self._kwargs
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
         """Move the average to its device, in the precision of the module.
 
         Raises:
@@ -82,22 +85,22 @@ class WeightAveraging(Callback):
             mean.data = mean.data.to(own.device if self._device is None else self._device, own.dtype)
         average.n_averaged.data = average.n_averaged.to(module.device if self._device is None else self._device)
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Take the weights of a checkpoint that another callback wrote before this one had taken those of its step."""
         self._take_step(trainer, module)
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take the weights, after an optimizer step."""
         self._take_step(trainer, module)
 
-    def _take_step(self, trainer: Any, module: Any) -> None:
+    def _take_step(self, trainer: Trainer, module: Any) -> None:
         step = trainer.global_step
         if step > self._step and self.should_update(step_idx=step - 1):
             assert self._average is not None
             self._average.update_parameters(module)
             self._step = step
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Take the weights, at the end of an epoch."""
         epoch = trainer.current_epoch
         if epoch > self._epoch and self.should_update(epoch_idx=epoch):
@@ -105,7 +108,7 @@ class WeightAveraging(Callback):
             self._average.update_parameters(module)
             self._epoch = epoch
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Give the module the average."""
         if self._average is not None and self._average.n_averaged > 0:
             with torch.no_grad():
@@ -114,21 +117,21 @@ class WeightAveraging(Callback):
             share_buffers(trainer.strategy, module)
         self._average = None
 
-    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Evaluate with the average."""
         self._swap(module)
 
-    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Go on with the weights that are trained."""
         if self._is_swapped:
             self._swap(module)
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         """Leave the module the weights that were trained."""
         if self._is_swapped:
             self._swap(module)
 
-    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Write the average as ``state_dict``, and the weights that are trained as ``current_model_state``."""
         if self._average is None:
             return
@@ -141,7 +144,7 @@ class WeightAveraging(Callback):
             checkpoint |= {"current_model_state": trained, "state_dict": average}
         checkpoint["averaging_state"] = {name: value for name, value in state.items() if not name.startswith("module.")}
 
-    def on_load_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue both."""
         if self._average is None or "averaging_state" not in checkpoint:
             return

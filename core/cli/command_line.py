@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,9 @@ from ..trainer import DataModule, Module, Trainer
 from .optimizer_arguments import configure
 from .parser import ArgumentParser, Namespace
 from .save_config import SaveConfigCallback
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["CLI"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..callbacks import Callback
 from ..checkpoints import committed_file, local_copy, store_of
 from ..errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ..trainer.trainer import Trainer
 
 __all__ = ["SaveConfigCallback"]
 
@@ -36,12 +39,12 @@ class SaveConfigCallback(Callback):
         self.overwrite = overwrite
         self.continues = continues
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Save the config, unless the run is only to find errors (``fast_dev_run``)."""
         if stage == "fit" and trainer.is_global_zero and not trainer.settings.fast_dev_run:
             self.save_config(trainer, module)
 
-    def save_config(self, trainer: Any, module: Any) -> None:
+    def save_config(self, trainer: Trainer, module: Any) -> None:
         """Write the file; a subclass may also pass the config to a logger. Process 0 calls it.
 
         Raises:
@@ -50,7 +53,7 @@ class SaveConfigCallback(Callback):
         with committed_file(self._path(trainer)) as file:
             file.write_text(self.config, encoding="utf-8")
 
-    def _path(self, trainer: Any) -> str:
+    def _path(self, trainer: Trainer) -> str:
         checkpoints = trainer.checkpoint_callback
         saved_in = None if checkpoints is None else checkpoints.directory(trainer)
         folder = saved_in or trainer.log_dir or trainer.default_root_dir

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from types import ModuleType
 from typing import Any
 
@@ -214,7 +214,7 @@ def _ask(
     try:
         answers = caller() or [None]  # pluggy leaves out None
         odd = [answer for answer in answers if isinstance(answer, str) or not isinstance(answer, Iterable)]
-        returned = [] if odd else list(islice((spec for answer in answers for spec in answer), _MOST + 1))
+        returned = [] if odd else list(islice(chain.from_iterable(answers), _MOST + 1))
         odd += [spec for spec in returned if not isinstance(spec, expected)]
     except caught as error:  # whatever a plugin raises is recorded
         fault = Failure(f"its {kind.hook} raises {describe(error)}", error)
@@ -242,7 +242,7 @@ def _compare(
                 f'{spec.name} = "{module}" under [project.entry-points."{kind.group}"]'
             )
         found[spec.name] = spec
-    names = ", ".join(repr(name) for name in sorted(found)) or "nothing"
+    names = ", ".join(map(repr, sorted(found))) or "nothing"
     for name in declared - found.keys():
         faults[name] = Failure(f"its metadata declares {name!r}, but its {kind.hook} returns {names}")
     return {name: spec for name, spec in found.items() if name not in faults}, faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -50,15 +50,14 @@ class Registry:
         self._rows = found.rows
         self._by_module: dict[tuple[str, str], list[Row]] = {}
         self._by_name: dict[tuple[str, str], list[Row]] = {}
-        for row in found.rows:
-            self._index(row)
+        self._index(found.rows)
         self._registered = {kind: registered.get(kind, {}) for kind in KINDS}
         self._activations: dict[tuple[str, str], Activation] = {}
         self._looked_up: set[tuple[str, str]] = set()
         self._causes: dict[tuple[str, str, str], BaseException | None] = {}
         for text in found.warnings:
             logger.warning("%s", harmless(text))
-        for row in found.rows:
+        for row in found.rows if logger.isEnabledFor(logging.DEBUG) else ():
             logger.debug(
                 "%s %r of %s is %s%s", row.kind, row.name, row.origin, row.state, row.reason and f": {row.reason}"
             )
@@ -93,7 +92,8 @@ class Registry:
 
     def names(self, kind: str) -> list[str]:
         """The names that can be selected, without the aliases."""
-        return sorted({row.name for row in self.rows(kind) if row.state == "installed"})
+        installed = {row.name for row in self._rows if row.kind == kind and row.state == "installed"}
+        return sorted(installed.union(self._registered[kind]))
 
     def find(self, kind: str, name: str, *, argument: str | None = None) -> list[BackendSpec]:
         """The backend called ``name``, or all backends that have it as an alias.
@@ -138,8 +138,10 @@ class Registry:
 
     def spec(self, row: Row) -> BackendSpec | None:
         """The spec of an installed backend; ``None`` if it cannot be used, for the reason that the row then has."""
-        activation = self._activated(row) if row.state == "installed" else None
-        return activation.specs.get((row.kind, row.name)) if activation is not None else None
+        if row.state != "installed":
+            return None
+        activation = self._activations.get((row.distribution, row.module)) or self._activated(row)
+        return activation.specs.get((row.kind, row.name))
 
     def failures(self, kind: str) -> list[Row]:
         """The backends of that kind found broken so far."""
@@ -227,14 +229,16 @@ class Registry:
     def _holders(self, kind: str, name: str) -> list[Row]:
         return self._by_name.get((kind, name), [])
 
-    def _index(self, row: Row) -> None:
-        self._by_module.setdefault((row.distribution, row.module), []).append(row)
-        self._by_name.setdefault((row.kind, row.name), []).append(row)
+    def _index(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._by_module.setdefault((row.distribution, row.module), []).append(row)
+            self._by_name.setdefault((row.kind, row.name), []).append(row)
 
     def _named(self, kind: str, name: str, subject: str) -> BackendSpec | None:
         registered = self._registered[kind].get(name)
-        usable = (spec for row in self._holders(kind, name) if (spec := self.spec(row)) is not None)
-        installed = next(usable, None)
+        installed = None
+        for row in self._by_name.get((kind, name), ()):
+            installed = installed or self.spec(row)
         if registered is None or installed is None:
             return registered or installed
         here, there = target_name(registered.target), target_name(installed.target)
@@ -249,12 +253,13 @@ class Registry:
         """The installed backend that ``spec`` comes from; ``None`` if it was registered or made in code."""
         if self._registered[spec.kind].get(spec.name) is spec:
             return None
-        returned = [
-            (own, row) for row in self._rows if row.kind == spec.kind and (own := self._returned(row)) is not None
-        ]
-        by_name = (row for own, row in returned if own.name == spec.name)
-        made_from = (row for own, row in returned if own.target == spec.target)  # under another name
-        return next(by_name, None) or next(made_from, None)
+        for row in self._by_name.get((spec.kind, spec.name), ()):
+            if self._returned(row) is not None:
+                return row
+        for row in self._rows:  # made from one under another name
+            if row.kind == spec.kind and (own := self._returned(row)) is not None and own.target == spec.target:
+                return row
+        return None
 
     def _returned(self, row: Row) -> BackendSpec | None:
         activation = self._activations.get((row.distribution, row.module))
@@ -310,7 +315,7 @@ class Registry:
                     kind=kind, name=name, distribution=row.distribution, version=row.version, module=row.module
                 )
                 self._rows.append(failed)
-                self._index(failed)
+                self._index([failed])
             if failed.state == "installed":
                 failed.state, failed.reason, failed.detail = "failed", failure.reason, failure.traceback
                 self._causes[kind, name, row.distribution] = failure.cause

@@ -15,7 +15,7 @@ from ..kinds import CLASS_KINDS, COMMAND, COMMANDS, KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 __all__ = ["CORE", "Damage", "Row", "normalized", "scan"]
@@ -25,6 +25,8 @@ CORE = "torch-hal"
 
 _KIND_OF_GROUP = {kind.group: kind.name for kind in (*KINDS.values(), *CLASS_KINDS.values())} | {COMMANDS: COMMAND}
 _ORDER_OF_KIND = {name: position for position, name in enumerate(_KIND_OF_GROUP.values())}
+_NEEDS = {COMMAND: "package.module:function", **dict.fromkeys(CLASS_KINDS, "package.module:Class")}
+"""What an entry point names; that of another kind names a module."""
 _OPEN = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 
 
@@ -36,6 +38,7 @@ class Row:
         "detail",
         "devices",
         "distribution",
+        "is_core",
         "kind",
         "location",
         "module",
@@ -66,6 +69,8 @@ class Row:
         """The backend's name: the entry point's key."""
         self.distribution = distribution
         """The distribution's name as it declares it; ``this process`` for a backend that was registered in code."""
+        self.is_core = distribution == CORE or normalized(distribution) == CORE
+        """Whether it is one of core's own backends."""
         self.version = version
         """The distribution's version."""
         self.module = module
@@ -93,14 +98,9 @@ class Row:
         """Distribution and version, as messages show them."""
         return f"{self.distribution} {self.version}".rstrip()
 
-    @property
-    def is_core(self) -> bool:
-        """Whether it is one of core's own backends."""
-        return normalized(self.distribution) == CORE
-
     def to_dict(self) -> dict[str, Any]:
         """All attributes as plain data."""
-        return {slot: getattr(self, slot) for slot in self.__slots__}
+        return {slot: getattr(self, slot) for slot in self.__slots__ if slot != "is_core"}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Row:
@@ -179,8 +179,8 @@ def scan(
                 rows += _in_directory(root, seen, damaged, shadowed)
     if CORE not in seen:
         rows += _source_tree()
-    rows.sort(key=lambda row: (_ORDER_OF_KIND[row.kind], row.name, row.distribution, row.module))
-    return rows
+    keys = [(_ORDER_OF_KIND[row.kind], row.name, row.distribution, row.module, i) for i, row in enumerate(rows)]
+    return [rows[key[-1]] for key in sorted(keys)]
 
 
 # -- distributions; ``seen`` has what was found at an earlier entry of the path -------------------------
@@ -213,7 +213,9 @@ def _in_directory(root: str, seen: dict[str, str], damaged: list[Damage], shadow
     here: dict[str, str] = {}
     prefix = os.path.join(root, "")
     for child in infos:
-        name = normalized(child.rpartition(".")[0].partition("-")[0])
+        name = child.rpartition(".")[0].partition("-")[0].lower().replace("_", "-")
+        if "." in name or "--" in name:  # metadata of these days does not have them
+            name = normalized(name)
         if name in here and name != CORE:
             _installed_twice(here[name], child, rows)
         if name in seen and name not in here and child[0] != "~":
@@ -222,27 +224,28 @@ def _in_directory(root: str, seen: dict[str, str], damaged: list[Damage], shadow
             continue
         location = seen[name] = here[name] = prefix + child
         if os.access(f"{location}/entry_points.txt", os.R_OK):  # four of five have none: cheaper than an exception
-            read = _file_reader(location)
-            data = read("entry_points.txt") or b""
+            data = _read(location, "entry_points.txt") or b""
             if problem := _unreadable(data):
                 damaged.append(Damage(f"{location}/entry_points.txt", problem))
-            rows += _declared(name, location, data, read)
-        if not name and (problem := _decoded(_file_reader(location)("METADATA") or b"", "METADATA")[1]):
+            if b"[core." in data:
+                rows += _declared(name, location, data, _file_reader(location))
+        if not name and (problem := _decoded(_read(location, "METADATA") or b"", "METADATA")[1]):
             damaged.append(Damage(f"{location}/METADATA", problem))  # importlib looks for the name there
     return rows
 
 
 def _note_shadowed(name: str, location: str, first: str, shadowed: list[str]) -> None:
-    data = _file_reader(location)("entry_points.txt") or b""
+    data = _read(location, "entry_points.txt") or b""
     if name != CORE and b"[core." in data and os.path.realpath(location) != os.path.realpath(first):
         shadowed.append(f"{name} is installed twice: {first} is used, and hides {location}. Uninstall one of them.")
 
 
 def _unreadable(data: bytes) -> str:
     """Why ``importlib.metadata`` cannot read an entry_points.txt; empty if it can."""
-    text, problem = _decoded(data, "it")
-    if problem or "[" not in text:
-        return problem
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _decoded(data, "it")[1]
     section = None
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
@@ -259,18 +262,19 @@ def _installed_twice(location: str, other: str, rows: list[Row]) -> None:
             row.reason = f"installed twice: {location} and {other}. Uninstall it and install it again"
 
 
-def _file_reader(location: str) -> Callable[[str], bytes | None]:
-    def read(name: str) -> bytes | None:
+def _read(location: str, name: str) -> bytes | None:
+    try:
+        descriptor = os.open(f"{location}/{name}", _OPEN)
         try:
-            descriptor = os.open(f"{location}/{name}", _OPEN)
-            try:
-                return os.read(descriptor, os.fstat(descriptor).st_size)
-            finally:
-                os.close(descriptor)
-        except OSError:
-            return None
+            return os.read(descriptor, os.fstat(descriptor).st_size)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
 
-    return read
+
+def _file_reader(location: str) -> Callable[[str], bytes | None]:
+    return lambda name: _read(location, name)
 
 
 def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str]) -> list[Row]:
@@ -286,7 +290,8 @@ def _found_by(finder: Any, path: Sequence[str], seen: dict[str, str]) -> list[Ro
             if name not in seen:
                 seen[name] = location
                 read = _text_reader(distribution)
-                rows += _declared(name, location, read("entry_points.txt") or b"", read)
+                data = read("entry_points.txt") or b""
+                rows += _declared(name, location, data, read) if b"[core." in data else []
     except Exception:  # another tool's finder may raise anything; it is logged
         import logging
 
@@ -314,10 +319,8 @@ def _text_reader(distribution: Any) -> Callable[[str], bytes | None]:
 
 
 def _declared(name: str, location: str, data: bytes, read: Callable[[str], bytes | None]) -> list[Row]:
-    if b"[core." not in data:
-        return []
     text, problem = _decoded(data, "entry_points.txt")
-    entries = list(_entries(text))
+    entries = _entries(text)
     if not entries:
         return []
     distribution, version, requires, unreadable = _headers(read("METADATA") or read("PKG-INFO"))
@@ -351,32 +354,30 @@ def _decoded(data: bytes, file: str) -> tuple[str, str]:
         return data.decode(errors="backslashreplace"), problem
 
 
-def _entries(text: str) -> Iterator[tuple[str, str, str, str]]:
+def _entries(text: str) -> list[tuple[str, str, str, str]]:
     """``(kind, name, module, problem)`` for each entry point of our groups, in the syntax that importlib reads."""
-    kind = None
+    kind, entries = None, []
     for line in map(str.strip, text.splitlines()):
         if not line or line.startswith("#"):
             continue
         if line.startswith("[") and line.endswith("]"):
             kind = _KIND_OF_GROUP.get(line.strip("[]"))
         elif kind is not None:
-            key, equals, module = (part.strip() for part in line.partition("="))
-            yield kind, key, module, _malformed(line, key, equals, module, kind)
-
-
-def _malformed(line: str, key: str, equals: str, value: str, kind: str) -> str:
-    needs = {COMMAND: "package.module:function", **dict.fromkeys(CLASS_KINDS, "package.module:Class")}
-    valid = f"Valid: <name> = <{needs.get(kind, 'package.module')}>"
-    module, colon, path = value.partition(":")
-    if not equals:
-        return f"entry_points.txt has the line {line!r}. {valid}"
-    if not key or not key.isprintable():
-        return f"entry_points.txt declares the {'unprintable' if key else 'empty'} name {key!r}. {valid}"
-    parts = [*module.split("."), *path.split(".")] if kind in needs else value.split(".")
-    if (kind in needs and not colon) or not all(part.isidentifier() for part in parts):
-        what = needs[kind].replace("package.", "") if kind in needs else "a module name"
-        return f"entry_points.txt gives {key!r} the value {value!r}, which is not {what}. {valid}"
-    return ""
+            key, equals, value = map(str.strip, line.partition("="))
+            module, colon, path = value.partition(":")
+            parts = [*module.split("."), *path.split(".")] if kind in _NEEDS else value.split(".")
+            problem = ""
+            if not equals:
+                problem = f"has the line {line!r}"
+            elif not key or not key.isprintable():
+                problem = f"declares the {'unprintable' if key else 'empty'} name {key!r}"
+            elif (kind in _NEEDS and not colon) or not all(map(str.isidentifier, parts)):
+                what = _NEEDS[kind].replace("package.", "") if kind in _NEEDS else "a module name"
+                problem = f"gives {key!r} the value {value!r}, which is not {what}"
+            if problem:
+                problem = f"entry_points.txt {problem}. Valid: <name> = <{_NEEDS.get(kind, 'package.module')}>"
+            entries.append((kind, key, value, problem))
+    return entries
 
 
 def _headers(data: bytes | None) -> tuple[str, str, tuple[str, ...], str]:
@@ -390,6 +391,8 @@ def _headers(data: bytes | None) -> tuple[str, str, tuple[str, ...], str]:
             break
         header, _, value = line.partition(b":")
         header = header.lower()
+        if header == b"requires-dist" and (name == CORE or (value.isascii() and b"torch" not in value.lower())):
+            continue  # nearly all are requirements on something else
         if header in (b"name", b"version", b"requires-dist"):
             text, undecodable = _decoded(value.strip(), f"{header.decode().capitalize()} in METADATA")
             problem = problem or undecodable

@@ -148,7 +148,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The Plan as plain data."""
-        data = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "parts")
+        data = attrs.asdict(attrs.evolve(self, parts={}))
+        del data["parts"]
         data["devices"], data["imports"] = list(self.devices), list(self.imports)
         for kind in KINDS:
             data[kind]["rejected"] = list(data[kind]["rejected"])

@@ -24,7 +24,7 @@ from ..precisions.base import Precision
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
 from .call_sites import call_site, differing_facts
-from .constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
+from .constructor_arguments import AllArguments, StrategyParts, keyword_parameters, requested_parts
 from .process_plan import ProcessPlan
 from .step.strategy_step import StepMethods
 from .wrapping.module_wrapper import unwrap_module
@@ -127,14 +127,13 @@ class Strategy(StepMethods, ABC):
     """The modules that each process imports first."""
     moves_modules: bool = True
     """Whether :meth:`setup_module` moves modules; the front end turns it off for one that the user has placed."""
-    __signature__: ClassVar[inspect.Signature]
+    __signature__ = AllArguments()
 
     def __init__(self, **parts: Unpack[StrategyParts]) -> None:
         self.requested_parts: Mapping[str, Any] = MappingProxyType(requested_parts(type(self), parts))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls.__signature__ = signature(cls)
         if "register_strategies" in cls.__dict__:
             register: Callable[[Any], None] = cls.__dict__["register_strategies"].__get__(None, cls)
             register(REGISTRIES["strategy"])
@@ -494,6 +493,3 @@ class Strategy(StepMethods, ABC):
         """Remove a checkpoint, from rank 0."""
         if self.is_global_zero:
             self.checkpoint_io.remove_checkpoint(path)
-
-
-Strategy.__signature__ = signature(Strategy)

@@ -14,6 +14,7 @@ from ..errors import ConfigurationError, nearest, quoted
 from ..precisions.base import Precision
 
 __all__ = [
+    "AllArguments",
     "ProcessGroupParts",
     "StrategyParts",
     "keyword_parameters",
@@ -70,6 +71,13 @@ def requested_parts(cls: type[Any], arguments: Mapping[str, Any]) -> dict[str, A
             )
         parts["precision"] = parts.pop("precision_plugin")
     return parts
+
+
+class AllArguments:
+    """The ``__signature__`` of strategies, made when that of a class is read: few are."""
+
+    def __get__(self, strategy: object, cls: type[Any]) -> inspect.Signature:
+        return signature(cls)
 
 
 def signature(cls: type[Any]) -> inspect.Signature:

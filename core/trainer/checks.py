@@ -27,9 +27,8 @@ from ..utilities.torch_private import is_initialized
 from .hints.misspelt import check_names, own_names, similar_methods
 from .hints.signatures import check_signatures
 from .module.hooks import overridden
-from .module.module import Module
+from .module.module import CUSTOM_STEP, Module
 from .module.plain_module import PlainModule
-from .module.step_members import CUSTOM_STEP
 from .settings import Settings
 
 __all__ = [
@@ -40,6 +39,7 @@ __all__ = [
     "check_module",
     "check_optimization",
     "check_predicts",
+    "check_steps",
     "check_weights_only",
     "checked_callbacks",
     "described",
@@ -66,8 +66,18 @@ def check_module(module: Any, *steps: str) -> None:
             "module that you passed to prepare, or runtime.unwrap_model(model)."
         )
     check_hooks("module", own, Module)
+    check_steps(module, *steps)
+
+
+def check_steps(module: Module, *steps: str) -> None:
+    """Check that ``module`` defines ``steps``.
+
+    Raises:
+        ConfigurationError: It lacks one.
+    """
     missing = [step for step in steps if overridden(module, Module, step) is None]
     if missing:
+        own = module.user_module if isinstance(module, PlainModule) else module
         remedy = similar_methods(missing[0], own, Module) or _define(missing, own)
         raise ConfigurationError(f"module: {type(own).__name__} does not define {quoted(missing)}.{remedy}")
 
@@ -193,7 +203,8 @@ def checked_callbacks(given: Any) -> list[Callback]:
             raise WrongTypeError(
                 f"callbacks: {callback!r} is not a Callback. Pass objects of classes derived from core.Callback.{hint}"
             )
-        check_hooks("callbacks", callback, Callback)
+        if not type(callback).__module__.startswith("torch_hal."):  # core's own are as they have to be
+            check_hooks("callbacks", callback, Callback)
     return callbacks
 
 
@@ -288,11 +299,11 @@ def check_hooks(argument: str, given: Any, base: type[Any]) -> None:
             )
     check_signatures(argument, given, base)
     check_names(argument, given, base)
-    hooks, methods = (
-        [name for name in dir(kind) if name.startswith("on_") and callable(getattr(kind, name))]
-        for kind in (base, type(given))
-    )
-    for name in sorted(set(methods) - set(hooks)):
+    hooks = [name for name in dir(base) if name.startswith("on_") and callable(getattr(base, name))]
+    unknown = {name for name in dir(type(given)) if name.startswith("on_")}.difference(hooks)
+    for name in sorted(unknown):
+        if not callable(getattr(type(given), name)):
+            continue
         raise ConfigurationError(
             f"{argument}: {type(given).__name__} defines {name!r}, which is not a hook, so it would never be called."
             f"{nearest(name, hooks)} Hooks: {quoted(hooks)}. If it is not meant as a hook, give it a name that does "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import weakref
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -16,34 +16,62 @@ from ..callbacks.display.progress_bar import ProgressBar
 from ..callbacks.early_stopping import EarlyStopping
 from ..data import PreparedCombined
 from ..errors import ConfigurationError
+from ..hints.attributes import KnownAttributes
 from ..loggers.base import Logger
 from ..plan import Plan
 from ..precisions.base import Precision
 from ..profilers import Profiler
 from ..runtime import Runtime
 from ..strategies.base import Strategy
-from .checkpoint.finished_fit import FinishedFit
 from .checks import checked_callbacks
 from .loop.evaluate import EvaluationLoop
 from .loop.fit import FitLoop
 from .metrics.metric_log import MetricLog
 from .metrics.run_loggers import read_loggers
+from .module.datamodule import DataModule
 from .module.module import Module
 from .progress import Progress
-from .run_context import Run
-from .settings import Settings
+from .run import Run
+from .settings import Limit, Setting, Settings
 from .step.configured_optimizers import Optimization, Schedule
 from .trainer_state import RunningStage, TrainerFn, TrainerState, TrainerStatus
 
-__all__ = ["HardwareFacts", "LoggedFacts", "TrainerFacts"]
+__all__ = ["TrainerFacts"]
 
 
-class HardwareFacts:
-    """The part of :class:`core.Trainer` with processes, devices and the module. Reading it starts nothing."""
+class TrainerFacts(KnownAttributes):
+    """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
 
     runtime: Runtime
-    _module: weakref.ref[Module] | None
-    _interrupted: bool
+    settings: Settings
+    run: Run
+    profiler: Profiler
+    _callbacks: list[Callback]
+
+    is_trial = False
+    """Whether this is a short run before ``fit``, in which :class:`core.callbacks.LearningRateFinder` or
+    :class:`core.callbacks.BatchSizeFinder` tries out a setting."""
+
+    fast_dev_run = Setting[int | bool]()
+    max_epochs = Setting[int]()
+    min_epochs = Setting[int | None]()
+    max_steps = Setting[int]()
+    min_steps = Setting[int | None]()
+    limit_train_batches = Setting[Limit | None]()
+    limit_val_batches = Setting[Limit | None]()
+    limit_test_batches = Setting[Limit | None]()
+    limit_predict_batches = Setting[Limit | None]()
+    overfit_batches = Setting[Limit]()
+    val_check_interval = Setting[Limit | str | timedelta | dict[str, int]]()
+    check_val_every_n_epoch = Setting[int | None]()
+    num_sanity_val_steps = Setting[int]()
+    accumulate_grad_batches = Setting[int]()
+    gradient_clip_val = Setting[float | None]()
+    gradient_clip_algorithm = Setting[str]()
+    log_every_n_steps = Setting[int]()
+    default_root_dir = Setting[str]()
+
+    # -- processes, devices and the module -------------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
@@ -114,7 +142,7 @@ class HardwareFacts:
     @property
     def lightning_module(self) -> Module | None:
         """The module of the running or the last run; ``None`` if there was none, or it no longer exists."""
-        return None if self._module is None else self._module()
+        return None if self.run.module is None else self.run.module()
 
     @property
     def model(self) -> Module | None:
@@ -124,19 +152,18 @@ class HardwareFacts:
     @property
     def interrupted(self) -> bool:
         """Whether an exception, such as a KeyboardInterrupt, has ended the running or the last run."""
-        return self._interrupted
+        return self.run.interrupted
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call the built-in ``print``, in process 0 only."""
         self.runtime.print(*args, **kwargs)
 
+    # -- loggers and metrics ---------------------------------------------------------------------------------------
 
-class LoggedFacts:
-    """The part of :class:`core.Trainer` with loggers and metrics. Nothing is opened or written by reading it."""
-
-    settings: Settings
-    metric_log: MetricLog
-    """Everything that the module logs goes through this object."""
+    @property
+    def metric_log(self) -> MetricLog:
+        """Everything that the module logs goes through this object."""
+        return self.run.metric_log
 
     @property
     def loggers(self) -> list[Logger]:
@@ -184,24 +211,7 @@ class LoggedFacts:
         """The names in :attr:`callback_metrics` that were logged for the progress bar."""
         return self.metric_log.prog_bar_names
 
-
-class TrainerFacts(HardwareFacts, LoggedFacts):
-    """The properties of :class:`core.Trainer`. They start no process, write no file and run no collective."""
-
-    settings: Settings
-    progress: Progress
-    """The position of the running or the last ``fit``."""
-    profiler: Profiler
-    _callbacks: list[Callback]
-    _run: Run | None
-    _fit_loop: FitLoop | None
-    _finished: FinishedFit | None
-    _ckpt_path: str | None
-    _evaluation: EvaluationLoop | None
-    _batch_counts: dict[str, list[float]]
-    _function: str | None = None
-    _interrupted: bool
-    _received_sigterm = False
+    # -- the run ---------------------------------------------------------------------------------------------------
 
     @property
     def callbacks(self) -> list[Callback]:
@@ -211,6 +221,16 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     @callbacks.setter
     def callbacks(self, callbacks: Any) -> None:
         self._callbacks = checked_callbacks(callbacks)
+
+    @property
+    def progress(self) -> Progress:
+        """The position of the running or the last ``fit``."""
+        return self.run.progress
+
+    @property
+    def datamodule(self) -> DataModule | None:
+        """What creates the loaders of the running or the last run; ``None`` if loaders were passed."""
+        return self.run.datamodule
 
     @property
     def current_epoch(self) -> int:
@@ -240,14 +260,14 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
     @property
     def num_training_batches(self) -> float:
         """The batches of an epoch in this process, as an integer, from the start of ``fit``; infinite if not known."""
-        if self._fit_loop is None:
-            return self._batch_counts.get("train", [math.inf])[0]
-        return self._fit_loop.batches.num_batches
+        if self.run.fit_loop is None:
+            return self.run.batch_counts.get("train", [math.inf])[0]
+        return self.run.fit_loop.batches.num_batches
 
     @property
     def train_dataloader(self) -> Any:
         """The prepared loader of the running ``fit``, or loaders in the user's structure; ``None`` if there is none."""
-        loader = None if self._fit_loop is None else self._fit_loop.batches.loader
+        loader = None if self.run.fit_loop is None else self.run.fit_loop.batches.loader
         return loader.iterables if isinstance(loader, PreparedCombined) else loader
 
     @property
@@ -289,7 +309,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
         return self._num_batches("predict")
 
     def _evaluation_of(self, stage: str) -> EvaluationLoop | None:
-        loop = self._evaluation if self._fit_loop is None else self._fit_loop.validation
+        loop = self.run.evaluation if self.run.fit_loop is None else self.run.fit_loop.validation
         return loop if loop is not None and loop.stage.name == stage else None
 
     def _dataloaders(self, stage: str) -> Any:
@@ -297,60 +317,60 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
         return None if loop is None else loop.dataloaders
 
     def _num_batches(self, stage: str) -> list[float]:
-        return list(self._batch_counts.get(stage, ()))
+        return list(self.run.batch_counts.get(stage, ()))
 
     @property
     def enable_validation(self) -> bool:
         """Whether the running ``fit`` validates."""
-        return self._fit_loop is not None and self._fit_loop.validation is not None
+        return self.run.fit_loop is not None and self.run.fit_loop.validation is not None
 
     @property
     def is_last_batch(self) -> bool:
         """Whether the newest training batch is the last of its epoch."""
-        return self._fit_loop is not None and self._fit_loop.batches.is_last
+        return self.run.fit_loop is not None and self.run.fit_loop.batches.is_last
 
     @property
     def training(self) -> bool:
         """Whether it trains now: in ``fit``, outside of validation."""
-        return self._stage == "train"
+        return self.run.stage == "train"
 
     @property
     def validating(self) -> bool:
         """Whether it validates now, in ``validate`` or ``fit``; the sanity check does not count."""
-        return self._stage == "validate"
+        return self.run.stage == "validate"
 
     @property
     def sanity_checking(self) -> bool:
         """Whether it runs the validation batches that only check, before ``fit`` trains."""
-        return self._stage == "sanity_check"
+        return self.run.stage == "sanity_check"
 
     @property
     def testing(self) -> bool:
         """Whether ``test`` is running."""
-        return self._stage == "test"
+        return self.run.stage == "test"
 
     @property
     def predicting(self) -> bool:
         """Whether ``predict`` is running."""
-        return self._stage == "predict"
+        return self.run.stage == "predict"
 
     @property
     def evaluating(self) -> bool:
         """Whether it validates or tests now; the sanity check counts."""
-        return self._stage in ("validate", "test", "sanity_check")
+        return self.run.stage in ("validate", "test", "sanity_check")
 
     @property
     def state(self) -> TrainerState:
         """What is running, and how the last run has ended. It does not change afterwards: read it again."""
-        status = TrainerStatus.RUNNING if self._run is not None else TrainerStatus.FINISHED
-        if self._interrupted:
+        status = TrainerStatus.RUNNING if self.run.context is not None else TrainerStatus.FINISHED
+        if self.run.interrupted:
             status = TrainerStatus.INTERRUPTED
-        elif self._function is None:
+        elif self.run.function is None:
             status = TrainerStatus.INITIALIZING
         return TrainerState(
             status=status,
-            fn=None if self._function is None else TrainerFn(self._function),
-            stage=None if self._stage is None else RunningStage(self._stage),
+            fn=None if self.run.function is None else TrainerFn(self.run.function),
+            stage=None if self.run.stage is None else RunningStage(self.run.stage),
         )
 
     @property
@@ -359,17 +379,13 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
         In a run of several processes, the others know it once all have agreed when to act on it.
         """
-        signals = None if self._fit_loop is None else self._fit_loop.signals
-        return self._received_sigterm if signals is None else signals.has_received("SIGTERM")
-
-    @property
-    def _stage(self) -> str | None:
-        return None if self._run is None else self._run.stage
+        signals = None if self.run.fit_loop is None else self.run.fit_loop.signals
+        return self.run.received_sigterm if signals is None else signals.has_received("SIGTERM")
 
     @property
     def ckpt_path(self) -> str | None:
         """The checkpoint that the running or the last run was started from; ``None`` if none was."""
-        return self._ckpt_path
+        return self.run.ckpt_path
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -386,9 +402,9 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
 
     @property
     def _optimization(self) -> Optimization:
-        if self._fit_loop is not None:
-            return self._fit_loop.optimization
-        state = None if self._finished is None else self._finished.state  # kept for save_checkpoint after fit
+        if self.run.fit_loop is not None:
+            return self.run.fit_loop.optimization
+        state = None if self.run.finished is None else self.run.finished.state  # kept for save_checkpoint after fit
         return Optimization() if state is None else state.optimization
 
     @property
@@ -399,7 +415,7 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
             ConfigurationError: No ``fit`` was started, or the loader has no length and ``max_steps`` is not set.
         """
         settings = self.settings
-        if self._fit_loop is None and "train" not in self._batch_counts:
+        if self.run.fit_loop is None and "train" not in self.run.batch_counts:
             raise ConfigurationError(
                 "estimated_stepping_batches: no fit was started. Call it in configure_optimizers or later."
             )
@@ -430,9 +446,9 @@ class TrainerFacts(HardwareFacts, LoggedFacts):
         Raises:
             ConfigurationError: No ``fit`` is running.
         """
-        if self._fit_loop is None:
+        if self.run.fit_loop is None:
             raise ConfigurationError(f"{asked}: no fit is running. Call it in training_step or in a hook of fit.")
-        return self._fit_loop
+        return self.run.fit_loop
 
     @property
     def checkpoint_callback(self) -> Checkpoint | None:

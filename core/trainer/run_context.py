@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ..callbacks.checkpoint.base import Checkpoint
 from ..profilers.base import Profiler
 from ..runtime import Runtime
 from .metrics.metric_log import MetricLog
@@ -19,7 +18,7 @@ from .module.module import Module
 from .progress import Progress
 from .settings import Settings
 
-__all__ = ["Run", "parts_in_evaluation"]
+__all__ = ["RunContext", "parts_in_evaluation"]
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ def parts_in_evaluation(module: Module) -> list[str]:
 
 
 @attrs.define(kw_only=True)
-class Run:
+class RunContext:
     """What the loops of one ``fit``, ``validate``, ``test`` or ``predict`` share."""
 
     settings: Settings
@@ -81,12 +80,12 @@ class Run:
             self.metric_log.publish(metrics)
             if before_callbacks is not None:
                 before_callbacks()
-            callbacks = self.hooks.bind_callbacks(hook, other_than=Checkpoint)
+            callbacks = self.hooks.bind_callbacks(hook, checkpoints=False)
             for call in callbacks:
                 call()
             if callbacks:
                 self.metric_log.publish(metrics)
-            for call in self.hooks.bind_callbacks(hook, only=Checkpoint):
+            for call in self.hooks.bind_callbacks(hook, checkpoints=True):
                 call()
         finally:
             metrics.is_ending = False

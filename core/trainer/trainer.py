@@ -23,7 +23,6 @@ from ..precisions.base import Precision
 from ..profilers import Profiler, find_profiler
 from ..runtime import Runtime
 from ..strategies.base import Strategy
-from .checkpoint.finished_fit import FinishedFit
 from .checkpoint.fit_state import find_checkpoint
 from .checks import (
     all_callbacks,
@@ -35,8 +34,7 @@ from .checks import (
     checked_callbacks,
 )
 from .loop.data_sources import DataSource
-from .loop.evaluate import EvaluationLoop, evaluated, shown
-from .loop.fit import FitLoop
+from .loop.evaluate import evaluated, shown
 from .loop.reloading import check_reloading
 from .loop.run_stage import evaluate, fit, run_stage
 from .loop.signals import read_signals
@@ -48,15 +46,13 @@ from .module.batch_hooks import check_batch_hooks
 from .module.datamodule import DataModule
 from .module.module import Module
 from .module.plain_module import as_module
-from .progress import Progress
 from .properties import TrainerFacts
-from .run_context import Run
+from .run import Run
 from .settings import (
     DEFAULT_EPOCHS,
     FIXED_IN_FIT,
     Limit,
     Settings,
-    TrainerSettings,
     with_plugins,
     without_extras,
 )
@@ -67,7 +63,7 @@ __all__ = ["Trainer"]
 
 
 @suggest_in_methods(leave=())
-class Trainer(TrainerSettings, TrainerFacts):
+class Trainer(TrainerFacts):
     """Trains a :class:`core.Module` with the given hardware, strategy and precision.
 
     ::
@@ -262,25 +258,17 @@ class Trainer(TrainerSettings, TrainerFacts):
         self.runtime = Runtime.from_plan(plan, sync_batchnorm=sync_batchnorm)
         self._check_strategy(self.settings)
         self._signals = read_signals(signals)
-        self.progress = Progress()
-        """The position of the running or the last ``fit``."""
         self.profiler = find_profiler(profiler)
         """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
-        self.metric_log = MetricLog(read_loggers(logger, self.settings.default_root_dir, writes=not fast_dev_run))
-        """Everything that the module logs goes through this object."""
-        self.callbacks = all_callbacks(callbacks, self.settings)
-        self.datamodule: DataModule | None = None
-        """What creates the loaders of the running or the last run; ``None`` if loaders were passed."""
-        self._module: weakref.ref[Module] | None = None
-        self._interrupted = False
-        self._run: Run | None = None
-        self._fit_loop: FitLoop | None = None
-        self._finished: FinishedFit | None = None
-        self._run_folder: str | None = None
-        """The folder for the checkpoints of the running fit, once it is decided."""
-        self._ckpt_path = self._given_ckpt_path = None
-        self._evaluation: EvaluationLoop | None = None
-        self._batch_counts: dict[str, list[float]] = {}
+        loggers = read_loggers(logger, self.settings.default_root_dir, writes=not fast_dev_run)
+        self.run = Run(metric_log=MetricLog(loggers))
+        """What the running or the last run writes."""
+        self._callbacks = all_callbacks(callbacks, self.settings)
+
+    @property
+    def signals(self) -> dict[str, Any]:
+        """The argument ``signals``, as the running ``fit`` uses it."""
+        return self._signals
 
     # -- stages --------------------------------------------------------------------------------------------------
 
@@ -413,10 +401,10 @@ class Trainer(TrainerSettings, TrainerFacts):
         """
         check_path("filepath", filepath, optional=False)
         path = os.path.expanduser(filepath)
-        if self._fit_loop is not None:
-            self._fit_loop.state.save(path, weights_only, storage_options)
-        elif self._finished is not None:
-            self._finished.save(self, self.strategy, self.callbacks, path, weights_only, storage_options)
+        if self.run.fit_loop is not None:
+            self.run.fit_loop.state.save(path, weights_only, storage_options)
+        elif self.run.finished is not None:
+            self.run.finished.save(self, self.strategy, self.callbacks, path, weights_only, storage_options)
         else:
             raise ConfigurationError("save_checkpoint: no fit has been run. Call fit before, or call it in a hook.")
 
@@ -449,45 +437,51 @@ class Trainer(TrainerSettings, TrainerFacts):
         source: DataSource,
     ) -> Any:
         """Run ``stage`` in every process; afterwards trainer and module here are as they are in process 0."""
-        if self._run is not None:
+        if self.run.context is not None:
             raise ConfigurationError("Trainer: this trainer is already running. Use another Trainer within its hooks.")
         check_path("ckpt_path", ckpt_path)
+        found = self.ckpt_path
         if ckpt_path is not None and self.plan.runs_function and self.plan.num_nodes == 1:
             # Raises here what would otherwise be raised in started processes.
-            self._ckpt_path = find_checkpoint(ckpt_path, self)
+            found = find_checkpoint(ckpt_path, self)
         check_compile(module, self.settings, self.strategy, self.plan)
         check_batch_hooks(self.strategy, module, source.datamodule)
-        self.callbacks, self.profiler = checked_callbacks(self.callbacks), find_profiler(self.profiler)
+        self._callbacks, self.profiler = checked_callbacks(self.callbacks), find_profiler(self.profiler)
         if not self.is_trial:
             attach_callbacks(self.callbacks, module)
-        self._module, module._last_trainer = weakref.ref(module), weakref.ref(self)
-        self._interrupted, self._received_sigterm, self._function = False, False, source.stage
+        module._last_trainer = weakref.ref(self)
+        run = self.run = self.run.following(source.stage, module, found)
         try:
             outcome: Any = self.runtime.launch(run_stage, self, stage, module, ckpt_path, source)
         except BaseException:
-            self._interrupted = True
+            run.interrupted = True
             raise
         if not isinstance(outcome, Results):
             return outcome
-        self.progress, self._batch_counts = outcome.progress, outcome.batch_counts
+        run.progress, run.batch_counts = outcome.progress, outcome.batch_counts
         outer, module._trainer = module._trainer, self
         try:
-            outcome.restore(module, self.metric_log, self.callbacks)
+            outcome.restore(module, run.metric_log, self.callbacks)
         finally:
             module._trainer = outer
         if outcome.finished is not None:
-            self._finished = attrs.evolve(outcome.finished, module=module)
-        self.metric_log.adopt_versions(outcome.logger_versions)
+            run.finished = attrs.evolve(outcome.finished, module=module)
+        run.metric_log.adopt_versions(outcome.logger_versions)
         return outcome.returned
 
-    def _change_setting(self, name: str, value: Any) -> None:
-        if self._fit_loop is not None and name in FIXED_IN_FIT:
+    def change_setting(self, name: str, value: Any) -> None:
+        """What an assignment to the attribute of a setting does; the running loops see it.
+
+        Raises:
+            ConfigurationError: The value is not valid, or ``fit`` is running and cannot change it.
+        """
+        if self.run.fit_loop is not None and name in FIXED_IN_FIT:
             raise ConfigurationError(f"{name}={value!r}: cannot be changed while fit is running. Set it before.")
         settings = attrs.evolve(self.settings, **{name: value})
         self._check_strategy(settings)
         self.settings = settings
-        if self._run is not None:
-            self._run.settings = settings
+        if self.run.context is not None:
+            self.run.context.settings = settings
 
     def _check_strategy(self, settings: Settings) -> None:
         """Refuse what the strategy cannot do, before processes start."""
@@ -497,5 +491,4 @@ class Trainer(TrainerSettings, TrainerFacts):
             self.strategy.check_compile(f"compile={settings.compile!r}")
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_run", "_fit_loop", "_finished", "_evaluation", "_module")
-        return {**self.__dict__, **dict.fromkeys(left_out)}
+        return {**self.__dict__, "run": self.run.detached()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,11 +15,14 @@ from .loop.data_sources import DataSource
 from .loop.trials import Trial
 from .module.plain_module import as_module
 
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
 __all__ = ["Tuner", "find_batch_size", "find_learning_rate"]
 
 
 def find_learning_rate(
-    trainer: Any, module: nn.Module, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
+    trainer: Trainer, module: nn.Module, train_dataloaders: Any = None, datamodule: Any = None, **options: Any
 ) -> LearningRateRange:
     """Search a learning rate as :class:`core.callbacks.LearningRateFinder` does, without training afterwards.
 
@@ -39,7 +42,7 @@ def find_learning_rate(
     return finder.optimal_lr
 
 
-def find_batch_size(trainer: Any, module: nn.Module, datamodule: Any = None, **options: Any) -> int:
+def find_batch_size(trainer: Trainer, module: nn.Module, datamodule: Any = None, **options: Any) -> int:
     """Search a batch size as :class:`core.callbacks.BatchSizeFinder` does, without training afterwards.
 
     Args:
@@ -64,7 +67,7 @@ class Tuner:
         trainer: The Trainer whose settings, devices and strategy are used.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         if not hasattr(trainer, "settings"):
             raise WrongTypeError(f"Tuner: trainer is an object of type {type(trainer).__name__}. Pass a core.Trainer.")
         self._trainer = trainer
@@ -148,7 +151,7 @@ def _check_method(search: str, method: str) -> None:
         )
 
 
-def _trial(trainer: Any, module: nn.Module, train_dataloaders: Any, datamodule: Any) -> Trial:
+def _trial(trainer: Trainer, module: nn.Module, train_dataloaders: Any, datamodule: Any) -> Trial:
     adapted: Any = as_module(module)
     check_module(adapted, "training_step", "configure_optimizers")
     check_optimization(adapted, trainer.settings, trainer.strategy)

@@ -9,17 +9,31 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 
 TYPE_CHECKING = False  # importing typing would take a quarter of a listing's time
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import CodeType, ModuleType
     from typing import Any
 
 __all__ = ["share"]
 
 _REAL = __name__.partition(".")[0]
+_LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES),
+    (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)
+"""Python's own, in its order."""
 
 
 def share(name: str, file: str) -> None:
@@ -36,53 +50,58 @@ def share(name: str, file: str) -> None:
     ours, places = os.path.dirname(os.path.dirname(os.path.abspath(file))), list(real.__path__)
     if not any(os.path.samefile(os.path.dirname(place), ours) for place in places):
         raise ImportError(f"{name} is installed in {ours}, and {_REAL} in {places}. Reinstall torch-hal.", name=name)
-    sys.modules[name] = real
-    # First, since the path of the package would give a second copy of each module.
-    sys.meta_path.insert(0, _SecondName(name))
+    sys.modules[name], _Folder.second_name = real, name
+    within = tuple(place + os.sep for place in places)
+
+    def folder(path: str) -> _Folder:
+        if path not in places and not path.startswith(within):
+            raise ImportError
+        return _Folder(path, *_LOADERS)
+
+    # Python would find a second copy of each module in these folders. A finder for each of them, and none for all
+    # imports: torch's are many.
+    sys.path_hooks.insert(0, folder)
+    for path in [path for path in sys.path_importer_cache if path in places or path.startswith(within)]:
+        del sys.path_importer_cache[path]
 
 
-class _SecondName:
-    """Finds and loads ``core.x.y`` as the module ``torch_hal.x.y``."""
+class _Folder(FileFinder):
+    """Finds the modules in a folder of this package: ``core.x.y`` is the module ``torch_hal.x.y``."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._own_specs: dict[str, ModuleSpec | None] = {}
+    second_name = ""
 
-    def _real(self, name: str) -> str:
-        return f"{_REAL}.{name.partition('.')[2]}"
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """The spec of a module of this package, if it has a module of that name."""
-        package, _, rest = name.partition(".")
-        found = _find(self._real(name)) if package == self._name and rest else None
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The spec of a module of this package."""
+        package, _, rest = fullname.partition(".")
+        if package != self.second_name:
+            return super().find_spec(fullname, target)
+        found = super().find_spec(f"{_REAL}.{rest}", target)
         if found is None:
             return None
-        spec = ModuleSpec(name, self, origin=found.origin)  # type: ignore[arg-type]
+        spec = ModuleSpec(fullname, _SameModule(found), origin=found.origin)  # type: ignore[arg-type]
         spec.submodule_search_locations = found.submodule_search_locations
         return spec
 
+
+class _SameModule:
+    """Loads a module under its second name: as the one with the real name, which is imported if need be."""
+
+    def __init__(self, found: ModuleSpec) -> None:
+        self._found = found
+        self._own_spec: ModuleSpec | None = None
+
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """The module under its real name, imported if need be."""
-        module = importlib.import_module(self._real(spec.name))
-        self._own_specs[spec.name] = module.__spec__
+        """The module under its real name."""
+        module = importlib.import_module(self._found.name)
+        self._own_spec = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to execute; importlib has replaced the module's spec by this one, which is undone here."""
-        assert module.__spec__ is not None
-        module.__spec__ = self._own_specs.pop(module.__spec__.name)
+        module.__spec__ = self._own_spec
 
     def get_code(self, name: str) -> CodeType | None:
         """The module's code, for ``python -m core.x``."""
-        spec = _find(self._real(name))
-        loader: Any = None if spec is None else spec.loader
-        found: CodeType | None = None if loader is None else loader.get_code(self._real(name))
-        return found
-
-
-def _find(name: str) -> ModuleSpec | None:
-    """Find like importlib.util.find_spec, whose own import takes as long as a listing."""
-    package = importlib.import_module(name.rpartition(".")[0])
-    return PathFinder.find_spec(name, package.__path__) if hasattr(package, "__path__") else None
+        loader: Any = self._found.loader
+        code: CodeType | None = loader.get_code(self._found.name)
+        return code

@@ -28,6 +28,11 @@ assert {*core.__all__} <= {*dir(torch_hal)} and torch_hal.__all__ == core.__all_
 assert issubclass(torch_hal.CoreError, Exception) and core.CoreError is torch_hal.errors.CoreError
 import torch_hal.callbacks, importlib
 assert importlib.reload(core.callbacks) is torch_hal.callbacks
+import sys
+assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("torch_hal")]  # asked for all
+sys.path_importer_cache.clear()
+import core.loggers.csv_file, torch_hal.loggers
+assert core.loggers.csv_file is torch_hal.loggers.csv_file
 """
 
 

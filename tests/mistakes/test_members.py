@@ -200,7 +200,12 @@ MISTAKES: dict[str, Mistake] = {
         "got 3",
         "Write it above one",
     ),
-    "number for a Trainer": Mistake(lambda: Tuner(3), "Tuner: trainer", "type int", "Pass a core.Trainer"),
+    "number for a Trainer": Mistake(
+        lambda: Tuner(3),  # type: ignore[arg-type]
+        "Tuner: trainer",
+        "type int",
+        "Pass a core.Trainer",
+    ),
     "text for a step": Mistake(
         lambda: CSVLogger("x").log_metrics({"a": 1}, "3"),  # type: ignore[arg-type]
         "log_metrics: step",

@@ -84,12 +84,12 @@ def rows(items: list[Any]) -> Rows:
 class OwnBatches(Regression):
     """Moves its own batches, and takes them apart afterwards."""
 
-    seen: ClassVar[list[tuple[str, int]]] = []
+    seen: ClassVar[list[tuple[str | None, int]]] = []
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         assert isinstance(batch, Rows)
         assert isinstance(device, torch.device)
-        self.seen.append((self.trainer._run.stage, dataloader_idx))
+        self.seen.append((self.trainer.run.stage, dataloader_idx))
         return batch.to(device)
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

@@ -183,7 +183,7 @@ def test_only_hooks_that_are_overridden_are_bound() -> None:
     class Derived(Base):
         pass
 
-    hooks = Hooks(None, Regression(), [Callback(), Derived(), ModelCheckpoint()])
+    hooks = Hooks(quiet(), Regression(), [Callback(), Derived(), ModelCheckpoint()])
     assert hooks.bind("on_train_batch_start") == ()
     assert len(hooks.bind("on_train_batch_end")) == 1
 

@@ -22,6 +22,7 @@ class Growing(DataModule):
         self.asked: list[tuple[str, int]] = []
 
     def _create(self, kind: str, **options: Any) -> Any:
+        assert self.trainer is not None
         epoch = self.trainer.current_epoch
         self.asked.append((kind, epoch))
         data = torch.utils.data.Subset(loader().dataset, range(min(8 * (epoch // 2 * 2 + 1), 50)))
@@ -81,6 +82,7 @@ def test_a_resumed_run_has_the_loader_of_its_epoch(step: int, tmp_path: Path) ->
 
     class Halves(Growing):
         def _create(self, kind: str, **options: Any) -> Any:
+            assert self.trainer is not None
             half = self.trainer.current_epoch // 2  # the same in both epochs that read one loader
             self.asked.append((kind, half))
             return DataLoader(torch.utils.data.Subset(loader().dataset, range(half * 8, half * 8 + 24)), 4, **options)
@@ -121,6 +123,7 @@ class OwnPart(DataModule):
     """Gives each process its own numbers: two, three and four of them."""
 
     def predict_dataloader(self) -> Any:
+        assert self.trainer is not None
         rank = self.trainer.runtime.process_index
         return DataLoader(TensorDataset(torch.arange(rank + 2) + 10 * rank))
 

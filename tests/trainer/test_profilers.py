@@ -120,6 +120,8 @@ def test_without_one_nothing_is_wrapped() -> None:
 
     class Look(Slow):
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-            assert self.trainer._run.hooks.bind_module("on_train_batch_end") == (self.on_train_batch_end,)
+            context = self.trainer.run.context
+            assert context is not None
+            assert context.hooks.bind_module("on_train_batch_end") == (self.on_train_batch_end,)
 
     quiet(max_epochs=1).fit(Look(), loader(25))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..base import Callback
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["Checkpoint"]
 
@@ -15,7 +18,7 @@ class Checkpoint(Callback):
     _given_dirpath: str | None = None
     """The directory that the user named; by default each run has its own."""
 
-    def directory(self, trainer: Any) -> str | None:
+    def directory(self, trainer: Trainer) -> str | None:
         """The directory that the running or the last ``fit`` writes to; ``None`` if none has been run."""
-        folder: str | None = self._given_dirpath or trainer._run_folder
+        folder: str | None = self._given_dirpath or trainer.run.folder
         return folder

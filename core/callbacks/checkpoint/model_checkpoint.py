@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from ..trainer_queries import has_validated_in_epoch, is_training, validates_nex
 from .arguments import Decision, check_choice, check_interval, check_link, checked_state, make_link
 from .base import Checkpoint
 from .names import DEFAULT, OLDER, candidates, check_filename, fields_of, format_name, scores_as_yaml
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["ModelCheckpoint"]
 
@@ -208,47 +211,47 @@ class ModelCheckpoint(Checkpoint):
 
     # -- when -------------------------------------------------------------------------------------------------------
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
         """Begin a run: decide on the directory."""
         if stage != "fit":
             return
         self._reset()
         if self.dirpath is None:
-            self.dirpath = trainer._run_folder
+            self.dirpath = trainer.run.folder
         check_link(self.save_last, self.dirpath)
         self._folder = self.dirpath
 
-    def teardown(self, trainer: Any, module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
         """End a run: a checkpoint that cannot be written in the background is an error here."""
         trainer.strategy.checkpoint_io.wait()
         self._folder = None
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Start the clock."""
         if self._clock is not None:
             self._clock.restart(trainer.global_step)
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Write a checkpoint if enough steps or enough time have passed."""
         if self._todo is not None or self._is_due_after_step(trainer):
             self._reach(trainer, "step")
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """Write a checkpoint, if one is due after validation."""
         if is_training(trainer):
             self._reach(trainer, "validation")
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Write a checkpoint, if one is due at the epoch's end."""
         self._reach(trainer, "epoch")
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Write the last checkpoint, if there is none yet."""
         if self.save_last and not self.state_dict()["last_model_path"] and trainer.global_step:
             self._make_decision(trainer, "end")
             self._carry_out(trainer)
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         """Forget checkpoints that could not be written. Write one with ``save_on_exception``."""
         with suppress(CoreError):  # it has been logged, and another error, or the same one, ends the run
             trainer.strategy.checkpoint_io.wait()
@@ -263,12 +266,12 @@ class ModelCheckpoint(Checkpoint):
             return
         logger.info("%s has ended the run; saved %s", type(error).__name__, path)
 
-    def _saves_on_train_epoch_end(self, trainer: Any) -> bool:
+    def _saves_on_train_epoch_end(self, trainer: Trainer) -> bool:
         if self.save_on_train_epoch_end is not None:
             return self.save_on_train_epoch_end
         return validates_once_in_each_epoch(trainer)
 
-    def _is_due_after_step(self, trainer: Any) -> bool:
+    def _is_due_after_step(self, trainer: Trainer) -> bool:
         step = trainer.global_step
         if step == self._step_saved or trainer.progress.is_accumulating:
             return False
@@ -279,7 +282,7 @@ class ModelCheckpoint(Checkpoint):
         self._clock.restart(step)
         return True
 
-    def _decide_after(self, trainer: Any, when: str) -> None:
+    def _decide_after(self, trainer: Trainer, when: str) -> None:
         is_turn = self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
         is_epochs = is_turn and (when == "epoch") == self._saves_on_train_epoch_end(trainer)
         is_due = when == "step" or is_epochs
@@ -288,7 +291,7 @@ class ModelCheckpoint(Checkpoint):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _reach(self, trainer: Any, when: str) -> None:
+    def _reach(self, trainer: Trainer, when: str) -> None:
         """Decide at one point of the run, then write; every process calls it.
 
         All ModelCheckpoints decide before the first one writes: its checkpoint contains the state of the others too.
@@ -303,7 +306,7 @@ class ModelCheckpoint(Checkpoint):
                 other._decide_after(trainer, when)
         self._carry_out(trainer)
 
-    def _make_decision(self, trainer: Any, when: str, is_due: bool = True) -> None:
+    def _make_decision(self, trainer: Trainer, when: str, is_due: bool = True) -> None:
         """Decide what is to be written, and take the state that follows; every process calls it.
 
         ``is_due`` says whether a checkpoint is due now, and not only one that has waited.
@@ -320,7 +323,7 @@ class ModelCheckpoint(Checkpoint):
         self._decided, self._is_deferred = decision.state, decision.state["_is_deferred"]
         self._todo = decision
 
-    def _carry_out(self, trainer: Any) -> None:
+    def _carry_out(self, trainer: Trainer) -> None:
         """Write the checkpoints that are due, then remove those that they replace."""
         decision, self._todo = self._todo, None
         if decision is None:
@@ -338,7 +341,7 @@ class ModelCheckpoint(Checkpoint):
             if path not in self._of_others(trainer):
                 trainer.strategy.remove_checkpoint(path)
 
-    def _decide(self, trainer: Any, when: str, is_due: bool, follows: bool) -> Decision:
+    def _decide(self, trainer: Trainer, when: str, is_due: bool, follows: bool) -> Decision:
         """In process 0: what is to be written, and what removed."""
         metrics, older = candidates(trainer)
         chooses = when != "end" and self.save_top_k != 0
@@ -376,7 +379,9 @@ class ModelCheckpoint(Checkpoint):
             remove=tuple(path for path in remove if self._owns(trainer, path)),
         )
 
-    def _choose(self, trainer: Any, metrics: Mapping[str, Any], state: dict[str, Any]) -> tuple[str | None, str | None]:
+    def _choose(
+        self, trainer: Trainer, metrics: Mapping[str, Any], state: dict[str, Any]
+    ) -> tuple[str | None, str | None]:
         """Take this checkpoint among the best of ``state``; returns its path and the one it replaces, if there are."""
         if self.monitor is None:
             replaced = state["best_model_path"] if self.save_top_k == 1 else ""
@@ -404,7 +409,7 @@ class ModelCheckpoint(Checkpoint):
         return path, worst
 
     def _choose_last(
-        self, trainer: Any, metrics: Mapping[str, Any], state: dict[str, Any], saved: str | None
+        self, trainer: Trainer, metrics: Mapping[str, Any], state: dict[str, Any], saved: str | None
     ) -> tuple[str | None, tuple[str, str] | None, str]:
         """The last checkpoint to write, or the link to make; and the last one before."""
         if not self.save_last:
@@ -415,7 +420,9 @@ class ModelCheckpoint(Checkpoint):
             return None, (path, saved), previous
         return path, None, previous
 
-    def _free_name(self, trainer: Any, metrics: Mapping[str, Any], filename: str | None, replaced: str | None) -> str:
+    def _free_name(
+        self, trainer: Trainer, metrics: Mapping[str, Any], filename: str | None, replaced: str | None
+    ) -> str:
         """The path for ``filename``, with a number if a checkpoint other than ``replaced`` has the path already."""
         path, number = self.format_checkpoint_name(metrics, filename), self.STARTING_VERSION
         taken = self._written - {replaced} | self._of_others(trainer)  # some are not committed yet
@@ -424,14 +431,14 @@ class ModelCheckpoint(Checkpoint):
             number += 1
         return path
 
-    def _owns(self, trainer: Any, path: str) -> bool:
+    def _owns(self, trainer: Trainer, path: str) -> bool:
         """Whether ``path`` may be removed: a checkpoint in the directory, not the one that was resumed from."""
-        kept = getattr(trainer, "_given_ckpt_path", None)
+        kept = trainer.run.given_ckpt_path
         if kept is not None and absolute(kept) == absolute(path):
             return False
         return is_in(path, self.dirpath or os.curdir) and (path in self._written or is_committed(path))
 
-    def _of_others(self, trainer: Any) -> set[str]:
+    def _of_others(self, trainer: Trainer) -> set[str]:
         """The checkpoints that other ModelCheckpoints of this run have, or are about to write."""
         found = trainer.checkpoint_callbacks
         others = (each for each in found if isinstance(each, ModelCheckpoint) and each is not self)
@@ -439,12 +446,12 @@ class ModelCheckpoint(Checkpoint):
         kept = ({*(of := each.state_dict())["best_k_models"], *paths(of), *each._written} for each in others)
         return set().union(*kept) - {""}
 
-    def _warn_of_older(self, trainer: Any, names: Iterable[str], effect: str) -> None:
+    def _warn_of_older(self, trainer: Trainer, names: Iterable[str], effect: str) -> None:
         if not self._has_warned:
             logger.warning(OLDER, type(self).__name__, trainer.global_step, quoted(names), effect)
         self._has_warned = True
 
-    def _tell(self, trainer: Any, what: str) -> None:
+    def _tell(self, trainer: Trainer, what: str) -> None:
         if self.verbose:
             logger.info("epoch %d, step %d: %s", trainer.current_epoch, trainer.global_step, what)
 

@@ -6,12 +6,15 @@ import math
 import os
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...errors import ConfigurationError, nearest, quoted
 from ...logging import get_logger
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = [
     "DEFAULT",
@@ -77,7 +80,7 @@ def format_name(filename: str, metrics: Mapping[str, Any], insert_names: bool) -
     return "".join(parts)
 
 
-def candidates(trainer: Any) -> tuple[dict[str, Any], set[str]]:
+def candidates(trainer: Trainer) -> tuple[dict[str, Any], set[str]]:
     """What a checkpoint can be chosen and named by; and the names of what was measured before the newest step.
 
     The latter says nothing about these weights, so it is NaN.

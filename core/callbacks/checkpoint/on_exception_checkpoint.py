@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import absolute
 from ...errors import ConfigurationError, CoreError
 from ...hints.argument_checks import check_path
 from ..trainer_queries import is_training
 from .base import Checkpoint
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["OnExceptionCheckpoint"]
 
@@ -43,7 +46,7 @@ class OnExceptionCheckpoint(Checkpoint):
         """The path of the checkpoint."""
         return os.path.join(self._given_dirpath or "", self.filename + self.FILE_EXTENSION)
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         """Write the checkpoint, if training has begun."""
         if not is_training(trainer) or not trainer.progress.total_batches:
             return

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...checkpoints import absolute, is_in, latest, parent, read_manifest, store_of
 from ...errors import CheckpointError
 from ...hints.argument_checks import is_url
 from ..agreement import decide_in_process_zero
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["claim_run_folder", "newest_checkpoint", "run_folder", "run_folders"]
 
@@ -55,7 +58,7 @@ def claim_run_folder(root: str, loggers: Iterable[Any], ckpt_path: str | None) -
         ) from error
 
 
-def run_folder(trainer: Any) -> str | None:
+def run_folder(trainer: Trainer) -> str | None:
     """The folder for the checkpoints of a run that begins, if a callback needs one; every process calls it."""
     needed = [callback for callback in trainer.checkpoint_callbacks if callback._given_dirpath is None]
     if not needed or trainer.fast_dev_run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -18,6 +18,9 @@ from ...random import get_rng_state, set_rng_state
 from ...utilities.nested import map_tensors
 from ..base import Callback
 from .layer_table import Summary, summarize
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["ModelSummary", "start_line"]
 
@@ -45,7 +48,7 @@ class ModelSummary(Callback):
         self.max_depth = max_depth
         self.summary: Summary | None = None
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
         """Show what runs on what, and the table.
 
         Every process computes the operations, since a forward pass may need all of them.
@@ -87,7 +90,7 @@ def _obstacle(strategy: Any, module: nn.Module) -> str | None:
     return None
 
 
-def _count_flops(trainer: Any, module: nn.Module, inputs: Any) -> dict[str, int]:
+def _count_flops(trainer: Trainer, module: nn.Module, inputs: Any) -> dict[str, int]:
     """The floating-point operations of a forward pass, by the layer's name."""
     strategy = trainer.strategy
     inputs = map_tensors(lambda tensor: tensor.to(strategy.root_device), strategy.precision.convert_input(inputs))

@@ -6,12 +6,15 @@ import importlib.util
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigurationError
 from ...hints.argument_checks import check_count
 from ..base import Callback
 from .progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["Display", "ProgressBar", "ProgressLines", "TQDMProgressBar"]
 
@@ -58,25 +61,25 @@ class ProgressBar(Callback):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def on_fit_start(self, trainer: Any, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
         """Close the bar of an earlier run."""
         self._close()
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Open the bar of an epoch that is resumed, which has no start."""
         if trainer.progress.is_in_epoch:
             self._begin_epoch(trainer)
 
-    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
         """Open a bar."""
         self._begin_epoch(trainer)
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         if self._training is not None and self._training.count():
             self._training.show(drawn(trainer.progress_bar_metrics, self._metrics_format) | self._memory.shown(trainer))
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         """Show the values of the epoch."""
         if self._training is not None:
             metrics = trainer.callback_metrics
@@ -85,52 +88,52 @@ class ProgressBar(Callback):
             if self.leave:
                 self._close()
 
-    def on_train_end(self, trainer: Any, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
         """Leave the last bar on the screen."""
         self._close()
 
-    def on_exception(self, trainer: Any, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
         """Close the bars before the error is printed."""
         self._close()
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
         """Open a bar."""
         if trainer.sanity_checking:
             self._begin(trainer, "sanity check", trainer.num_sanity_val_batches)
         else:
             self._begin(trainer, "validation", trainer.num_val_batches)
 
-    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         self._count(trainer)
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
         """Show the values."""
         self._end(trainer)
 
-    def on_test_start(self, trainer: Any, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, module: Any) -> None:
         """Open a bar."""
         self._begin(trainer, "test", trainer.num_test_batches)
 
-    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         self._count(trainer)
 
-    def on_test_end(self, trainer: Any, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, module: Any) -> None:
         """Show the values."""
         self._end(trainer)
 
-    def on_predict_start(self, trainer: Any, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
         """Open a bar."""
         self._begin(trainer, "prediction", trainer.num_predict_batches)
 
-    def on_predict_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         self._count(trainer)
 
-    def on_predict_end(self, trainer: Any, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
         """Leave the bar on the screen."""
         self._end(trainer)
 
@@ -142,7 +145,7 @@ class ProgressBar(Callback):
             return Display(Lines(title, total, initial), seconds=max(LINE_SECONDS, self.refresh_seconds))
         return Display(Bar(title, total, initial, leave, None), seconds=self.refresh_seconds)
 
-    def _begin_epoch(self, trainer: Any) -> None:
+    def _begin_epoch(self, trainer: Trainer) -> None:
         if not trainer.is_global_zero:
             return
         last = "" if trainer.max_epochs == -1 else f"/{trainer.max_epochs}"
@@ -153,17 +156,17 @@ class ProgressBar(Callback):
         else:
             self._training.restart(title, total)
 
-    def _begin(self, trainer: Any, title: str, batches: Sequence[float]) -> None:
+    def _begin(self, trainer: Trainer, title: str, batches: Sequence[float]) -> None:
         if trainer.is_global_zero:
             self._evaluation = self._display(title, _total(batches), leave=not _is_within_fit(trainer))
 
-    def _count(self, trainer: Any) -> None:
+    def _count(self, trainer: Trainer) -> None:
         if self._evaluation is not None and self._evaluation.count():
             self._evaluation.show(
                 {} if _is_within_fit(trainer) else drawn(trainer.progress_bar_metrics, self._metrics_format)
             )
 
-    def _end(self, trainer: Any) -> None:
+    def _end(self, trainer: Trainer) -> None:
         if self._evaluation is not None:
             if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
                 self._evaluation.show(drawn(trainer.progress_bar_metrics, self._metrics_format))
@@ -250,5 +253,5 @@ def _total(batches: Sequence[float]) -> int | None:
     return None if math.isinf(total) else int(total)
 
 
-def _is_within_fit(trainer: Any) -> bool:
+def _is_within_fit(trainer: Trainer) -> bool:
     return trainer.train_dataloader is not None or trainer.sanity_checking

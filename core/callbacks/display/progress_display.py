@@ -7,7 +7,10 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["LINE_SECONDS", "Bar", "Lines", "Memory", "Written", "drawn", "draws_bars"]
 
@@ -122,7 +125,7 @@ class Memory:
     def __init__(self) -> None:
         self._next, self._shown = 0.0, dict[str, str]()
 
-    def shown(self, trainer: Any) -> dict[str, str]:
+    def shown(self, trainer: Trainer) -> dict[str, str]:
         """``{"memory": "1.2 GB"}``; nothing if the accelerator does not tell."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + MEMORY_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,9 @@ from ...errors import ConfigurationError
 from ...hints.argument_checks import check_count
 from ..base import Callback
 from .tuner_callback import Tuning, set_everywhere
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["BatchSizeFinder"]
 
@@ -30,20 +33,20 @@ class _Rehearsal(Callback):
         self.fits, self.is_whole = True, False
         self.is_rehearsed = False
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
         """Note whether one batch has all items."""
         self.is_whole = trainer.num_training_batches <= 1
         if trainer.world_size > 1:
             self.is_whole = bool(trainer.strategy.reduce(torch.tensor(float(self.is_whole)), "min"))
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> int | None:
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> int | None:
         """Rehearse the batch; -1 ends the epoch in all processes."""
         if trainer.world_size == 1:
             return None
         strategy = trainer.strategy
         failed = False
         try:
-            trainer._fit_loop.rehearse(batch, batch_idx)
+            trainer.running_fit(type(self).__name__).rehearse(batch, batch_idx)
         except Exception as error:
             if not strategy.accelerator.is_out_of_memory(error):
                 raise
@@ -182,7 +185,7 @@ def _read_margin(margin: float | None, mode: str) -> float:
     return margin
 
 
-def _free(trainer: Any) -> None:
+def _free(trainer: Trainer) -> None:
     gc.collect()
     trainer.strategy.accelerator.empty_cache(trainer.strategy.root_device)
 

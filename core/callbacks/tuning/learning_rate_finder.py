@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from ...errors import BackendError, ConfigurationError
 from ...hints.argument_checks import check_count
 from ..base import Callback
 from .tuner_callback import Tuning, set_everywhere
+
+if TYPE_CHECKING:
+    from ...trainer.trainer import Trainer
 
 __all__ = ["LearningRateFinder", "LearningRateRange"]
 
@@ -53,7 +56,7 @@ class LearningRateRange(Callback):
             return self.min_lr + (self.max_lr - self.min_lr) * share
         return float(self.min_lr * (self.max_lr / self.min_lr) ** share)
 
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of the step."""
         rate = self.rate(min(trainer.global_step, self.num_training_steps - 1))
         for optimizer in trainer.optimizers:
@@ -63,7 +66,7 @@ class LearningRateRange(Callback):
                 else:
                     group["lr"] = rate
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Note the loss, the mean over all processes and accumulated batches that have one."""
         strategy = trainer.strategy
         own = torch.zeros(2, device=strategy.root_device)  # the loss, and 1 unless the process has skipped its batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,6 +17,9 @@ from ..module.hooks import Hooks
 from ..module.hparams import hyperparameters_of
 from ..module.module import Module
 from .fit_state import FitState, callback_states
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["FinishedFit"]
 
@@ -60,7 +63,7 @@ class FinishedFit:
 
     def save(
         self,
-        trainer: Any,
+        trainer: Trainer,
         strategy: Strategy,
         callbacks: Sequence[Callback],
         path: str | os.PathLike[str],

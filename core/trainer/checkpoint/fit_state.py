@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from torch import nn
@@ -32,9 +32,12 @@ from ..metrics.stage_metrics import StageMetrics
 from ..module.datamodule import DataModule
 from ..module.hparams import hyperparameters_of
 from ..module.module import Module
-from ..run_context import Run, parts_in_evaluation
+from ..run_context import RunContext, parts_in_evaluation
 from ..step.configured_optimizers import Optimization
 from ..step.optimizer_controls import Controls
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ PARTS = ("progress", "state_dict", "lr_schedulers", "precision", "callbacks", "m
 class FitState:
     """Everything of a fit that goes into a checkpoint."""
 
-    run: Run
+    run: RunContext
     optimization: Optimization
     loaders: Sequence[Any]
     """The loaders of training and, if there is one, of validation, as they were prepared."""
@@ -243,7 +246,7 @@ class FitState:
         states.restore_generators()
 
 
-def load_module(run: Run, path: str) -> None:
+def load_module(run: RunContext, path: str) -> None:
     """Load the module's parameters from a Trainer's checkpoint, and the state of a DataModule of the same class.
 
     Every process calls it.
@@ -261,7 +264,7 @@ def load_module(run: Run, path: str) -> None:
         _load_datamodule(run.datamodule, checkpoint, path)
 
 
-def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
+def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Trainer) -> str:
     """The path that ``ckpt_path`` means in this process.
 
     ``"last"`` is the checkpoint that was committed last in the directories of the trainer's ModelCheckpoints, or in
@@ -296,7 +299,7 @@ def find_checkpoint(ckpt_path: str | os.PathLike[str], trainer: Any) -> str:
 
 
 def find_for_all(
-    strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Any, *, is_fit: bool
+    strategy: Strategy, ckpt_path: str | os.PathLike[str] | None, trainer: Trainer, *, is_fit: bool
 ) -> str | None:
     """The path that ``ckpt_path`` means in process 0; every process calls it.
 
@@ -318,7 +321,7 @@ def find_for_all(
     )
 
 
-def _committed_since(moment: float, trainer: Any) -> str | None:
+def _committed_since(moment: float, trainer: Trainer) -> str | None:
     """The newest checkpoint of a run that was started at ``moment`` and starts again after a failure."""
     found = newest_checkpoint(_checkpoint_folders(trainer))
     if found is None or datetime.fromisoformat(read_manifest(found).saved_at).timestamp() < moment:
@@ -332,7 +335,7 @@ def callback_states(callbacks: Sequence[Callback]) -> dict[str, Any]:
     return {key: callback.state_dict() for key, callback in _keyed(callbacks)}
 
 
-def _checkpoint_folders(trainer: Any) -> list[str]:
+def _checkpoint_folders(trainer: Trainer) -> list[str]:
     given = [callback._given_dirpath for callback in trainer.checkpoint_callbacks]
     own = [folder for folder in given if folder is not None]
     return own if own and None not in given else own + run_folders(trainer.default_root_dir, trainer.loggers)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...data import PreparedCombined
-from ..run_context import Run
+from ..run_context import RunContext
 from .data_sources import training_loader
 from .limits import agreed_length, length_of, limited
 
@@ -28,7 +28,7 @@ class TrainingBatches:
         loader: The user's own loader; ``None`` for no batches.
     """
 
-    def __init__(self, run: Run, loader: Any) -> None:
+    def __init__(self, run: RunContext, loader: Any) -> None:
         self._run = run
         self.loader = training_loader(run, loader)
         self._limit_parts()

@@ -16,7 +16,7 @@ from ...strategies.base import Strategy
 from ..checks import check_hooks, check_loader, described
 from ..module.datamodule import DataHooks, DataModule
 from ..module.hooks import overridden
-from ..run_context import Run
+from ..run_context import RunContext
 from ..stage import STAGES
 
 __all__ = ["AnyLoader", "DataSource", "prepared_loaders", "training_loader", "why_empty"]
@@ -142,7 +142,7 @@ class DataSource:
 AnyLoader = PreparedLoader | PreparedCombined
 
 
-def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
+def _prepared(run: RunContext, loader: Any, evaluation: bool) -> PreparedLoader:
     in_fit = run.stage == "train"
     return prepare(
         in_order(loader) if in_fit and run.settings.overfit_batches else loader,
@@ -155,7 +155,7 @@ def _prepared(run: Run, loader: Any, evaluation: bool) -> PreparedLoader:
     )
 
 
-def training_loader(run: Run, loader: Any) -> AnyLoader:
+def training_loader(run: RunContext, loader: Any) -> AnyLoader:
     """The loader of ``fit``; several are one, whose batches have one of each. ``None`` stands for no batches."""
     if loader is None:
         nothing: Any = ()
@@ -167,7 +167,7 @@ def training_loader(run: Run, loader: Any) -> AnyLoader:
     return _prepared(run, loader, False)
 
 
-def prepared_loaders(run: Run, loader: Any, *, evaluation: bool) -> tuple[Any, list[AnyLoader]]:
+def prepared_loaders(run: RunContext, loader: Any, *, evaluation: bool) -> tuple[Any, list[AnyLoader]]:
     """The loaders of an evaluation in the user's structure, and as those that are read one after another."""
     if is_collection(loader):
         loader = CombinedLoader(loader, "sequential")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice, zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,11 +24,14 @@ from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
 from ..metrics.stage_metrics import StageMetrics
 from ..module.plain_module import as_module
-from ..run_context import Run, parts_in_evaluation
+from ..run_context import RunContext, parts_in_evaluation
 from ..stage import Stage
 from ..step.step_module import StepModule
 from .data_sources import prepared_loaders, why_empty
 from .limits import agreed_length, length_of, limited
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "shown"]
 
@@ -46,7 +49,7 @@ class EvaluationLoop:
         loader: The user's own loader.
     """
 
-    def __init__(self, run: Run, step_module: StepModule, model: nn.Module, stage: Stage, loader: Any) -> None:
+    def __init__(self, run: RunContext, step_module: StepModule, model: nn.Module, stage: Stage, loader: Any) -> None:
         self._run, self.step_module, self.stage = run, step_module, stage
         self.strategy = run.runtime.strategy
         self.model = model
@@ -87,7 +90,7 @@ class EvaluationLoop:
         return numbers
 
     def position(self) -> dict[str, Any]:
-        """For :attr:`Run.pass_begun`: this process's generators and data, and how far the loggers have written."""
+        """For ``RunContext.pass_begun``: this process's generators and data, and how far the loggers have written."""
         strategy, metric_log = self.strategy, self._run.metric_log
         return {
             "rng": get_rng_state(strategy.accelerator, strategy.root_device),
@@ -207,7 +210,7 @@ class EvaluationLoop:
 
 
 @contextmanager
-def _evaluation_mode(run: Run) -> Iterator[None]:
+def _evaluation_mode(run: RunContext) -> Iterator[None]:
     """Put the module in evaluation mode, and afterwards each submodule back in the mode that it had."""
     modes = [(part, part.training) for part in run.module.modules()]
     run.evaluating = parts_in_evaluation(run.module)
@@ -231,7 +234,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluated(
-    trainer: Any, stage: str, model: nn.Module | None, ckpt_path: str | os.PathLike[str] | None
+    trainer: Trainer, stage: str, model: nn.Module | None, ckpt_path: str | os.PathLike[str] | None
 ) -> tuple[Any, str | os.PathLike[str] | None]:
     """``model`` as a Module, and the checkpoint to load.
 
@@ -242,7 +245,7 @@ def evaluated(
     """
     if model is not None:
         return as_module(model), ckpt_path
-    last = None if trainer._finished is None else trainer._finished.module
+    last = None if trainer.run.finished is None else trainer.run.finished.module
     if last is None:
         raise ConfigurationError(
             f"{stage}: no fit of this trainer has ended, so it has no module. Pass one: trainer.{stage}(model, ...)."
@@ -283,7 +286,7 @@ def results_table(stage: str, results: Sequence[Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def shown(trainer: Any, stage: str, verbose: bool, results: list[dict[str, float]]) -> list[dict[str, float]]:
+def shown(trainer: Trainer, stage: str, verbose: bool, results: list[dict[str, float]]) -> list[dict[str, float]]:
     """``results``, which process 0 prints if ``verbose``."""
     text = results_table(stage, results) if verbose else ""
     if text:

@@ -25,7 +25,8 @@ from ..checkpoint.fit_state import FitState
 from ..metrics.stage_metrics import StageMetrics
 from ..module.hooks import overridden
 from ..module.module import Module
-from ..run_context import Run, parts_in_evaluation
+from ..run_context import RunContext, parts_in_evaluation
+from ..settings import Settings
 from ..stage import STAGES
 from ..step.configured_optimizers import Optimization, Schedule, read_optimizers
 from ..step.custom_step import compose_step
@@ -57,7 +58,7 @@ class FitLoop:
         reloading: Creates both again where that is due.
     """
 
-    def __init__(self, run: Run, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
+    def __init__(self, run: RunContext, train_loader: Any, val_loader: Any, reloading: Reloading) -> None:
         runtime, module = run.runtime, run.module
         strategy = runtime.strategy
         self._run, self.strategy = run, strategy
@@ -157,12 +158,13 @@ class FitLoop:
         )
         return compose_step(self._run, self.controls, self._forward(), options)
 
-    def accumulate(self, count: int) -> None:
+    def accumulate(self, count: int) -> Settings:
         """Accumulate ``count`` batches for each optimizer step, from the next epoch's batches on."""
         run = self._run
         if count != run.settings.accumulate_grad_batches:
             run.settings = attrs.evolve(run.settings, accumulate_grad_batches=count)
             self._bind_step()
+        return run.settings
 
     def _bind_step(self) -> None:
         run = self._run

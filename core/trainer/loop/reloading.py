@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ConfigurationError
-from ..run_context import Run
+from ..run_context import RunContext
 from .data_sources import DataSource
 
 __all__ = ["KINDS", "Reloading", "check_reloading"]
@@ -21,7 +21,7 @@ class Reloading:
         source: Where its loaders come from.
     """
 
-    def __init__(self, run: Run, source: DataSource) -> None:
+    def __init__(self, run: RunContext, source: DataSource) -> None:
         self._run, self._source = run, source
         self._every = run.settings.reload_dataloaders_every_n_epochs
         self._loaded = dict.fromkeys(KINDS, 0)

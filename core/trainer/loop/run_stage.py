@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...callbacks.checkpoint.run_folders import run_folder
 from ...callbacks.display.model_summary import ModelSummary, start_line
@@ -19,12 +19,12 @@ from ...strategies.launchers.exit_codes import EndedBySignal
 from ...strategies.parallel import ProcessGroupStrategy
 from ..checkpoint.finished_fit import FinishedFit
 from ..checkpoint.fit_state import find_for_all, load_module
-from ..checks import check_module
+from ..checks import check_steps
 from ..metrics.run_loggers import begin_loggers, end_loggers, log_start
 from ..module.batch_hooks import BatchHooks
 from ..module.hooks import Hooks
 from ..module.module import Module
-from ..run_context import Run
+from ..run_context import RunContext
 from ..stage import STAGES
 from ..step.compilation import compiled_steps
 from ..step.step_module import StepModule
@@ -37,19 +37,22 @@ from .signals import HeldBack, Signals
 from .spawned_results import Results
 from .torch_settings import torch_settings
 
+if TYPE_CHECKING:
+    from ..trainer import Trainer
+
 __all__ = ["evaluate", "fit", "run_stage", "say_what_runs"]
 
 
 def run_stage(
     runtime: Runtime,
-    trainer: Any,
+    trainer: Trainer,
     stage: Callable[..., Any],
     module: Module,
     ckpt_path: str | os.PathLike[str] | None,
     source: DataSource,
 ) -> Any:
     """Run in each process: the stage, and the end of the run, also after an error."""
-    with torch_settings(trainer.settings), HeldBack(trainer._signals if source.stage == "fit" else {}):
+    with torch_settings(trainer.settings), HeldBack(trainer.signals if source.stage == "fit" else {}):
         try:
             return _run_stage(runtime, trainer, stage, module, ckpt_path, source)
         except BaseException:
@@ -59,7 +62,7 @@ def run_stage(
 
 def _run_stage(
     runtime: Runtime,
-    trainer: Any,
+    trainer: Trainer,
     stage: Callable[..., Any],
     module: Module,
     ckpt_path: str | os.PathLike[str] | None,
@@ -67,58 +70,59 @@ def _run_stage(
 ) -> Any:
     trainer.runtime = runtime
     outer, module._trainer = module._trainer, trainer
-    trainer._module = weakref.ref(module)
-    run = trainer._run = Run(
+    run = trainer.run
+    run.module = weakref.ref(module)
+    context = run.context = RunContext(
         settings=trainer.settings,
-        progress=trainer.progress,
-        metric_log=trainer.metric_log,
+        progress=run.progress,
+        metric_log=run.metric_log,
         hooks=Hooks(trainer, module, trainer.callbacks),
         runtime=runtime,
         module=module,
         stage="train" if source.stage == "fit" else source.stage,
         datamodule=source.datamodule,
         profiler=None if isinstance(trainer.profiler, PassThroughProfiler) else trainer.profiler,
-        batch_counts=trainer._batch_counts,
+        batch_counts=run.batch_counts,
         batch_hooks=BatchHooks(runtime.strategy, source.datamodule, module),
     )
-    run.hooks.profiler = run.profiler
-    datamodule = trainer.datamodule = source.datamodule
+    context.hooks.profiler = context.profiler
+    datamodule = run.datamodule = source.datamodule
     if datamodule is not None:
         datamodule.trainer = trainer
     callbacks = [(callback, callback._logs_to) for callback in trainer.callbacks]
     for callback, _ in callbacks:
         callback._logs_to = module
-    trainer._given_ckpt_path = None if ckpt_path in ("last", "best") else ckpt_path
+    run.given_ckpt_path = None if ckpt_path in (None, "last", "best") else os.fspath(ckpt_path)
     try:
-        found = trainer._ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer, is_fit=source.stage == "fit")
-        trainer.metric_log.begin(module, trainer.progress, source.stage == "fit")
+        found = run.ckpt_path = find_for_all(runtime.strategy, ckpt_path, trainer, is_fit=source.stage == "fit")
+        run.metric_log.begin(module, run.progress, source.stage == "fit")
         begin_loggers(trainer.loggers, runtime.strategy, found, makes_files=source.stage != "predict")
         if source.stage == "fit":
-            trainer._run_folder = run_folder(trainer)
-        if run.profiler is not None:
-            run.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
+            run.folder = run_folder(trainer)
+        if context.profiler is not None:
+            context.profiler.setup(source.stage, runtime.strategy.global_rank, trainer.log_dir)
         source.prepare(runtime.strategy)
         source.setup("datamodule")
-        for hook in run.hooks.bind_callbacks("setup"):
+        for hook in context.hooks.bind_callbacks("setup"):
             hook(source.stage)
         source.setup("module")
         module.configure_model()
         runtime.strategy.setup(trainer)
         with compiled_steps(module, trainer.settings, runtime.strategy):
-            outcome = stage(trainer, run, found, source)
-        finished = None if trainer._fit_loop is None else FinishedFit.of(trainer._fit_loop.state)
-        trainer._finished = finished or trainer._finished
+            outcome = stage(trainer, context, found, source)
+        finished = None if run.fit_loop is None else FinishedFit.of(run.fit_loop.state)
+        run.finished = finished or run.finished
         source.teardown("datamodule")
-        for hook in run.hooks.bind_callbacks("teardown"):
+        for hook in context.hooks.bind_callbacks("teardown"):
             hook(source.stage)
         source.teardown("module")
         if runtime.plan.runs_function:  # this process ends with the run
-            outcome = Results.of(run, outcome, finished)
+            outcome = Results.of(context, outcome, finished)
     except BaseException as error:
-        trainer._interrupted = True
+        run.interrupted = True
         status = "interrupted" if isinstance(error, (KeyboardInterrupt, EndedBySignal)) else "failed"
         try:
-            for hook in run.hooks.bind_callbacks("on_exception"):
+            for hook in context.hooks.bind_callbacks("on_exception"):
                 hook(error)
             if datamodule is not None:
                 datamodule.on_exception(error)
@@ -129,14 +133,14 @@ def _run_stage(
         raise
     finally:
         module._trainer = outer
-        if run.profiler is not None:
-            run.profiler.describe()
-            run.profiler.teardown()
+        if context.profiler is not None:
+            context.profiler.describe()
+            context.profiler.teardown()
         for callback, before in callbacks:
             callback._logs_to = before
         if datamodule is not None:
             datamodule.trainer = None
-        trainer.metric_log.stage = trainer._run = trainer._fit_loop = trainer._evaluation = None
+        run.end()
     try:
         end_loggers(trainer.loggers, "success", runtime.plan.runs_function)
     finally:
@@ -144,28 +148,28 @@ def _run_stage(
     return outcome
 
 
-def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> None:
+def fit(trainer: Trainer, context: RunContext, ckpt_path: str | None, source: DataSource) -> None:
     """Train, in each process; see :meth:`core.Trainer.fit`."""
-    trainer._finished = None
-    run.progress.reset()
-    run.metric_log.reset()
-    train_loader = None if run.settings.limit_train_batches == 0 else source.loader("train")
-    has_validation = run.settings.limit_val_batches != 0 and run.module.validation_step is not None
+    trainer.run.finished = None
+    context.progress.reset()
+    context.metric_log.reset()
+    train_loader = None if context.settings.limit_train_batches == 0 else source.loader("train")
+    has_validation = context.settings.limit_val_batches != 0 and context.module.validation_step is not None
     val_loader = source.loader("val") if has_validation else None
     if val_loader is not None:
-        check_module(run.module, "validation_step")
+        check_steps(context.module, "validation_step")
         if not trainer.is_trial:
-            warn_of_late_validation(run.settings)
+            warn_of_late_validation(context.settings)
     elif has_validation and not trainer.is_trial:
-        warn_of_unused_validation(run.module)
-    trainer._fit_loop = loop = FitLoop(run, train_loader, val_loader, Reloading(run, source))
+        warn_of_unused_validation(context.module)
+    trainer.run.fit_loop = loop = FitLoop(context, train_loader, val_loader, Reloading(context, source))
     loop.configure(ckpt_path)
-    say_what_runs(run)
-    log_start(trainer.loggers, run.module, run.datamodule)
-    strategy = run.runtime.strategy
+    say_what_runs(context)
+    log_start(trainer.loggers, context.module, context.datamodule)
+    strategy = context.runtime.strategy
     board = strategy.board if isinstance(strategy, ProcessGroupStrategy) else None
     signals = Signals(
-        trainer._signals,
+        trainer.signals,
         board,
         strategy.global_rank,
         strategy.world_size,
@@ -177,7 +181,7 @@ def fit(trainer: Any, run: Run, ckpt_path: str | None, source: DataSource) -> No
             loop.signals = signals
             loop.run()
     finally:
-        trainer._received_sigterm = signals.has_received("SIGTERM")
+        trainer.run.received_sigterm = signals.has_received("SIGTERM")
 
 
 def _explain(error: BaseException, module: Module) -> None:
@@ -191,7 +195,7 @@ def _explain(error: BaseException, module: Module) -> None:
         ) from error
 
 
-def _save_for_signal(trainer: Any) -> str:
+def _save_for_signal(trainer: Trainer) -> str:
     """Commit ``signal.ckpt`` next to the run's other checkpoints, if there are any; every process calls it."""
     folders = (getattr(callback, "dirpath", None) for callback in trainer.checkpoint_callbacks)
     folder = next((os.fspath(folder) for folder in folders if folder), None)
@@ -204,23 +208,23 @@ def _save_for_signal(trainer: Any) -> str:
 
 
 def evaluate(
-    trainer: Any, run: Run, ckpt_path: str | None, source: DataSource, keeps_outputs: bool = False
+    trainer: Trainer, context: RunContext, ckpt_path: str | None, source: DataSource, keeps_outputs: bool = False
 ) -> tuple[list[dict[str, float]], list[list[Any]]]:
     """Run a stage of evaluation, in each process; returns the logged values and the outputs, by loader."""
-    step_module = StepModule.of(run.module)
-    model = run.runtime.prepare(step_module)
+    step_module = StepModule.of(context.module)
+    model = context.runtime.prepare(step_module)
     if ckpt_path is not None:
-        load_module(run, ckpt_path)
-    run.metric_log.reset()
+        load_module(context, ckpt_path)
+    context.metric_log.reset()
     stage = STAGES[source.stage]
-    if run.settings.limit_batches(stage.kind) == 0:
+    if context.settings.limit_batches(stage.kind) == 0:
         return [], []
-    loop = trainer._evaluation = EvaluationLoop(run, step_module, model, stage, source.loader(stage.kind))
+    loop = trainer.run.evaluation = EvaluationLoop(context, step_module, model, stage, source.loader(stage.kind))
     loop.configure()
     outputs = loop.run(keeps_outputs=keeps_outputs)
-    values = {name: float(value) for name, value in run.metric_log.of_epochs.items()}
+    values = {name: float(value) for name, value in context.metric_log.of_epochs.items()}
     # A process may have no batch of some loader.
-    logged = run.runtime.strategy.all_gather_object(loop.metrics.loaders) if len(outputs) > 1 else []
+    logged = context.runtime.strategy.all_gather_object(loop.metrics.loaders) if len(outputs) > 1 else []
     return [_of_loader(values, number, logged) for number in range(len(outputs))], outputs
 
 
@@ -241,9 +245,9 @@ def _of_loader(values: dict[str, float], number: int, logged: Iterable[Mapping[s
 logger = logging.getLogger(__name__)
 
 
-def say_what_runs(run: Run) -> None:
+def say_what_runs(context: RunContext) -> None:
     """Say it in process 0 at INFO, unless a ModelSummary says it above its table."""
-    if not run.runtime.strategy.is_global_zero:
+    if not context.runtime.strategy.is_global_zero:
         return
-    if not any(isinstance(callback, ModelSummary) and callback.max_depth for callback in run.hooks.callbacks):
-        logger.info("%s", start_line(run.runtime.plan))
+    if not any(isinstance(callback, ModelSummary) and callback.max_depth for callback in context.hooks.callbacks):
+        logger.info("%s", start_line(context.runtime.plan))

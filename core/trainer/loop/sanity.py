@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from ...random import set_rng_state
-from ..run_context import Run
+from ..run_context import RunContext
 from .evaluate import EvaluationLoop
 
 __all__ = ["sanity_check"]
 
 
-def sanity_check(run: Run, validation: EvaluationLoop) -> None:
+def sanity_check(run: RunContext, validation: EvaluationLoop) -> None:
     """Run ``num_sanity_val_steps`` batches of ``validation``, without an effect on anything that follows.
 
     What is logged goes nowhere; random number generators and the loaders' positions are as before.

@@ -13,7 +13,7 @@ from ..checkpoint.finished_fit import FinishedFit
 from ..metrics.metric_log import MetricLog
 from ..module.module import Module
 from ..progress import Progress
-from ..run_context import Run
+from ..run_context import RunContext
 
 __all__ = ["Results"]
 
@@ -33,7 +33,7 @@ class Results:
     logger_versions: list[Any]
 
     @classmethod
-    def of(cls, run: Run, returned: Any, finished: FinishedFit | None) -> Results:
+    def of(cls, run: RunContext, returned: Any, finished: FinishedFit | None) -> Results:
         """In each process of the run: the results, with all tensors on the CPU."""
         return cls(
             returned=returned,

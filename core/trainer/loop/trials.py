@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -18,12 +18,14 @@ from ...random import get_host_rng_state, get_rng_state, set_host_rng_state, set
 from ..metrics.metric_log import MetricLog
 from ..metrics.run_loggers import without_effect
 from ..module.module import Module
-from ..progress import Progress
 from .data_sources import DataSource
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["Trial", "tune"]
 
-WITHOUT = {
+WITHOUT: dict[str, Any] = {
     "fast_dev_run": False,
     "max_epochs": -1,
     "min_epochs": None,
@@ -39,7 +41,7 @@ WITHOUT = {
 class Trial:
     """What callbacks try out settings with; see :class:`core.callbacks.tuning.tuner_callback.Tuning`."""
 
-    trainer: Any
+    trainer: Trainer
     module: Module
     source: DataSource
 
@@ -57,9 +59,8 @@ class Trial:
         """
         trainer = copy.copy(self.trainer)
         trainer.settings = attrs.evolve(trainer.settings, **WITHOUT, **settings)
-        trainer.callbacks, trainer.progress = [callback], Progress()
-        trainer.metric_log, trainer.profiler = MetricLog(without_effect(trainer.loggers)), PassThroughProfiler()
-        trainer.is_trial = True
+        trainer.callbacks, trainer.profiler, trainer.is_trial = [callback], PassThroughProfiler(), True
+        trainer.run = type(trainer.run)(metric_log=MetricLog(without_effect(trainer.loggers)))
         try:
             module = copy.deepcopy(self.module)
         except Exception as error:
@@ -72,7 +73,7 @@ class Trial:
             trainer.fit(module, datamodule=self.source.datamodule, **loaders)
 
 
-def tune(trainer: Any, module: Module, source: DataSource, ckpt_path: Any) -> None:
+def tune(trainer: Trainer, module: Module, source: DataSource, ckpt_path: Any) -> None:
     """Let callbacks try out settings, before a ``fit`` that begins anew."""
     if trainer.is_trial or ckpt_path is not None or trainer.settings.fast_dev_run:
         return
@@ -82,7 +83,7 @@ def tune(trainer: Any, module: Module, source: DataSource, ckpt_path: Any) -> No
 
 
 @contextmanager
-def _restored(trainer: Any, source: DataSource) -> Iterator[None]:
+def _restored(trainer: Trainer, source: DataSource) -> Iterator[None]:
     """A context after which random number generators are as before it."""
     strategy = trainer.strategy
     generators = [(one, one.get_state()) for loader in source.given.values() for one in _generators(loader)]

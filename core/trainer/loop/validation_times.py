@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...callbacks.shared_clock import SharedClock
-from ..run_context import Run
+from ..run_context import RunContext
 from .limits import validation_interval
 
 __all__ = ["ValidationTimes"]
@@ -19,7 +19,7 @@ class ValidationTimes:
         clock: What counts the time since the last validation, where that decides.
     """
 
-    def __init__(self, run: Run, num_batches: float, is_possible: bool, clock: SharedClock | None) -> None:
+    def __init__(self, run: RunContext, num_batches: float, is_possible: bool, clock: SharedClock | None) -> None:
         settings, self._progress = run.settings, run.progress
         self._strategy, self._clock = run.runtime.strategy, clock
         self._asked_at, self._is_time = -1, False

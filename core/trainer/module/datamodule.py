@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -16,6 +16,9 @@ from ...utilities.nested import map_tensors
 from .from_checkpoint import ClassOnly, create_from_checkpoint, read_checkpoint
 from .hparams import HyperParameters
 from .hparams_file import read_hparams
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["DataHooks", "DataModule"]
 
@@ -118,7 +121,7 @@ class DataModule(DataHooks, HyperParameters):
     ``state_dict`` and ``load_state_dict`` put a state into the checkpoints of ``fit``.
     """
 
-    trainer: Any = None
+    trainer: Trainer | None = None
     """The Trainer that is using it; ``None`` if none is."""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -13,6 +13,9 @@ from torch.optim import Optimizer
 from ...callbacks.base import Callback
 from ...callbacks.checkpoint.base import Checkpoint
 from ...profilers.base import Profiler
+
+if TYPE_CHECKING:
+    from ..trainer import Trainer
 
 __all__ = ["Hooks", "ModuleHooks", "overridden"]
 
@@ -142,7 +145,7 @@ class Hooks:
         callbacks: Called in this order. The list may change during the run.
     """
 
-    def __init__(self, trainer: Any, module: ModuleHooks, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, trainer: Trainer, module: ModuleHooks, callbacks: Sequence[Callback]) -> None:
         self.callbacks = callbacks
         self._trainer, self._module = trainer, module
         self.profiler: Profiler | None = None
@@ -154,26 +157,29 @@ class Hooks:
         As in Lightning, the module's come after the callbacks'. Checkpoints are written last: they hold what the
         module's hook has done, which a resumed run does not call again.
         """
-        callbacks = self.bind_callbacks(name, other_than=Checkpoint)
-        return callbacks + self.bind_module(name) + self.bind_callbacks(name, only=Checkpoint)
+        callbacks = self.bind_callbacks(name, checkpoints=False)
+        return callbacks + self.bind_module(name) + self.bind_callbacks(name, checkpoints=True)
 
     def bind_module(self, name: str) -> BoundHooks:
         """The module's hook called ``name``, if the module overrides it."""
         hook = overridden(self._module, ModuleHooks, name)
         return () if hook is None else (self._timed(name, self._module, hook),)
 
-    def bind_callbacks(
-        self, name: str, only: type[Any] = Callback, other_than: type[Any] | tuple[()] = ()
-    ) -> BoundHooks:
-        """The hooks called ``name`` of the callbacks of type ``only``, and not ``other_than``, that override it."""
-        return tuple(
-            self._timed(name, callback, partial(hook, self._trainer, self._module))
-            for callback in self.callbacks
-            if isinstance(callback, only)
-            and not isinstance(callback, other_than)
-            and name not in callback.idle_hooks
-            and (hook := overridden(callback, Callback, name)) is not None
-        )
+    def bind_callbacks(self, name: str, *, checkpoints: bool | None = None) -> BoundHooks:
+        """The hooks called ``name`` of the callbacks that override it.
+
+        Args:
+            name: The hook.
+            checkpoints: Whether only of those that write checkpoints, or only of the others; ``None`` for all.
+        """
+        declared, found = getattr(Callback, name), []
+        for callback in self.callbacks:
+            if name in callback.idle_hooks or checkpoints not in (None, isinstance(callback, Checkpoint)):
+                continue
+            hook = getattr(callback, name, None)
+            if hook is not None and getattr(hook, "__func__", hook) is not declared:
+                found.append(self._timed(name, callback, partial(hook, self._trainer, self._module)))
+        return tuple(found)
 
     def _timed(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
         return hook if self.profiler is None else self.profiler.wrap(f"[{type(owner).__name__}]{name}", hook)

@@ -12,8 +12,7 @@ from ...hints.remedies import change_import
 from ...utilities.torch_private import MODULE_CONTENT, uncompiled
 from .datamodule import DataHooks
 from .hooks import ModuleHooks
-from .module import Module
-from .step_members import CUSTOM_STEP
+from .module import CUSTOM_STEP, Module
 
 __all__ = ["PlainModule", "as_module"]
 

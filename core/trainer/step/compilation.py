@@ -145,7 +145,7 @@ def compiled_steps(module: Module, settings: Settings, strategy: Strategy) -> It
         return
     step_module = StepModule.of(module)
     # One process compares; the others wait for it in the next reduction.
-    compares = strategy.is_global_zero and not module._trainer.is_trial
+    compares = strategy.is_global_zero and not module.trainer.is_trial
     compiled = CompiledSteps(step_module, compiler, Comparison(module, strategy) if compares else None)
     opaque = [name for name in OPAQUE if name not in vars(module)]
     for name in opaque:

@@ -7,8 +7,9 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +22,9 @@ from ..metrics.metric_log import MetricLog
 from ..metrics.run_loggers import without_effect
 from ..module.module import Module
 from .step_module import StepModule
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Comparison"]
 
@@ -175,10 +179,11 @@ def _copy_of(module: Module) -> Module:
         copied = copy.deepcopy(module)
     except Exception as error:  # noqa: BLE001  objects' own copying may raise anything, and training goes on
         raise NotComparedError(f"the module cannot be copied: {str(error)[:200]}") from None
-    trainer: Any = object.__new__(type(module._trainer))
-    vars(trainer).update(vars(module._trainer))
-    trainer.progress = copy.copy(trainer.progress)
-    trainer.metric_log = MetricLog(without_effect(trainer.loggers))
+    running = module.trainer
+    trainer = object.__new__(type(running))
+    vars(trainer).update(vars(running))
+    loggers = without_effect(trainer.loggers)
+    trainer.run = attrs.evolve(trainer.run, progress=copy.copy(trainer.progress), metric_log=MetricLog(loggers))
     copied._trainer = trainer
     vars(copied).update(log=_no_effect, log_dict=_no_effect, print=_no_effect, all_gather=_refuse)
     return copied

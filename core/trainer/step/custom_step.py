@@ -16,9 +16,8 @@ from ...strategies.base import Strategy
 from ...strategies.step.training_step import StepParts, TrainingStep, TrainingStepOptions
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ..module.hooks import overridden
-from ..module.module import Module
-from ..module.step_members import CUSTOM_STEP
-from ..run_context import Run
+from ..module.module import CUSTOM_STEP, Module
+from ..run_context import RunContext
 from .configured_optimizers import needs_closure, takes_closure
 from .optimizer_controls import Controls
 
@@ -28,7 +27,7 @@ STEP_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", 
 """The hooks within a training step."""
 
 
-def overridden_parts(run: Run) -> list[str]:
+def overridden_parts(run: RunContext) -> list[str]:
     """The parts of the Trainer's step that the module or a callback overrides."""
     return [
         *(name for name in CUSTOM_STEP if overridden(run.module, Module, name) is not None),
@@ -37,7 +36,7 @@ def overridden_parts(run: Run) -> list[str]:
 
 
 def compose_step(
-    run: Run,
+    run: RunContext,
     controls: Controls,
     forward: Callable[[Any, int], Tensor | None],
     options: TrainingStepOptions,
@@ -94,7 +93,7 @@ class CustomStep:
     """
 
     def __init__(
-        self, run: Run, controls: Controls, parts: StepParts, options: TrainingStepOptions, passes_closure: bool
+        self, run: RunContext, controls: Controls, parts: StepParts, options: TrainingStepOptions, passes_closure: bool
     ) -> None:
         module, hooks = run.module, run.hooks
         self._run, self._controls, self._parts, self._options = run, controls, parts, options

@@ -15,7 +15,7 @@ from ...runtime.with_guard import used_by_with
 from ...strategies.base import Strategy
 from ...strategies.step.manual_gradients import ManualGradients
 from ...strategies.wrapping.optimizer_wrapper import OptimizerWrapper, unwrap_optimizer
-from ..run_context import Run
+from ..run_context import RunContext
 
 __all__ = ["Controls", "ControlledOptimizer"]
 
@@ -72,7 +72,7 @@ class Controls:
         module: The module as the strategy set it up.
     """
 
-    def __init__(self, run: Run, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
+    def __init__(self, run: RunContext, optimizers: Sequence[Optimizer], module: nn.Module) -> None:
         self._run, self._module = run, module
         self.strategy: Strategy = run.runtime.strategy
         self.is_manual = not run.module.automatic_optimization
