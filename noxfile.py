@@ -563,13 +563,6 @@ def hardware(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
-def strangers(session: nox.Session) -> None:
-    """Try torch backends from the package index without a plugin, each in its own environment, for docs/hardware.md."""
-    folder = str(HERE / ".nox" / "devices_of_others")
-    session.run(torch_python(session), "benchmarks/devices_of_others.py", folder, *session.posargs)
-
-
-@nox.session(venv_backend="none")
 def xla_real(session: nox.Session) -> None:
     """Run plugins/xla on the real torch_xla, on this machine's CPU, in its own environment (2.2 GB, created once)."""
     folder = HERE / ".nox" / "xla_real"

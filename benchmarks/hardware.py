@@ -34,7 +34,6 @@ and writes this page.
 
 """
 
-OTHERS = "## Devices of others"
 
 COLUMNS = {
     "passed": "passed",
@@ -53,8 +52,7 @@ def main() -> int:
         print(f"no complete report on {', '.join(missing)} in {sys.argv[1]}; the page stays as it is", file=sys.stderr)
         return 1
     suites.sort(key=lambda suite: (suite["backend"]["name"], suite["devices"] or 0))
-    _, begin, others = PAGE.read_text("utf-8").partition(OTHERS)  # by benchmarks/devices_of_others.py
-    PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites) + f"\n{begin}{others}", "utf-8")
+    PAGE.write_text(HEAD + table(suites) + "\n" + remarks(suites), "utf-8")
     return int(any(test["outcome"] == "failed" for suite in suites for test in suite["tests"]))
 
 
