@@ -265,6 +265,107 @@ def test_modules_of_core_import_each_other_relatively() -> None:
     assert {pair for pair in absolute if pair[1] in ("core", "torch_hal")} == {("__init__.py", "torch_hal")}
 
 
+# -- private names of torch ------------------------------------------------------------------------------------------
+
+PRIVATE_NAMES_OF = "core/utilities/torch_private.py"
+"""The one file that may use private names of torch, and depend on its version."""
+OF_OTHERS = {
+    **dict.fromkeys(("_exit", "_getframe", "_current_frames"), "documented functions of os and sys"),
+    **dict.fromkeys(("_asdict", "_replace"), "documented methods of named tuples"),
+    **dict.fromkeys(("_option_string_actions", "_subcommands_action"), "argparse and jsonargparse"),
+    **dict.fromkeys(("_optimizer_config", "_scheduler_config"), "what core.cli notes in a user's module"),
+    **dict.fromkeys(("_computed", "_update_count"), "torchmetrics"),
+    **dict.fromkeys(("_core_explanation", "_core_failed_at"), "what core notes in an exception"),
+}
+"""Private attributes that no class of core defines, nor torch."""
+
+
+def is_private(name: str) -> bool:
+    """Whether ``name`` begins with one underscore."""
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def torch_names_in(source: str, own: set[str], torchs: set[str]) -> list[tuple[int, str]]:
+    """Private names of torch that ``source`` uses, and its version, each with its line.
+
+    Args:
+        source: The text of a module.
+        own: Private names that core defines.
+        torchs: Private names that are known as torch's, also if core defines one of that name.
+    """
+    found, shown = [], set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "str":
+            shown |= {id(argument) for argument in node.args}  # the version is only shown or stored
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            is_own = node.attr in own and (node.attr not in torchs or ast.unparse(node.value) == "self")
+            found += [] if is_own or node.attr in OF_OTHERS else [(node.lineno, node.attr)]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.__version__" and id(node) not in shown:
+            found.append((node.lineno, "__version__"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in torchs:
+            found.append((node.lineno, node.value))
+        elif isinstance(node, ast.FunctionDef) and node.name in torchs and node.args.args[:1]:
+            found += [(node.lineno, node.name)] if node.args.args[0].arg == "self" else []
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names]
+            paths = [f"{node.module}.{name}" for name in names] if isinstance(node, ast.ImportFrom) else names
+            parts = [path.split(".") for path in paths if not getattr(node, "level", 0)]
+            found += [(node.lineno, each) for path in parts if path[0] == "torch" for each in path if is_private(each)]
+    return found
+
+
+def private_definitions(source: str) -> set[str]:
+    """Private names that a module defines: functions, classes, variables, attributes of ``self``."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    names |= {node.attr for node in attributes if ast.unparse(node.value) == "self"}
+    return {name for name in names if is_private(name)}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("torch._C.f()", "_C"),
+        ("from torch._C import f", "_C"),
+        ("import torch._dynamo", "_dynamo"),
+        ("from torch.nn.modules.batchnorm import _BatchNorm", "_BatchNorm"),
+        ("optimizer._opt_called = True", "_opt_called"),
+        ("getattr(module, '_modules', {})", "_modules"),
+        ("module._modules", "_modules"),
+        ("class A(B):\n def _modules(self): ...", "_modules"),
+        ("if torch.__version__ > '2.7': ...", "__version__"),
+    ],
+)
+def test_a_private_name_of_torch_is_noticed(source: str, name: str) -> None:
+    """The search below finds each way to a private name of torch, and to its version."""
+    assert name in [found for _, found in torch_names_in(source, {"_modules"}, {"_modules"})]
+
+
+@pytest.mark.parametrize(
+    "source", ["self._modules", "def _modules(frame): ...", "str(torch.__version__)", "os._exit(1)"]
+)
+def test_own_names_are_not_taken_for_torchs(source: str) -> None:
+    """The search below passes over core's own names, those of Python, and a version that is only shown."""
+    assert torch_names_in(source, {"_modules"}, {"_modules"}) == []
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    """What can break with the next version of torch is in one file, which has a test for each name."""
+    sources = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in FILES}
+    theirs = sources.pop(PRIVATE_NAMES_OF)
+    nodes = list(ast.walk(ast.parse(theirs)))
+    torchs = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    torchs |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    torchs |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    torchs = {name for name in torchs if is_private(name) and name.isidentifier()}
+    assert {"_modules", "_opt_called", "_C", "_build_params_for_reducer"} <= torchs
+    own = set().union(*map(private_definitions, sources.values()))
+    found = {file: torch_names_in(source, own, torchs) for file, source in sources.items()}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
 # -- public names and sizes ----------------------------------------------------------------------------------------
 
 

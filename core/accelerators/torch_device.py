@@ -6,9 +6,9 @@ import logging
 from typing import Any
 
 import torch
-from torch._C._autograd import DeviceType
 
 from ..errors import BackendError, UnknownNameError, quoted
+from ..utilities.torch_private import device_type_names
 from .base import Accelerator
 from .memory import memory_stats
 from .torch_module import device_function
@@ -73,8 +73,7 @@ def device_types() -> tuple[str, ...]:
 
     A backend from outside torch comes first, as in :mod:`torch.accelerator`: it was installed on purpose.
     """
-    names = (torch._C._get_privateuse1_backend_name(), *map(str.lower, DeviceType.__members__))
-    return tuple(name for name in names if name != "cpu" and _count(name) > 0)
+    return tuple(name for name in device_type_names() if name != "cpu" and _count(name) > 0)
 
 
 def _is_device_type(name: str) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError, ConfigurationError
 from ..hints.argument_checks import check_count
+from ..utilities.torch_private import BatchNorm
 from .base import Callback
 
 __all__ = ["BackboneFinetuning", "BaseFinetuning", "multiplicative"]
@@ -69,13 +69,13 @@ class BaseFinetuning(Callback):
             found: Iterable[nn.Module] = modules.modules()
         else:
             found = (part for each in modules for part in BaseFinetuning.flatten_modules(each))
-        return [part for part in found if not list(part.children()) or part._parameters]
+        return [part for part in found if not list(part.children()) or list(part.parameters(recurse=False))]
 
     @staticmethod
     def filter_params(modules: Modules, train_bn: bool = True, requires_grad: bool = True) -> Iterator[nn.Parameter]:
         """The parameters whose ``requires_grad`` is as given, without those of batch norm if ``train_bn`` is true."""
         for part in BaseFinetuning.flatten_modules(modules):
-            if isinstance(part, _BatchNorm) and not train_bn:
+            if isinstance(part, BatchNorm) and not train_bn:
                 continue
             yield from (each for each in part.parameters(recurse=False) if each.requires_grad == requires_grad)
 
@@ -83,7 +83,7 @@ class BaseFinetuning(Callback):
     def make_trainable(modules: Modules) -> None:
         """Train the parameters of ``modules``."""
         for part in BaseFinetuning.flatten_modules(modules):
-            if isinstance(part, _BatchNorm):
+            if isinstance(part, BatchNorm):
                 part.track_running_stats = True
             for parameter in part.parameters(recurse=False):
                 parameter.requires_grad = True
@@ -91,7 +91,7 @@ class BaseFinetuning(Callback):
     @staticmethod
     def freeze_module(module: nn.Module) -> None:
         """Do not train the parameters of this module itself, nor the statistics of a batch norm."""
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, BatchNorm):
             module.track_running_stats = False
         for parameter in module.parameters(recurse=False):
             parameter.requires_grad = False
@@ -100,7 +100,7 @@ class BaseFinetuning(Callback):
     def freeze(modules: Modules, train_bn: bool = True) -> None:
         """Do not train the parameters of ``modules``; those of batch norm only if ``train_bn`` is true."""
         for part in BaseFinetuning.flatten_modules(modules):
-            if isinstance(part, _BatchNorm) and train_bn:
+            if isinstance(part, BatchNorm) and train_bn:
                 BaseFinetuning.make_trainable(part)
             else:
                 BaseFinetuning.freeze_module(part)

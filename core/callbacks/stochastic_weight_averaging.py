@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm  # as torch.optim.swa_utils.update_bn; it has no public name
 from torch.optim.swa_utils import SWALR
 
 from ..errors import ConfigurationError
 from ..hints.argument_checks import check_count
+from ..utilities.torch_private import BatchNorm, mark_stepped
 from .weight_averaging import WeightAveraging
 
 __all__ = ["StochasticWeightAveraging"]
@@ -134,9 +134,7 @@ class StochasticWeightAveraging(WeightAveraging):
             rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
             scheduler = self._schedule(trainer)
             scheduler.load_state_dict(self._scheduler_state)
-            # Without it the schedule's first step here warns that the optimizer has not stepped yet: it has, in the run
-            # that wrote the checkpoint. torch keeps this under a private name.
-            scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
+            mark_stepped(scheduler.optimizer)  # in the run that wrote the checkpoint
             for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
                 group["lr"] = rate
 
@@ -186,9 +184,9 @@ class StochasticWeightAveraging(WeightAveraging):
         return {**super().__getstate__(), "_scheduler": None}
 
 
-def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+def batch_norms(module: nn.Module) -> list[BatchNorm]:
     """The layers of ``module`` that keep statistics of batches."""
-    return [one for one in module.modules() if isinstance(one, _BatchNorm) and one.running_mean is not None]
+    return [one for one in module.modules() if isinstance(one, BatchNorm) and one.running_mean is not None]
 
 
 def update_batch_norms(trainer: Any, module: nn.Module) -> None:

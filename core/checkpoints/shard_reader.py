@@ -16,11 +16,12 @@ from typing import IO, Any
 import torch
 from torch.distributed.checkpoint import metadata as facts
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 
 from ..errors import CheckpointError
+from ..utilities.torch_private import PATH_OF_LAYOUT, private_metadata_classes
 from .manifest import FileRecord, Manifest
 from .safe_unpickling import AllowedUnpickler, refuse_compressed
 
@@ -29,7 +30,8 @@ __all__ = ["METADATA", "ShardPlanner", "ShardReader", "read_facts"]
 METADATA = ".metadata"
 """The file that says which tensor is where."""
 
-_CLASSES = (
+_StorageInfo, _MemoryFormat = private_metadata_classes()
+_CLASSES: tuple[type, ...] = (
     facts.ChunkStorageMetadata,
     facts.TensorProperties,
     facts.TensorStorageMetadata,
@@ -37,7 +39,7 @@ _CLASSES = (
     facts.StorageMeta,
     facts.Metadata,
     facts.MetadataIndex,
-    facts._MEM_FORMAT_ENCODING,
+    _MemoryFormat,
     _StorageInfo,
 )
 _PATHS = ("pathlib", "pathlib._local")
@@ -45,7 +47,7 @@ _PATHS = ("pathlib", "pathlib._local")
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(kind.__module__, kind.__qualname__): kind for kind in _CLASSES},
     ("torch", "Size"): lambda sizes: torch.Size(sizes),
-    ("torch.serialization", "_get_layout"): lambda name: _layout(name),
+    PATH_OF_LAYOUT: lambda name: _layout(name),
     **{(module, "PosixPath"): lambda *parts: pathlib.PurePosixPath(*parts) for module in _PATHS},
     **{(module, "WindowsPath"): lambda *parts: pathlib.PureWindowsPath(*parts) for module in _PATHS},
 }
@@ -132,7 +134,7 @@ class ShardReader(FileSystemReader):
             self._content.storage_meta = StorageMeta()
         return self._content
 
-    def _slice_file(self, file: Any, sinfo: _StorageInfo) -> IO[bytes]:
+    def _slice_file(self, file: Any, sinfo: Any) -> IO[bytes]:
         with io.BufferedReader(_Part(file, sinfo.offset, sinfo.length)) as checked:
             refuse_compressed(checked, str(Path(self.path) / sinfo.relative_path))
         part: IO[bytes] = super()._slice_file(file, sinfo)

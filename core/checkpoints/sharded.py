@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, CoreError, WrongTypeError
 from ..utilities.nested import map_tensors
+from ..utilities.torch_private import load_in_this_process, local_shape_and_offset
 from .agreement import gather_over, run_on_each_rank, run_on_rank_zero
 from .base import CheckpointIO, check_arguments
 from .commit import write_errors
@@ -134,10 +134,9 @@ class ShardedCheckpointIO(CheckpointIO):
             CheckpointError: It is absent, uncommitted or damaged; raised in every process.
         """
         from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
         def divided(size: torch.Size, dtype: torch.dtype) -> Tensor:
-            shape, _ = compute_local_shape_and_global_offset(size, mesh, placements)
+            shape, _ = local_shape_and_offset(size, mesh, placements)
             stride = torch.empty(size, device="meta").stride()
             part = torch.empty(shape, dtype=dtype)
             return DTensor.from_local(part, mesh, placements, run_check=False, shape=size, stride=stride)
@@ -259,16 +258,6 @@ def _read(directory: Path, manifest: Manifest, target: Callable[[torch.Size, tor
     return checkpoint
 
 
-def _load_alone(tensors: dict[str, Tensor], **reading: Any) -> None:
-    """Fill ``tensors`` in this process, without the others."""
-    from torch.distributed.checkpoint import state_dict_loader
-
-    if "no_dist" in inspect.signature(state_dict_loader.load).parameters:
-        state_dict_loader.load(tensors, no_dist=True, **reading)
-    else:  # as in torch 2.6
-        state_dict_loader._load_state_dict(tensors, no_dist=True, **reading)
-
-
 def _read_shards(
     directory: Path, manifest: Manifest, keys: Any, target: Callable[[torch.Size, torch.dtype], Tensor]
 ) -> dict[str, Tensor]:
@@ -289,7 +278,7 @@ def _read_shards(
             warnings.filterwarnings(
                 "ignore", "torch.distributed is disabled", UserWarning
             )  # each process reads by itself
-            _load_alone(tensors, storage_reader=ShardReader(directory, content), planner=ShardPlanner())
+            load_in_this_process(tensors, storage_reader=ShardReader(directory, content), planner=ShardPlanner())
     except (Exception, CheckpointException) as error:
         failures = error.failures.values() if isinstance(error, CheckpointException) else ()
         cause = next((failure for failure, _ in failures), error)  # torch adds a traceback to the message

@@ -11,10 +11,10 @@ from typing import Any
 import attrs
 from torch import Generator, Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..errors import CheckpointError, ConfigurationError, quoted
 from ..random import get_host_rng_state
+from ..utilities.torch_private import DataLoaderIterator, num_yielded
 from .active_passes import ActivePasses
 from .dispatch import Dispatch
 from .loader_structure import Epochs, generators_of
@@ -352,7 +352,7 @@ class _Pass:
             inner.batches, inner.is_same_world = start.offset // reading.units, True
             return dispatch.parts(reading.begin(inner, seeds) if dispatch.is_reader else None)
         iterator = reading.begin(start, seeds)
-        self._yielded_before = getattr(iterator, "_num_yielded", 0)
+        self._yielded_before = num_yielded(iterator)
         return watched(iterator, self._reading.own)
 
     def batches(self) -> Iterator[Any]:
@@ -362,7 +362,7 @@ class _Pass:
             and self._dispatch is None
             and self._reading.knows_length
             and self._reading.batch_seed(0) is None
-            and isinstance(self._iterator, _BaseDataLoaderIter)
+            and isinstance(self._iterator, DataLoaderIterator)
         )
         self._counts_itself = not is_direct
         return self._direct() if is_direct else self._one_by_one()
@@ -441,7 +441,7 @@ class _Pass:
     @property
     def taken(self) -> int:
         """How many batches were handed out in this pass."""
-        return self._taken if self._counts_itself else self._iterator._num_yielded - self._yielded_before
+        return self._taken if self._counts_itself else num_yielded(self._iterator) - self._yielded_before
 
     def real(self) -> Real | None:
         """As :attr:`PreparedLoader.real_samples`, for this pass."""

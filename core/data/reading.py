@@ -24,6 +24,7 @@ from torch.utils.data import (
 from ..errors import CheckpointError, WrongTypeError
 from ..logging import get_logger
 from ..random import get_host_rng_state
+from ..utilities.torch_private import clear_kept_iterator, kept_iterator
 from .iterable_sharding import MarkedCollate, ShardedStream, stream_steps
 from .loader_structure import keeps_epoch_from_workers
 from .rank_comparison import facts_of_indices
@@ -320,7 +321,7 @@ class StreamReading(Reading):
     def _iterate(self) -> Iterator[Any]:
         """The loader's batches; drawing a base seed no more often than in the run that is resumed."""
         drew, self._has_drawn = self._has_drawn, self.own.persistent_workers
-        if not (drew and self._is_plain and self.loader._iterator is None):
+        if not (drew and self._is_plain and kept_iterator(self.loader) is None):
             return self.workers.iterate(self.loader)
         with replayed(get_host_rng_state()):
             return self.workers.iterate(self.loader)
@@ -406,7 +407,8 @@ def in_order(loader: Any) -> Any:
 def clone_loader(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
     """A copy of ``loader`` that keeps its class and every other setting."""
     clone = copy.copy(loader)
-    for name, value in {"_iterator": None, **attributes}.items():
+    clear_kept_iterator(clone)
+    for name, value in attributes.items():
         # DataLoader refuses to have its sampler or data set changed; this copy has not been iterated yet.
         object.__setattr__(clone, name, value)
     return clone

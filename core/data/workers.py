@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakSet, ref
 
+from ..utilities.torch_private import clear_kept_iterator, end_workers, has_workers_to_end, kept_iterator
 from .child_signals import Handled, handled_signals
 
 __all__ = ["Workers"]
@@ -46,7 +47,7 @@ class Workers:
             return iter(loader)
         with self._starting(loader):
             batches: Iterator[Any] = iter(loader)
-        if not hasattr(batches, "_shutdown_workers"):  # a class of the user's own, which may start them later
+        if not has_workers_to_end(batches):  # a class of the user's own, which may start them later
             return self._one_by_one(loader, batches)
         known = [each for each in self._passes if (iterator := each[0]()) is not None and iterator is not batches]
         self._passes = [*known, (ref(batches), ref(loader))]
@@ -91,11 +92,9 @@ class Workers:
             for iterator, loader in passes:
                 batches, owner = iterator(), loader()
                 if batches is not None:
-                    # A traceback may refer to it, so what it does when nothing refers to it is not enough. torch has no
-                    # public name for this.
-                    batches._shutdown_workers()
-                if owner is not None and getattr(owner, "_iterator", None) is batches:
-                    owner._iterator = None
+                    end_workers(batches)
+                if owner is not None and kept_iterator(owner) is batches:
+                    clear_kept_iterator(owner)
         finally:
             self.kill()
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import BackendError, ConfigurationError, WrongTypeError, quoted
+from ..utilities.torch_private import found_inf, mark_stepped
 from .base import Precision
 from .dtypes import half_dtype, widen
 from .keep_float32 import KeptParts, Parts, read_parts
@@ -202,11 +203,9 @@ class MixedPrecision(Precision):
         scaler = self._connected_scaler()
         result = self._unscale(scaler.step, optimizer)
         if scaler.is_enabled():
-            found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
             # Copies: updating the scale adds them up in place. They are read only if someone asks for them.
-            self._found_inf[optimizer] = [tensor.clone() for tensor in found.values()]
-        # The scaler may skip the optimizer's step. Schedulers would warn that they were stepped before the optimizer.
-        optimizer._opt_called = True  # type: ignore[attr-defined]
+            self._found_inf[optimizer] = [tensor.clone() for tensor in found_inf(scaler, optimizer)]
+        mark_stepped(optimizer)  # the scaler may skip its step
         self._unscaled.pop(optimizer, None)
         self._stepped.add(optimizer)
         return result

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import sys
 from copy import copy
-from typing import TYPE_CHECKING
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -19,10 +18,7 @@ from torch.distributed.elastic.rendezvous import (
     rendezvous_handler_registry,
 )
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import PrefixStore  # torch.distributed.PrefixStore is not typed
-else:
-    from torch.distributed import PrefixStore
+from ..utilities.torch_private import PrefixStore
 
 __all__ = ["BACKEND"]
 

@@ -18,6 +18,7 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..hints.attributes import KnownAttributes
 from ..loggers.base import Logger
 from ..utilities.nested import leaves
+from ..utilities.torch_private import is_initialized
 
 __all__ = [
     "check_holds",
@@ -80,7 +81,7 @@ def check_objects(call: str, objects: Sequence[Any]) -> None:
                 f"{call}: got a data set of type {type(given).__name__}, which would not be divided among the "
                 "processes. Pass a loader: DataLoader(dataset, batch_size=...)."
             )
-        if isinstance(given, nn.Module) and not hasattr(given, "_parameters"):
+        if isinstance(given, nn.Module) and not is_initialized(given):
             raise uninitialized(call, given)
 
 

@@ -28,7 +28,7 @@ class GradientAccumulationPlugin:
     num_steps: int = 1
     """The number of micro-batches in a window: the optimizers step after the last of them."""
     adjust_scheduler: bool = True
-    """Whether a scheduler's count of calls (``_step_count``) includes the calls that :meth:`Runtime.accumulate` skips.
+    """Whether a scheduler's count of calls includes the calls that :meth:`Runtime.accumulate` skips.
     The learning rate changes once a window in any case."""
     sync_with_dataloader: bool = True
     """Whether a window ends with the last batch of a pass over a prepared loader, even if it is short. Otherwise it

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import torch.distributed as dist
 from attrs import field, frozen
+
+from ..utilities.torch_private import sequence_number
 
 __all__ = ["NOTHING", "Begun", "Calls"]
 
@@ -83,7 +84,5 @@ def _sequence() -> int | None:
     if "torch.distributed.pipelining" in sys.modules:  # what one process sends to another is counted too
         return None
     with suppress(AttributeError, RuntimeError, ValueError):  # no group; or its backend does not count
-        # torch has no public name for it. It is what torch itself shows where collectives differ.
-        group: Any = dist.group.WORLD
-        return int(group._get_sequence_number_for_group())
+        return sequence_number()
     return None

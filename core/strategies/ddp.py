@@ -17,13 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import ConfigurationError, quoted
+from ..utilities.torch_private import FixedBuckets, learns_graph, left_out_by_ddp
 from .constructor_arguments import ProcessGroupParts
 from .exchange.ddp_hooks import CommunicationHook, check_communication_hook, register_communication_hook
 from .exchange.unsendable_dtypes import check_sendable
 from .group.destroy import while_alive
 from .parallel import ProcessGroupStrategy
 from .step.manual_gradients import AveragedGradients, ManualGradients
-from .wrapping.fixed_buckets import wrap
 
 __all__ = ["DDPArguments", "DDPStrategy"]
 
@@ -158,7 +158,7 @@ class DDPStrategy(ProcessGroupStrategy):
         Raises:
             ConfigurationError: The process group's backend does not send their dtype.
         """
-        ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
+        ignored = left_out_by_ddp(module)
         named: dict[str, Any] = {"parameters": module.named_parameters()}
         if self.ddp_kwargs.get("broadcast_buffers", True):
             named["buffers"] = module.named_buffers()
@@ -185,7 +185,7 @@ class DDPStrategy(ProcessGroupStrategy):
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
         """A context in which backward does not reduce gradients; the first backward of a static graph always does."""
-        if not isinstance(module, DistributedDataParallel) or _learns_graph(module):
+        if not isinstance(module, DistributedDataParallel) or learns_graph(module):
             return nullcontext()
         return module.no_sync()
 
@@ -259,9 +259,16 @@ def _forced_sync(module: DistributedDataParallel) -> Iterator[None]:
         module.require_backward_grad_sync, module.require_forward_param_sync = before
 
 
-def _learns_graph(module: DistributedDataParallel) -> bool:
-    """Whether the next backward pass records the static graph: torch asserts that it reduces gradients."""
-    return module.static_graph and not module._static_graph_delay_allreduce_enqueued
+def wrap(module: nn.Module, *, fixed: bool, **arguments: Any) -> DistributedDataParallel:
+    """``module`` in DistributedDataParallel, with ``arguments``.
+
+    Args:
+        module: What is wrapped.
+        fixed: Whether sums depend on the layout of the buckets. Then it is the same at every step.
+        **arguments: Those of DistributedDataParallel.
+    """
+    changes = arguments.get("static_graph", False) or not arguments.get("find_unused_parameters", False)
+    return (FixedBuckets if fixed and changes else DistributedDataParallel)(module, **arguments)
 
 
 def release_from_group(module: DistributedDataParallel) -> None:

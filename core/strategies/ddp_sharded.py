@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from ..checkpoints.agreement import GatherObject
 from ..errors import ConfigurationError
 from ..utilities.nested import map_tensors
+from ..utilities.torch_private import mark_stepped, share_options
 from .ddp import DDPStrategy
 from .group.destroy import while_alive
 
@@ -87,7 +88,7 @@ class _ShardedOptimizer(ZeroRedundancyOptimizer):
         """Share the param_groups of ``optimizer``."""
 
         def note(*_: Any) -> None:
-            optimizer._opt_called = True  # type: ignore[attr-defined]  # schedulers check that it has stepped
+            mark_stepped(optimizer)
 
         self._followed = optimizer
         self.param_groups = optimizer.param_groups
@@ -103,7 +104,7 @@ class _ShardedOptimizer(ZeroRedundancyOptimizer):
             device: Of the tensors that the process group sends.
             gather: Returns the objects of all processes, by rank.
         """
-        self._sync_param_groups(self.param_groups, self.optim.param_groups)  # type: ignore[attr-defined]
+        share_options(self)
         own = self.optim.state_dict()
         large: list[Tensor] = []
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from ..utilities.torch_private import non_persistent_buffers
 from .base import Strategy
 from .parallel import ParallelStrategy
 
@@ -47,7 +48,7 @@ def own_buffers(strategy: Strategy, module: nn.Module) -> dict[str, torch.Tensor
         f"{prefix}.{name}" if prefix else name: buffer.detach().cpu().clone()
         for prefix, part in module.named_modules()
         for name, buffer in part.named_buffers(recurse=False)
-        if name not in part._non_persistent_buffers_set and _is_whole(buffer)
+        if name not in non_persistent_buffers(part) and _is_whole(buffer)
     }
 
 

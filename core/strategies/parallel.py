@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import Store
 from torch.optim import Optimizer
 
 from ..accelerators.base import Accelerator
@@ -26,6 +25,7 @@ from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
+from ..utilities.torch_private import Store
 from .base import Strategy
 from .constructor_arguments import StrategyParts
 from .exchange.objects import by_rank, describe_tensor, pickled, unpickled

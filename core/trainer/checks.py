@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class
 from ..runtime.arguments import uninitialized
 from ..strategies.base import Strategy
+from ..utilities.torch_private import is_initialized
 from .hints.misspelt import check_names, similar_methods
 from .hints.names_of_others import OF_CALLBACKS, OF_MODULES, change_import
 from .hints.signatures import check_signatures
@@ -57,7 +58,7 @@ def check_module(module: Any, *steps: str) -> None:
         raise WrongTypeError(
             f"model: must be a core.Module or a torch.nn.Module, not {described(module)}.{_remedy(module)}"
         )
-    if "_parameters" not in vars(module):
+    if not is_initialized(module):
         raise uninitialized("module", module)
     own = module.user_module if isinstance(module, PlainModule) else module
     if getattr(own, "_core_inner", None) is not None:

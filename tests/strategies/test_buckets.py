@@ -12,7 +12,8 @@ from torch import nn
 from torch._C._distributed_c10d import GradBucket  # as torch.distributed.GradBucket, but with types
 from torch.nn.parallel import DistributedDataParallel
 
-from core.strategies.wrapping.fixed_buckets import FixedBuckets, wrap
+from core.strategies.ddp import wrap
+from core.utilities.torch_private import FixedBuckets
 
 
 class Unordered(nn.Module):

@@ -15,6 +15,7 @@ from torch import nn
 from ...precisions.base import Precision
 from ...strategies.base import Strategy
 from ...strategies.wrapping.wrapper_class import joined_class
+from ...utilities.torch_private import uncompiled
 
 __all__ = ["PreparedModule", "is_peft_model", "needs_forward_context", "own_module", "strategy_module"]
 
@@ -145,7 +146,7 @@ def own_module(model: nn.Module, strategy: Strategy) -> nn.Module:
 def strategy_module(model: nn.Module) -> nn.Module:
     """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
     if not isinstance(model, PreparedModule):
-        model = getattr(model, "_orig_mod", model)
+        model = uncompiled(model)[0] or model
     return model._core_wrapped if isinstance(model, PreparedModule) else model
 
 

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...strategies.base import Strategy
 from ...strategies.wrapping.optimizer_wrapper import unwrap_optimizer
 from ...strategies.wrapping.wrapper_class import joined_class
+from ...utilities.torch_private import count_scheduler_call
 from ..gradient_state import GradientState
 
 __all__ = ["PreparedScheduler", "schedule_length", "warn_of_long_schedule"]
@@ -57,8 +58,8 @@ class PreparedScheduler(LRScheduler):
 
 def _step(scheduler: Any, state: GradientState, strategy: Strategy, *args: Any, **kwargs: Any) -> None:
     if not state.sync_gradients:
-        if state.adjust_scheduler and hasattr(scheduler, "_step_count"):
-            scheduler._step_count += 1
+        if state.adjust_scheduler:
+            count_scheduler_call(scheduler)
         return
     for _ in range(strategy.steps_taken(unwrap_optimizer(scheduler.optimizer))):
         scheduler.step(*args, **kwargs)

@@ -10,11 +10,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from ...errors import ConfigurationError, nearest, quoted
+from ...utilities.torch_private import GradBucket
 
 __all__ = ["COMMUNICATION_HOOKS", "CommunicationHook", "check_communication_hook", "register_communication_hook"]
 

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from attrs import asdict, evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from ...utilities.torch_private import is_backward, prepares_objects
 from ..call_sites import is_user_frame, method_called
 from ..calls import NOTHING, Begun, Calls
 from ..exchange.objects import by_rank
@@ -114,7 +115,7 @@ class Whereabouts:
             f"{note}{place}",
             stack,
             _call(frame, modules) if waits else place,
-            waits and is_collective and function != "_object_to_tensor",  # which precedes the collective
+            waits and is_collective and not prepares_objects(frame),  # which precedes the collective
             begun,
         )
 
@@ -319,7 +320,7 @@ def call_in(error: BaseException) -> str:
     user = [(frame, line) for frame, line in entries if is_user_frame(frame) and not _is_torchs(frame)]
     names = [frame.f_code.co_name for frame, _ in entries if _is_torchs(frame)]
     name = next((name for name in reversed(names) if not name.startswith("_") and name != "wrapper"), "a collective")
-    name = "backward" if "_engine_run_backward" in names else name
+    name = "backward" if any(map(is_backward, names)) else name
     if not user:
         return name
     frame, line = user[-1]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
+from ...utilities.torch_private import num_groups
 from .stack_exchange import Stacks, Whereabouts
 
 __all__ = ["IsWaitedFor", "LooksForWaiting"]
@@ -66,9 +66,7 @@ class LooksForWaiting:
 
     def _may_tell(self) -> bool:
         """Whether this process looks, and whether each collective needs it: one of a smaller group may not."""
-        # torch has no public list of the groups.
-        groups = dist.distributed_c10d._world.pg_map
-        return len(groups) == 1 and self._store.compare_set("looks", "", str(self._rank)) == str(self._rank).encode()
+        return num_groups() == 1 and self._store.compare_set("looks", "", str(self._rank)) == str(self._rank).encode()
 
     def _waiting(self) -> dict[int, str]:
         """Where each running process waits; empty if one of them does not wait."""

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["unpicklable_path"]
+from ...utilities.torch_private import MODULE_CONTENT
 
-_MODULE_DICTS = ("_modules", "_parameters", "_buffers")
-"""Where a ``torch.nn.Module`` stores attributes."""
+__all__ = ["unpicklable_path"]
 
 _MAX_STEPS = 20
 """Longest path that is shown; a deeper one is cut."""
@@ -90,7 +89,7 @@ def _steps(trail: list[object]) -> Iterator[str]:
             return
         if reduced and isinstance(parent, dict):
             key = str(_key(parent.items(), child))
-            reduced = isinstance(child, dict) and key in _MODULE_DICTS
+            reduced = isinstance(child, dict) and key in MODULE_CONTENT
             if not reduced:
                 yield f"[{key}]" if key.isdecimal() else f".{key}"
         elif reduced and isinstance(parent, tuple):

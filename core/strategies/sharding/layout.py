@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from ...utilities.torch_private import local_shape_and_offset
 
 __all__ = ["like", "own_part", "put_whole", "to_whole"]
 
 
 def own_part(whole: Tensor, target: DTensor) -> Tensor:
     """The part of ``whole`` that this process holds of ``target``, which has its shape; a view."""
-    shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
+    shape, offset = local_shape_and_offset(target.shape, target.device_mesh, target.placements)
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
 
 

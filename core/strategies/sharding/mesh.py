@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import ConfigurationError
+from ...utilities.torch_private import release_groups
 
 __all__ = ["check_size", "detach_mesh", "make_mesh"]
 
@@ -40,7 +41,7 @@ def _own_group(lines: list[list[int]]) -> dist.ProcessGroup:
 
 def detach_mesh(mesh: DeviceMesh) -> None:
     """Release the process groups of ``mesh``."""
-    mesh._get_root_mesh()._pg_registry.clear()
+    release_groups(mesh)
 
 
 def check_size(argument: str, size: object, name: str | None = None) -> None:

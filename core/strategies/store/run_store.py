@@ -9,25 +9,16 @@ import socket
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from ...errors import LaunchError
+from ...utilities.torch_private import LIBUV_TAKES_SOCKETS, PrefixStore, Store, TCPStore, clone_of_store
 from .wait_warning import Patience
-
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore  # torch.distributed.TCPStore is not typed
-else:
-    from torch.distributed import TCPStore
 
 __all__ = ["RunStore", "another_connection", "connect_store", "host_store"]
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
-LIBUV_TAKES_SOCKETS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7)
-"""Whether torch's newer store does; 2.6 writes an error to the standard error stream if it is tried."""
 LATE_SECONDS = 5.0
 _hosted: dict[int, TCPStore] = {}
 """The stores on fixed ports. A port belongs to the process: a later run finds the same store there."""
@@ -48,11 +39,9 @@ class RunStore(PrefixStore):
 
 def another_connection(store: Store) -> Store:
     """Another connection to ``store``, for a thread: while one waits, nothing else can use its connection."""
-    clone: Any = getattr(store, "clone", None)
+    clone = clone_of_store(store)
     if clone is not None:
-        connected: Store = clone()
-        return connected
-    # torch 2.6 cannot clone
+        return clone
     if isinstance(store, RunStore):
         return PrefixStore(store.prefix, another_connection(store.underlying_store))
     if isinstance(store, TCPStore):

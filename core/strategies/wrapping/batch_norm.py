@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm  # what torch.nn.SyncBatchNorm converts; it has no public name
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ...errors import ConfigurationError
+from ...utilities.torch_private import BatchNorm, check_input_dim
 
 __all__ = ["SyncedBatchNorm", "desynchronize", "has_torch_kernels", "synchronize"]
 
@@ -52,7 +52,7 @@ class _Restorable(nn.Module):
         return _new, (self._plain,), state
 
 
-class SyncedBatchNorm(_Restorable, _BatchNorm):
+class SyncedBatchNorm(_Restorable, BatchNorm):
     """A batch norm layer that, while training, normalizes over the batches of all processes, in plain torch.
 
     The result is that of one process with the joined batch; the batches can have different sizes, also 0.
@@ -62,7 +62,7 @@ class SyncedBatchNorm(_Restorable, _BatchNorm):
         """As :class:`torch.nn.SyncBatchNorm`."""
         if not self.training or self._add is None:
             return super().forward(input)
-        self._check_input_dim(input)  # type: ignore[no-untyped-call]
+        check_input_dim(self, input)
         over = [dim for dim in range(input.dim()) if dim != 1]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
@@ -140,14 +140,14 @@ def has_torch_kernels(device: torch.device) -> bool:
 
 def _batch_norms(module: nn.Module) -> Iterator[nn.Module]:
     for name, layer in module.named_modules():
-        if not isinstance(layer, _BatchNorm) or isinstance(layer, nn.SyncBatchNorm):
+        if not isinstance(layer, BatchNorm) or isinstance(layer, nn.SyncBatchNorm):
             continue
         if isinstance(layer, LazyModuleMixin):
             raise ConfigurationError(
                 f"sync_batchnorm=True: {name!r} is a {type(layer).__name__} without parameters yet. Run a batch "
                 "through the module first, or use a layer with num_features."
             )
-        if type(layer).forward not in (_BatchNorm.forward, SyncedBatchNorm.forward):
+        if type(layer).forward not in (BatchNorm.forward, SyncedBatchNorm.forward):
             raise ConfigurationError(
                 f"sync_batchnorm=True: {name!r} is a {type(layer).__name__} with a forward of its own, which would not "
                 "be synchronized. Use torch.nn.BatchNorm1d, BatchNorm2d or BatchNorm3d."

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...errors import ConfigurationError
+from ...utilities.torch_private import moves_in_place
 
 __all__ = ["move_module", "move_optimizer_state"]
 
@@ -32,11 +33,9 @@ def move_module(module: M, device: torch.device) -> M:
                 f"module: {name!r} of {type(module).__name__} is on device 'meta' and has no data. Create the module "
                 "on a real device, or use a strategy that initializes modules on 'meta'."
             )
-    there, places = torch.empty(0, device=device), {parameter.device for parameter in module.parameters()}
+    places = {parameter.device for parameter in module.parameters()}
     before = torch.__future__.get_swap_module_params_on_conversion()
-    swap = before or not all(
-        torch._has_compatible_shallow_copy_type(torch.empty(0, device=place), there) for place in places
-    )
+    swap = before or not all(moves_in_place(place, device) for place in places)
     torch.__future__.set_swap_module_params_on_conversion(swap)
     try:
         return module.to(device)

@@ -27,6 +27,7 @@ from ...runtime.checkpoint.process_state import ABSENT, PATIENCE, ProcessStates,
 from ...strategies.base import Strategy
 from ...strategies.own_buffers import load_own_buffers, own_buffers
 from ...strategies.partial_save import Meeting
+from ...utilities.torch_private import mark_stepped
 from ..metrics.stage_metrics import StageMetrics
 from ..module.datamodule import DataModule
 from ..module.hparams import hyperparameters_of
@@ -191,11 +192,9 @@ class FitState:
         run.progress.load_state_dict(checkpoint["progress"])
         if run.progress.step:
             for schedule in self.optimization.schedules:
-                # Without it a scheduler's first step here warns that the optimizer has not stepped yet: it has, in the
-                # run that wrote the checkpoint. torch keeps this under a private name, and no public call sets it.
                 scheduled: Any = getattr(schedule.scheduler, "optimizer", None)
                 if scheduled is not None:
-                    scheduled._opt_called = True
+                    mark_stepped(scheduled)  # in the run that wrote the checkpoint
         run.metric_log.load_state_dict(checkpoint["metrics"])
         with load_errors("loggers", path):
             run.metric_log.load_loggers_state(checkpoint.get("loggers", ()))

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConfigurationError, WrongTypeError
+from ...utilities.torch_private import MODULE_CONTENT, uncompiled
 from ..hints.names_of_others import change_import
 from .datamodule import DataHooks
 from .hooks import ModuleHooks
@@ -20,8 +21,6 @@ STEPS = ("training_step", "training_step_end", "validation_step", "test_step", "
 CONFIGURED = ("configure_optimizers", "configure_callbacks", "configure_model", "lr_scheduler_step")
 EXTRA_STATE = ("get_extra_state", "set_extra_state")
 """Methods that torch checks for an override."""
-SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""What torch keeps a module's content in."""
 
 
 class PlainModule(Module):
@@ -41,7 +40,7 @@ class PlainModule(Module):
         training = user_module.training
         super().__init__()
         self.training = training
-        for name in SHARED:
+        for name in MODULE_CONTENT:
             self.__dict__[name] = user_module.__dict__[name]
 
     @property
@@ -113,12 +112,10 @@ def as_module(user_module: Any) -> Any:
     Raises:
         ConfigurationError: It optimizes manually, which needs a :class:`core.Module`.
     """
-    # The class that torch.compile returns has no public name, and these are its attributes.
-    original, compiler = (getattr(user_module, name, None) for name in ("_orig_mod", "dynamo_ctx"))
-    is_compiled = isinstance(original, nn.Module) and compiler is not None
-    module = _adapted(original if is_compiled else user_module)
+    original, compiler = uncompiled(user_module)
+    module = _adapted(user_module if original is None else original)
     if isinstance(module, Module):
-        module.__dict__["_given_compiler"] = compiler if is_compiled else None
+        module.__dict__["_given_compiler"] = compiler
     return module
 
 

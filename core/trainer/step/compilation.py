@@ -16,6 +16,7 @@ from ...errors import ConfigurationError
 from ...logging import show
 from ...plan import Plan
 from ...strategies.base import Strategy
+from ...utilities.torch_private import compiled_call, uncompiled_call
 from ..module.module import Module
 from ..settings import Settings
 from .compile_comparison import Comparison
@@ -69,7 +70,7 @@ class CompiledSteps:
     ) -> None:
         self._step_module, self._comparison = step_module, comparison
         self._is_told, self._reason = False, ""
-        self._call = compile_function(step_module._call_impl)
+        self._call = compile_function(uncompiled_call(step_module))
         self.times: dict[str, tuple[int, float, float]] = {}
         """By step: the number of calls, and the seconds of the first and of the fastest one."""
 
@@ -146,14 +147,13 @@ def compiled_steps(module: Module, settings: Settings, strategy: Strategy) -> It
     # One process compares; the others wait for it in the next reduction.
     compares = strategy.is_global_zero and not module._trainer.is_trial
     compiled = CompiledSteps(step_module, compiler, Comparison(module, strategy) if compares else None)
-    own_call, step_module._compiled_call_impl = step_module._compiled_call_impl, compiled
     opaque = [name for name in OPAQUE if name not in vars(module)]
     for name in opaque:
         vars(module)[name] = compiled.outside(getattr(module, name))
     try:
-        yield
+        with compiled_call(step_module, compiled):
+            yield
     finally:
-        step_module._compiled_call_impl = own_call
         for name in opaque:
             del vars(module)[name]
         if strategy.is_global_zero:

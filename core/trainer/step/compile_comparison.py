@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode  # torch documents it; it has no public name
 
 from ...random import get_rng_state, set_rng_state
 from ...strategies.base import Strategy
 from ...strategies.wrapping.batch_norm import SyncedBatchNorm
 from ...utilities.nested import leaves, map_tensors
+from ...utilities.torch_private import COLLECTIVE_NAMESPACES, TorchDispatchMode, hooks_of, queue_after_backward
 from ..metrics.metric_log import MetricLog
 from ..metrics.run_loggers import without_effect
 from ..module.module import Module
@@ -88,11 +88,10 @@ class Comparison:
         loss = _loss_in(output)
         if loss is None or not loss.requires_grad:
             return
-        engine: Any = torch.autograd.Variable._execution_engine
 
         def begin(gradient: Tensor) -> None:
             start = self._now()
-            engine.queue_callback(lambda: self._compiled.append(forward + self._now() - start))
+            queue_after_backward(lambda: self._compiled.append(forward + self._now() - start))
 
         loss.register_hook(begin)  # type: ignore[no-untyped-call]
 
@@ -139,8 +138,7 @@ class Comparison:
         for name, part in module.named_modules():
             if isinstance(part, SyncedBatchNorm | nn.SyncBatchNorm) and strategy.world_size > 1:
                 raise NotComparedError("batch norm over all processes communicates in each step")
-            kinds = (part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks)
-            if any(isinstance(hook, FunctionType) for hooks in kinds for hook in hooks.values()):
+            if any(isinstance(hook, FunctionType) for hook in hooks_of(part)):
                 raise NotComparedError(f"{name or 'the module'} has hooks, which a copy would call too")
 
     def text(self, compiling: float) -> str:
@@ -198,7 +196,7 @@ class _NoCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context in which a collective is refused before it begins."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.namespace in ("c10d", "_c10d_functional"):
+        if function.namespace in COLLECTIVE_NAMESPACES:
             raise NotComparedError("training_step communicates with other processes")
         return function(*args, **(kwargs or {}))
 
