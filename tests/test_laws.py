@@ -52,6 +52,7 @@ READS_THE_ENVIRONMENT = {
     "explain.py": "the edge of a command",
     "list.py": "the edge of a command",
     "discovery/classes.py": "CORE_PLUGINS, where a logger or profiler is requested by name",
+    "registration.py": "CORE_PLUGINS, where a backend is looked up in a registry",
     "run/__main__.py": "the edge of a command; its variables become those of the processes that it starts",
     "run/agent.py": "gives started processes their variables",
     "strategies/launchers/__init__.py": "the start of a process that a launcher started: takes its lifeline",

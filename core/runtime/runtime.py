@@ -53,11 +53,11 @@ from .settings import (
     REMEDIES,
     UNWRAPPED,
     check_loop,
-    check_rng_types,
     read_accelerator,
     read_accumulation,
     read_data,
     read_precision,
+    read_rng_types,
 )
 from .step.backward import Backward, Gradients
 from .step.synchronization import Synchronization
@@ -100,6 +100,7 @@ class Runtime(RunFacts, KnownAttributes):
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         mixed_precision: Accelerate's name of the precision: ``"no"``, ``"fp16"`` or ``"bf16"``.
+        fp16: ``True`` is ``mixed_precision="fp16"``, ``False`` is ``"no"``; by default the variable ``USE_FP16``.
         cpu: Whether to use the CPU; the same as ``accelerator="cpu"``.
         gradient_accumulation_steps: The number of micro-batches for each step of the optimizers, in
             :meth:`accumulate`; or a :class:`core.GradientAccumulationPlugin`.
@@ -107,14 +108,15 @@ class Runtime(RunFacts, KnownAttributes):
         step_scheduler_with_optimizer: Whether prepared schedulers step only if their optimizer does.
         device_placement: Whether :meth:`prepare` moves modules and batches to the device.
         split_batches: As in :class:`core.data.DataSettings`, for prepared loaders; so are the next six.
-        dispatch_batches: Whether process 0 alone reads the data.
+        dispatch_batches: Whether process 0 alone reads the data; by default it does so for iterable data.
         even_batches: Whether every process has the same number of batches.
         use_seedable_sampler: Whether the order depends on a seed and the epoch alone.
         data_seed: That seed.
         use_stateful_dataloader: Whether iterable data is read through torchdata's ``StatefulDataLoader``.
         non_blocking: Whether batches are copied to the device without waiting.
         dataloader_config: Those seven settings in one object.
-        rng_types: Accelerate's list of generators that the processes share; ``["generator"]`` is always so.
+        rng_types: The generators that are made equal to process 0's before each pass over a prepared loader:
+            ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
         kwargs_handlers: Settings of DistributedDataParallel and of the process group, as Accelerate's objects; the same
             as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
@@ -148,6 +150,7 @@ class Runtime(RunFacts, KnownAttributes):
         checkpoint_io: str | CheckpointIO = "auto",
         cluster_environment: str | ClusterEnvironment = "auto",
         mixed_precision: str | None = None,
+        fp16: bool | None = None,
         cpu: bool = False,
         gradient_accumulation_steps: int | GradientAccumulationPlugin = 1,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
@@ -176,7 +179,7 @@ class Runtime(RunFacts, KnownAttributes):
             strategy=strategy,
             devices=devices,
             num_nodes=num_nodes,
-            precision=read_precision(precision, mixed_precision),
+            precision=read_precision(precision, mixed_precision, fp16),
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
@@ -193,7 +196,6 @@ class Runtime(RunFacts, KnownAttributes):
                 "non_blocking": non_blocking,
             },
         )
-        check_rng_types(rng_types)
         for name, value in (
             ("device_placement", device_placement),
             ("step_scheduler_with_optimizer", step_scheduler_with_optimizer),
@@ -212,6 +214,7 @@ class Runtime(RunFacts, KnownAttributes):
             strategy,
             accumulation=accumulation,
             data_settings=data_settings,
+            rng_types=read_rng_types(rng_types, strategy.root_device.type),
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             sync_batchnorm=sync_batchnorm,
@@ -228,6 +231,7 @@ class Runtime(RunFacts, KnownAttributes):
         *,
         accumulation: GradientAccumulationPlugin | None = None,
         data_settings: DataSettings | None = None,
+        rng_types: frozenset[str] = frozenset(),
         device_placement: bool = True,
         step_scheduler_with_optimizer: bool = True,
         sync_batchnorm: bool = False,
@@ -251,6 +255,7 @@ class Runtime(RunFacts, KnownAttributes):
             window,
             agreement,
             data_settings=data_settings or DataSettings(),
+            rng_types=rng_types,
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             sync_batchnorm=sync_batchnorm,
@@ -859,8 +864,11 @@ class Runtime(RunFacts, KnownAttributes):
     # run in a process returns None there.
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call the built-in ``print``, in process 0 only."""
-        if self.is_main_process:
+        """Call the built-in ``print``, in process 0 of each machine.
+
+        To print once in the run: ``runtime.on_main_process(print)(...)``.
+        """
+        if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201  what the user asked for
 
     def on_main_process(self, function: Callable[P, T] | None = None) -> Any:

@@ -21,11 +21,11 @@ __all__ = [
     "REMEDIES",
     "UNWRAPPED",
     "check_loop",
-    "check_rng_types",
     "read_accelerator",
     "read_accumulation",
     "read_data",
     "read_precision",
+    "read_rng_types",
 ]
 
 PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
@@ -43,7 +43,6 @@ REMEDIES = {
 """Arguments of Accelerate's constructor that torch-hal does not have: what to do instead."""
 
 HABITS = {
-    "fp16": "Set precision='16-mixed'.",
     "bf16": "Set precision='bf16-mixed'.",
     "device": "Set accelerator= to the hardware, and devices=.",
     "gpus": "Set devices=, and accelerator= to the hardware.",
@@ -91,12 +90,23 @@ def read_accelerator(accelerator: Any, cpu: bool) -> Any:
     return "cpu" if cpu and accelerator == "auto" else accelerator
 
 
-def read_precision(precision: str | int | Precision, mixed_precision: str | None) -> str | int | Precision:
-    """``precision``, or the one that ``mixed_precision`` names.
+def read_precision(
+    precision: str | int | Precision, mixed_precision: str | None, fp16: bool | None
+) -> str | int | Precision:
+    """``precision``, or the one that ``mixed_precision`` names; ``fp16`` is that for two of its values.
 
     Raises:
-        ConfigurationError: ``mixed_precision`` is unknown, or both are given and differ.
+        WrongTypeError: ``fp16`` is not a bool.
+        ConfigurationError: ``mixed_precision`` is unknown, or two of them are given and differ.
     """
+    if fp16 is not None:
+        if not isinstance(fp16, bool):
+            raise WrongTypeError(f"fp16={fp16!r}: must be True or False.")
+        name = "fp16" if fp16 else "no"
+        if mixed_precision not in (None, name) or precision not in ("auto", PRECISIONS[name]):
+            other = f"precision={precision!r}" if mixed_precision is None else f"mixed_precision={mixed_precision!r}"
+            raise ConfigurationError(f"fp16={fp16} and {other}: contradict each other. Pass one of them.")
+        return PRECISIONS[name]
     if mixed_precision is None:
         return precision
     name = PRECISIONS.get(mixed_precision) if isinstance(mixed_precision, str) else None
@@ -173,18 +183,24 @@ def read_data(dataloader_config: Any, given: dict[str, Any]) -> DataSettings:
     return DataSettings(**{name: getattr(dataloader_config, name) for name in names})
 
 
-def check_rng_types(rng_types: Sequence[str] | None) -> None:
-    """Refuse generators that torch-hal does not make equal in all processes.
+def read_rng_types(rng_types: Sequence[Any] | None, device_type: str) -> frozenset[str]:
+    """The generators to make equal in all processes before each pass; those of samplers always are.
+
+    Args:
+        rng_types: Their names, or objects of Accelerate's ``RNGType``.
+        device_type: Of the run's devices.
 
     Raises:
-        ConfigurationError: There are some.
+        ConfigurationError: There is no such generator in this run.
     """
-    if rng_types is not None and list(rng_types) not in ([], ["generator"]):
+    names = [getattr(each, "value", each) for each in rng_types or ()]
+    valid = dict.fromkeys(("torch", "generator", *(() if device_type == "cpu" else (device_type,))))
+    if unknown := [name for name in names if name not in valid]:
         raise ConfigurationError(
-            f"rng_types={rng_types!r}: the processes always draw the order of data alike, and other numbers by "
-            "generators of their own. Pass ['generator'] or leave it out; to seed the generators, call "
-            "core.seed_everything(seed)."
+            f"rng_types={names!r}: this run has no generator {quoted(unknown)}; its devices are of type "
+            f"{device_type!r}. Valid: {quoted(valid)}."
         )
+    return frozenset(names) - {"generator"}
 
 
 def check_loop(plan: Plan, strategy: Strategy) -> None:

@@ -25,6 +25,7 @@ from ..utilities.user_modules import import_all
 from .constructor_arguments import StrategyParts, keyword_parameters, requested_parts, signature
 from .process_plan import ProcessPlan
 from .step.strategy_step import StepMethods
+from .trainer_facts import TrainerFacts
 from .wrapping.module_wrapper import unwrap_module
 from .wrapping.placement import move_module, move_optimizer_state
 from .wrapping.precision_check import check_applied
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Strategy(StepMethods, ABC):
+class Strategy(StepMethods, TrainerFacts, ABC):
     """How a model is spread over devices and kept in step.
 
     A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. The user may
@@ -114,7 +115,6 @@ class Strategy(StepMethods, ABC):
     # -- the parts, set by connect -------------------------------------------------------------------------------
 
     accelerator: Accelerator
-    precision: Precision
     checkpoint_io: CheckpointIO
     cluster_environment: ClusterEnvironment
     plan: ProcessPlan
@@ -138,7 +138,7 @@ class Strategy(StepMethods, ABC):
             register(REGISTRIES["strategy"])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "requested_parts": dict(self.requested_parts)}
+        state = {**self.__dict__, "_trainer": None, "requested_parts": dict(self.requested_parts)}
         if "parallel_devices" in state:
             state["parallel_devices"] = [str(device) for device in self.parallel_devices]
         return state

@@ -128,7 +128,8 @@ class HardwareFacts:
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call the built-in ``print``, in process 0 only."""
-        self.runtime.print(*args, **kwargs)
+        if self.is_global_zero:
+            print(*args, **kwargs)  # noqa: T201  what the user asked for
 
 
 class LoggedFacts:

@@ -183,11 +183,6 @@ OF_MODULES: Mapping[str, str] = MappingProxyType(
     {
         **OF_CALLBACKS,
         "configure_sharded_model": "Use configure_model.",
-        "training_epoch_end": "Use on_train_epoch_end.",
-        "validation_epoch_end": "Use on_validation_epoch_end.",
-        "test_epoch_end": "Use on_test_epoch_end.",
-        "validation_step_end": "Do this at the end of validation_step.",
-        "test_step_end": "Do this at the end of test_step.",
         "tng_dataloader": "Use train_dataloader.",
         "tbptt_split_batch": "Split the sequence in training_step, with manual optimization.",
         "get_progress_bar_dict": "Use self.log(name, value, prog_bar=True).",

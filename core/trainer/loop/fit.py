@@ -312,7 +312,7 @@ class FitLoop:
         if self.validates_next():
             self._validate(times)
         progress.start_end()
-        run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
+        run.end_epoch_of(self.metrics, STAGES["fit"], self._step_monitoring)
         self._agree_to_stop()
 
     def validates_next(self) -> bool:
@@ -409,7 +409,8 @@ class FitLoop:
         """Train on ``batches``; returns whether on all of them, or why not."""
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log = run.settings, run.metric_log
-        batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
+        batch_start = run.hooks.bind("on_train_batch_start")
+        batch_end = run.hooks.bind("on_train_batch_end") + run.keepers(STAGES["fit"])
         checkpoint_io = run.runtime.strategy.checkpoint_io
         if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
             batch_start = (lambda *_: checkpoint_io.check(), *batch_start)

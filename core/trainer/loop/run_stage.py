@@ -66,6 +66,7 @@ def _run_stage(
     source: DataSource,
 ) -> Any:
     trainer.runtime = runtime
+    runtime.strategy.follow(trainer)
     outer, module._trainer = module._trainer, trainer
     trainer._module = weakref.ref(module)
     run = trainer._run = Run(

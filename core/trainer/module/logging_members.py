@@ -119,7 +119,7 @@ class LoggingMembers:
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call the built-in ``print``, in process 0 only."""
-        self.trainer.runtime.print(*args, **kwargs)
+        self.trainer.print(*args, **kwargs)
 
     @property
     def _newest_trainer(self) -> Any:

@@ -67,6 +67,14 @@ class Module(ModuleMembers, ModuleSteps, ModuleHooks, DataHooks, LoggingMembers,
         """Evaluate one test batch, without gradients; logged values are averaged over the epoch."""
         raise NotImplementedError
 
+    def validation_step_end(self, output: Any) -> Any:
+        """Turn the output of :meth:`validation_step` into what hooks get; by default ``output`` itself."""
+        return output
+
+    def test_step_end(self, output: Any) -> Any:
+        """Turn the output of :meth:`test_step` into what hooks get; by default ``output`` itself."""
+        return output
+
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Predict one batch, without gradients; by default ``self(batch)``."""
         del batch_idx
