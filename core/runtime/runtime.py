@@ -58,6 +58,8 @@ from .settings import (
     read_data,
     read_precision,
     read_rng_types,
+    read_strategy,
+    steps_of_plugin,
 )
 from .step.backward import Backward, Gradients
 from .step.synchronization import Synchronization
@@ -117,6 +119,8 @@ class Runtime(RunFacts, KnownAttributes):
         dataloader_config: Those seven settings in one object.
         rng_types: The generators that are made equal to process 0's before each pass over a prepared loader:
             ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
+        deepspeed_plugin: Settings of DeepSpeed under Accelerate's names, such as an object of
+            ``torch_hal_deepspeed.DeepSpeedPlugin``; the same as ``strategy=DeepSpeedStrategy(...)``.
         kwargs_handlers: Settings of DistributedDataParallel and of the process group, as Accelerate's objects; the same
             as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
@@ -165,6 +169,7 @@ class Runtime(RunFacts, KnownAttributes):
         non_blocking: bool | None = None,
         dataloader_config: DataSettings | None = None,
         rng_types: Sequence[str] | None = None,
+        deepspeed_plugin: Any = None,
         kwargs_handlers: Sequence[DistributedDataParallelKwargs | InitProcessGroupKwargs | ProfileKwargs] | None = None,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
@@ -176,13 +181,15 @@ class Runtime(RunFacts, KnownAttributes):
         request = Request.read(
             import_modules=import_modules,
             accelerator=read_accelerator(accelerator, cpu),
-            strategy=strategy,
+            strategy=read_strategy(strategy, deepspeed_plugin),
             devices=devices,
             num_nodes=num_nodes,
             precision=read_precision(precision, mixed_precision, fp16),
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
+        if gradient_accumulation_steps == 1:
+            gradient_accumulation_steps = steps_of_plugin(deepspeed_plugin)
         accumulation = read_accumulation(gradient_accumulation_steps, gradient_accumulation_plugin)
         data_settings = read_data(
             dataloader_config,

@@ -12,6 +12,7 @@ from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..hints.argument_checks import instead_of_class
 from ..plan import Plan
 from ..precisions.base import Precision
+from ..registration import StrategyRegistry
 from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
@@ -26,13 +27,14 @@ __all__ = [
     "read_data",
     "read_precision",
     "read_rng_types",
+    "read_strategy",
+    "steps_of_plugin",
 ]
 
 PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
 """Accelerate's names of precisions, and torch-hal's."""
 
 REMEDIES = {
-    "deepspeed_plugin": "Set strategy='deepspeed_stage_2' or another of its names (pip install torch-hal-deepspeed).",
     "deepspeed_plugins": "Set strategy='deepspeed_stage_2' or another of its names (pip install torch-hal-deepspeed).",
     "fsdp_plugin": "Set strategy='fsdp' (pip install torch-hal-fsdp).",
     "megatron_lm_plugin": "torch-hal has no strategy for Megatron-LM.",
@@ -88,6 +90,28 @@ def read_accelerator(accelerator: Any, cpu: bool) -> Any:
     if cpu and accelerator not in ("auto", "cpu") and getattr(accelerator, "name", None) != "cpu":
         raise ConfigurationError(f"cpu=True and accelerator={accelerator!r}: contradict each other. Pass one of them.")
     return "cpu" if cpu and accelerator == "auto" else accelerator
+
+
+def read_strategy(strategy: Any, deepspeed_plugin: Any) -> Any:
+    """``strategy``, or the one that an object of Accelerate's settings for DeepSpeed asks for.
+
+    Raises:
+        ConfigurationError: Both are given.
+        UnknownNameError: The plugin is not installed.
+    """
+    if deepspeed_plugin is None:
+        return strategy
+    if strategy != "auto":
+        raise ConfigurationError(
+            f"deepspeed_plugin={deepspeed_plugin!r:.100} and strategy={strategy!r}: both were given. Pass one of them."
+        )
+    return StrategyRegistry["deepspeed"]["strategy"].of_script(deepspeed_plugin)
+
+
+def steps_of_plugin(deepspeed_plugin: Any) -> int:
+    """The micro-batches for each step that such an object names; 1 by default."""
+    steps = getattr(deepspeed_plugin, "gradient_accumulation_steps", None)
+    return 1 if steps in (None, "auto") else steps
 
 
 def read_precision(

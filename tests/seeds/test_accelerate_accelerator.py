@@ -1,14 +1,14 @@
 """What the document on Accelerate's class says, in its order, of the Runtime.
 
 Not as the document: ``save`` writes once in the run, and each machine its own with
-``ProjectConfiguration(save_on_each_node=True)`` in ``save_state``, since machines mostly share a file system;
-``deepspeed_plugin`` is the strategy of torch-hal-deepspeed.
+``ProjectConfiguration(save_on_each_node=True)`` in ``save_state``, since machines mostly share a file system.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +17,9 @@ from python_processes import run_python
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import DistributedDataParallelKwargs, Runtime
+from core import DistributedDataParallelKwargs, Runtime, StrategyRegistry
 from core.errors import ConfigurationError
+from core.strategies import SingleDeviceStrategy
 
 SCRIPT = Path(__file__).parent / "scripts" / "accelerate_two.py"
 
@@ -77,6 +78,27 @@ def test_cpu_is_one_process() -> None:
     runtime = Runtime(cpu=True)
     assert (runtime.device, runtime.num_processes) == (torch.device("cpu"), 1)
     assert Runtime(cpu=True, devices=2).num_processes == 2
+
+
+def test_an_object_for_deepspeed() -> None:
+    """It becomes the strategy of that name, with the accumulation that it names; one of the two is enough."""
+
+    class Engine(SingleDeviceStrategy):
+        stage = 0
+
+        @classmethod
+        def of_script(cls, plugin: Any) -> Engine:
+            made = cls()
+            made.stage = plugin.zero_stage
+            return made
+
+    StrategyRegistry.register("deepspeed", Engine, override=True)
+    plugin = SimpleNamespace(zero_stage=3, gradient_accumulation_steps=4)
+    runtime = Runtime(cpu=True, deepspeed_plugin=plugin)
+    assert type(runtime.strategy) is Engine
+    assert (runtime.strategy.stage, runtime.gradient_accumulation_steps) == (3, 4)
+    with pytest.raises(ConfigurationError, match=r"deepspeed_plugin=.* and strategy='ddp': both were given"):
+        Runtime(cpu=True, deepspeed_plugin=plugin, strategy="ddp")
 
 
 def test_generators_that_are_not_there() -> None:
