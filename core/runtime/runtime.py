@@ -273,7 +273,7 @@ class Runtime(RunFacts, KnownAttributes):
         self._control = ProcessControl(life, agreement)
         self._collectives = Collectives(life, agreement)
         self._metrics = MetricGathering(life, agreement, self._collectives, state)
-        self._checkpointing = Checkpointing(life)
+        self._checkpointing = Checkpointing(life, project)
         self._run_state = StateSaving(life, prepared, window, agreement, self._checkpointing, project)
         self._tracking = Tracking(life, log_with, project.logging_dir)
         self._profiling = Profiling(strategy, profile_kwargs)
@@ -961,7 +961,8 @@ class Runtime(RunFacts, KnownAttributes):
         strategy divides the state among the processes, every process has to call this.
 
         Where ``f`` ends in ``.pt``, ``.pth``, ``.bin``, ``.pkl`` or ``.safetensors``, and for any other object, it is
-        one file, committed by a rename, as :func:`torch.save` writes it.
+        one file, committed by a rename, as :func:`torch.save` writes it; with
+        ``ProjectConfiguration(save_on_each_node=True)`` one on each machine, if process 0 of each calls this.
 
         Args:
             obj: A mapping of parts by name, or any object.

@@ -1,7 +1,7 @@
 """What the document on Accelerate's class says, in its order, of the Runtime.
 
-Not as the document: ``save`` writes once in the run, and each machine its own with
-``ProjectConfiguration(save_on_each_node=True)`` in ``save_state``, since machines mostly share a file system.
+``save`` writes one file in the run, as machines mostly share a file system, and one on each machine with
+``ProjectConfiguration(save_on_each_node=True)``: see ``tests/runtime/test_each_node.py``.
 """
 
 from __future__ import annotations
