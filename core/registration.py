@@ -13,6 +13,7 @@ of backend: :data:`REGISTRIES` by kind, and ``AcceleratorRegistry``, ``StrategyR
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +41,7 @@ class CodeRegistry:
     def __init__(self, kind: str) -> None:
         self.kind = KINDS[kind].name
         self._specs: dict[str, Any] = {}
+        self._overriding: set[str] = set()
 
     def register(
         self,
@@ -60,8 +62,9 @@ class CodeRegistry:
             description: One sentence for listings.
             aliases: Further names for it.
             priority: Order among candidates for ``"auto"`` and for shared aliases; the highest is tried first.
-            override: Replace a class that was registered under this name before. A backend of an installed plugin
-                cannot be replaced: selecting the name then raises an error.
+            override: Replace a class that was registered under this name before, and use this one where an installed
+                plugin provides the name too. Without it, selecting the name then raises an error. Core's own backends
+                cannot be replaced.
             **init_args: Keyword arguments that ``target`` is called with.
 
         Returns:
@@ -92,6 +95,7 @@ class CodeRegistry:
             )
         except (ValueError, TypeError) as error:
             raise ConfigurationError(str(error)) from error
+        (self._overriding.add if override else self._overriding.discard)(name)
         return target
 
     def _check_target(self, name: str, target: Any) -> None:
@@ -116,10 +120,53 @@ class CodeRegistry:
                 f"Registered: {quoted(sorted(self._specs), near=name)}."
             )
         del self._specs[name]
+        self._overriding.discard(name)
 
     def specs(self) -> dict[str, Any]:
         """The specs registered so far, by name."""
         return dict(self._specs)
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """What is known of a backend, installed or registered: its class under the kind, description, ``init_params``.
+
+        Raises:
+            CoreError: No backend has this name, or it cannot be used.
+        """
+        registry = self._all()
+        spec = registry.complete(registry.find(self.kind, name)[0])
+        return {self.kind: registry.load(spec), "description": spec.description, "init_params": dict(spec.init_args)}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An object of the backend's class, made with its ``init_params``.
+
+        Args:
+            name: The backend's name.
+            default: What is returned if no backend has the name; ``None`` for an error.
+
+        Raises:
+            CoreError: As for ``registry[name]``.
+        """
+        try:
+            found = self[name]
+        except UnknownNameError:
+            if default is None:
+                raise
+            return default
+        return found[self.kind](**found["init_params"])
+
+    def available(self) -> list[str]:
+        """The names of all backends of this kind, installed and registered."""
+        names: list[str] = self._all().names(self.kind)
+        return names
+
+    def _all(self) -> Any:
+        # It reads these registries, and so is above them: nothing of it is imported unless it is asked for.
+        return importlib.import_module(".discovery.registry", __package__).Registry.read(os.environ)
+
+    @property
+    def overriding(self) -> frozenset[str]:
+        """Names under which a registered class is used in place of an installed plugin's."""
+        return frozenset(self._overriding & self._specs.keys())
 
     def __contains__(self, name: object) -> bool:
         return name in self._specs
@@ -139,9 +186,17 @@ def _identity(target: Any) -> str:
     return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
 
 
-AcceleratorRegistry = CodeRegistry("accelerator")
+class _Accelerators(CodeRegistry):
+    available_accelerators = CodeRegistry.available
+
+
+class _Strategies(CodeRegistry):
+    available_strategies = CodeRegistry.available
+
+
+AcceleratorRegistry = _Accelerators("accelerator")
 """The accelerators that are registered in code."""
-StrategyRegistry = CodeRegistry("strategy")
+StrategyRegistry = _Strategies("strategy")
 """The strategies that are registered in code."""
 PrecisionRegistry = CodeRegistry("precision")
 """The precisions that are registered in code."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from types import FunctionType, MappingProxyType
+from functools import wraps
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -57,7 +58,8 @@ class Accelerator(ABC):
     """One kind of hardware: how to find it, pick devices, set them up and ask their state.
 
     ``parse_devices``, ``get_parallel_devices``, ``auto_device_count`` and ``is_available`` can be written with
-    ``self``, as static methods, or as plain functions.
+    ``self``, as static methods, or as plain functions. All of them can also be called on the class, as in
+    ``CPUAccelerator.is_available()``; one with ``self`` then gets a new object.
 
     If a class defines the class method ``register_accelerators(cls, accelerator_registry)``, it is called once with the
     in-process registry, when the class is defined.
@@ -104,8 +106,8 @@ class Accelerator(ABC):
             cls.name = cls.__name__.removesuffix("Accelerator").lower() or cls.__name__.lower()
         for method, arguments in _CALLED_WITHOUT_SELF.items():
             function = cls.__dict__.get(method)
-            if isinstance(function, FunctionType) and _takes_no_self(function, arguments):
-                setattr(cls, method, staticmethod(function))
+            if isinstance(function, FunctionType):
+                setattr(cls, method, _without_self(function, arguments))
         if "register_accelerators" in cls.__dict__:
             register: Callable[[Any], None] = cls.__dict__["register_accelerators"].__get__(None, cls)
             register(REGISTRIES["accelerator"])
@@ -300,6 +302,28 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+class _OnClass:
+    """A method that can be called on the class too; there it gets a new object if it is given none."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._function = function
+
+    def __get__(self, accelerator: Accelerator | None, kind: type[Accelerator]) -> Callable[..., Any]:
+        if accelerator is not None:
+            return MethodType(self._function, accelerator)
+
+        @wraps(self._function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            has_object = bool(args) and isinstance(args[0], Accelerator)
+            return self._function(*args, **kwargs) if has_object else self._function(kind(), *args, **kwargs)
+
+        return call
+
+
+def _without_self(function: FunctionType, arguments: tuple[str, ...]) -> Any:
+    return staticmethod(function) if _takes_no_self(function, arguments) else _OnClass(function)
+
+
 def _takes_no_self(function: FunctionType, arguments: tuple[str, ...]) -> bool:
     signature = inspect.signature(function)
     if "self" in signature.parameters:
@@ -309,3 +333,7 @@ def _takes_no_self(function: FunctionType, arguments: tuple[str, ...]) -> bool:
     except TypeError:
         return False
     return True
+
+
+for _name, _arguments in _CALLED_WITHOUT_SELF.items():
+    setattr(Accelerator, _name, _without_self(vars(Accelerator)[_name], _arguments))

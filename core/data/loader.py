@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -63,6 +63,8 @@ class PreparedLoader(DataLoader[Any]):
         self._dispatch, self._is_evaluation = dispatch, is_evaluation
         self._active = ActivePasses() if active is None else active
         self._compare = compare
+        self.on_pass: Callable[[], None] | None = None
+        """Called in each process when a pass has begun that is not resumed: only some may have drawn numbers for it."""
         reading.workers = self._active.workers
         self._generators = generators_of(reading.own)
         self._progress = _Progress(Epochs(reading.own))
@@ -100,11 +102,14 @@ class PreparedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         progress = self._progress
+        is_resumed = progress.pending is not None
         start, progress.pending = self._start(), None
         progress.epochs.tell(start.epoch, progress.is_explicit)
         progress.is_explicit = False
         running = _Pass(self, start)
         progress.running, progress.epoch = running, start.epoch + 1
+        if self.on_pass is not None and not is_resumed:
+            self.on_pass()
         return running.batches()
 
     def _start(self) -> Start:

@@ -24,7 +24,8 @@ class DataSettings:
     """Whether the loader's batch size is that of the global batch, which the processes divide among them. Otherwise
     each process takes batches of that size."""
     dispatch_batches: bool | None = None
-    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no."""
+    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no in the
+    Trainer, and in a Runtime yes for iterable data, as in Accelerate."""
     even_batches: bool = True
     """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded with
     the first items of the pass where the number of processes does not divide it. Otherwise nothing is padded, and some

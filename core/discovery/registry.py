@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -38,6 +39,7 @@ class Registry:
         found: What is installed.
         registered: By kind and name, the specs registered in code.
         learning: Activates plugins in a separate process; without it, they are activated in this one.
+        overriding: By kind, the registered names that are used in place of an installed plugin's.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class Registry:
         found: Survey,
         registered: Mapping[str, Mapping[str, BackendSpec]],
         learning: Learning | None = None,
+        overriding: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
-        self._learning = learning
+        self._learning, self._overriding = learning, overriding
         self._rows = found.rows
         self._by_module: dict[tuple[str, str], list[Row]] = {}
         self._by_name: dict[tuple[str, str], list[Row]] = {}
@@ -77,7 +80,8 @@ class Registry:
             ConfigurationError: ``CORE_PLUGINS`` or ``CORE_PROBE_TIMEOUT`` is malformed.
         """
         registered = {kind: registry.specs() for kind, registry in REGISTRIES.items()}
-        return cls(survey(environ, path), registered, None if is_trusted else Learning(environ))
+        overriding = {kind: registry.overriding for kind, registry in REGISTRIES.items()}
+        return cls(survey(environ, path), registered, None if is_trusted else Learning(environ), overriding)
 
     def rows(self, kind: str | None = None) -> list[Row]:
         """Every backend found, with the state that is known so far; ordered by kind, name, distribution."""
@@ -236,16 +240,22 @@ class Registry:
 
     def _named(self, kind: str, name: str, subject: str) -> BackendSpec | None:
         registered = self._registered[kind].get(name)
+        rows = self._by_name.get((kind, name), ())
+        if name in self._overriding.get(kind, ()) and not any(row.is_core for row in rows):
+            return registered
         installed = None
-        for row in self._by_name.get((kind, name), ()):
-            installed = installed or self.spec(row)
+        for holder in rows:
+            installed = installed or self.spec(holder)
         if registered is None or installed is None:
             return registered or installed
         here, there = target_name(registered.target), target_name(installed.target)
         if here != there:
+            row = self._row_of(installed)
+            call = f"{KINDS[kind].registry}.register({name!r}, ..., override=True)"
+            choose = "" if row is None or row.is_core else f", or choose it in place of the plugin's: {call}"
             raise BackendError(
                 f"{subject}: {here} is registered in this process, but this is the name of {there} of "
-                f"{self.origin(installed)}. Register it under another name."
+                f"{self.origin(installed)}. Register it under another name{choose}."
             )
         return installed
 

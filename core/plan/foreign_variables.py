@@ -66,7 +66,6 @@ FOREIGN: Mapping[str, Foreign] = MappingProxyType(
             "debug", "Set debug=True, or CORE_DEBUG=1.", MappingProxyType(dict.fromkeys(_ON, "True")), _RUNTIME
         ),
         # Early versions had no prefix.
-        "USE_FP16": _own("precision", _PRECISIONS, fronts=_RUNTIME),
         "MIXED_PRECISION": _own("precision", _PRECISIONS, fronts=_RUNTIME),
         "USE_CPU": _own("accelerator", _CPU, fronts=_RUNTIME),
         "GRADIENT_ACCUMULATION_STEPS": Foreign("gradient_accumulation_steps", _ACCUMULATION, fronts=_RUNTIME),
@@ -89,6 +88,20 @@ PREFIX_OF_TRAINER = "PL_TRAINER_"
 """Lightning's Trainer takes each argument that is not given from the variable of this name and the argument's."""
 
 
+def _with_fp16(request: Request) -> Request:
+    """``request``; with mixed precision if ``USE_FP16`` is set and nothing else says the precision.
+
+    Raises:
+        ConfigurationError: The variable is neither on nor off.
+    """
+    text = request.environ.get("USE_FP16", "").strip().lower()
+    if text in OFF or request.argument("precision").source != "default":
+        return request
+    if text not in _ON:
+        raise ConfigurationError(f"environment variable USE_FP16={text[:100]!r}: must be 0 or 1.")
+    return attrs.evolve(request, precision="16-mixed", sources={**request.sources, "precision": "USE_FP16"})
+
+
 def resolve_for(front: str, request: Request, facts: Mapping[str, object]) -> Plan:
     """The Plan of ``request``, unless a variable would change this run under the library that reads it.
 
@@ -100,7 +113,7 @@ def resolve_for(front: str, request: Request, facts: Mapping[str, object]) -> Pl
     Raises:
         ConfigurationError: There is such a variable, or as :func:`core.plan.resolve`.
     """
-    plan = resolve(request)
+    plan = resolve(_with_fp16(request) if front in _RUNTIME else request)
     chosen = {name: choice.name for name, choice in plan.choices().items()}
     values = {**facts, "devices": len(plan.devices), "num_nodes": plan.num_nodes, **chosen}
     for name in sorted(request.environ):

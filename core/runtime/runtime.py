@@ -47,11 +47,13 @@ from .profiling import ProfileKwargs, Profiling
 from .properties import FactsView, RunFacts
 from .settings import (
     check_loop,
-    check_rng_types,
     read_accelerator,
     read_accumulation,
     read_data,
     read_precision,
+    read_rng_types,
+    read_strategy,
+    steps_of_plugin,
 )
 from .step.backward import Backward, Gradients
 from .step.synchronization import Synchronization
@@ -96,6 +98,7 @@ class Runtime(RunFacts, KnownAttributes):
         checkpoint_io: The checkpoint format, as a name or an object.
         cluster_environment: Where ranks and addresses come from, as a name or an object.
         mixed_precision: Accelerate's name of the precision: ``"no"``, ``"fp16"`` or ``"bf16"``.
+        fp16: ``True`` is ``mixed_precision="fp16"``, ``False`` is ``"no"``; by default the variable ``USE_FP16``.
         cpu: Whether to use the CPU; the same as ``accelerator="cpu"``.
         gradient_accumulation_steps: The number of micro-batches for each step of the optimizers, in
             :meth:`accumulate`; or a :class:`core.GradientAccumulationPlugin`.
@@ -103,14 +106,17 @@ class Runtime(RunFacts, KnownAttributes):
         step_scheduler_with_optimizer: Whether prepared schedulers step only if their optimizer does.
         device_placement: Whether :meth:`prepare` moves modules and batches to the device.
         split_batches: As in :class:`core.data.DataSettings`, for prepared loaders; so are the next six.
-        dispatch_batches: Whether process 0 alone reads the data.
+        dispatch_batches: Whether process 0 alone reads the data; by default it does so for iterable data.
         even_batches: Whether every process has the same number of batches.
         use_seedable_sampler: Whether the order depends on a seed and the epoch alone.
         data_seed: That seed.
         use_stateful_dataloader: Whether iterable data is read through torchdata's ``StatefulDataLoader``.
         non_blocking: Whether batches are copied to the device without waiting.
         dataloader_config: Those seven settings in one object.
-        rng_types: Accelerate's list of generators that the processes share; ``["generator"]`` is always so.
+        rng_types: The generators that are made equal to process 0's before each pass over a prepared loader:
+            ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
+        deepspeed_plugin: Settings of DeepSpeed under Accelerate's names, such as an object of
+            ``torch_hal_deepspeed.DeepSpeedPlugin``; the same as ``strategy=DeepSpeedStrategy(...)``.
         kwargs_handlers: Settings of DistributedDataParallel and of the process group, as Accelerate's objects; the same
             as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
@@ -142,6 +148,7 @@ class Runtime(RunFacts, KnownAttributes):
         checkpoint_io: str | CheckpointIO = "auto",
         cluster_environment: str | ClusterEnvironment = "auto",
         mixed_precision: str | None = None,
+        fp16: bool | None = None,
         cpu: bool = False,
         gradient_accumulation_steps: int | GradientAccumulationPlugin = 1,
         gradient_accumulation_plugin: GradientAccumulationPlugin | None = None,
@@ -156,6 +163,7 @@ class Runtime(RunFacts, KnownAttributes):
         non_blocking: bool | None = None,
         dataloader_config: DataSettings | None = None,
         rng_types: Sequence[str] | None = None,
+        deepspeed_plugin: Any = None,
         kwargs_handlers: Sequence[DistributedDataParallelKwargs | InitProcessGroupKwargs | ProfileKwargs] | None = None,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
@@ -167,13 +175,15 @@ class Runtime(RunFacts, KnownAttributes):
         request = Request.read(
             import_modules=import_modules,
             accelerator=read_accelerator(accelerator, cpu),
-            strategy=strategy,
+            strategy=read_strategy(strategy, deepspeed_plugin),
             devices=devices,
             num_nodes=num_nodes,
-            precision=read_precision(precision, mixed_precision),
+            precision=read_precision(precision, mixed_precision, fp16),
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
+        if gradient_accumulation_steps == 1:
+            gradient_accumulation_steps = steps_of_plugin(deepspeed_plugin)
         accumulation = read_accumulation(gradient_accumulation_steps, gradient_accumulation_plugin)
         data_settings = read_data(
             dataloader_config,
@@ -187,7 +197,6 @@ class Runtime(RunFacts, KnownAttributes):
                 "non_blocking": non_blocking,
             },
         )
-        check_rng_types(rng_types)
         for name, value in (
             ("device_placement", device_placement),
             ("step_scheduler_with_optimizer", step_scheduler_with_optimizer),
@@ -206,6 +215,7 @@ class Runtime(RunFacts, KnownAttributes):
             strategy,
             accumulation=accumulation,
             data_settings=data_settings,
+            rng_types=read_rng_types(rng_types, strategy.root_device.type),
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             sync_batchnorm=sync_batchnorm,
@@ -222,6 +232,7 @@ class Runtime(RunFacts, KnownAttributes):
         *,
         accumulation: GradientAccumulationPlugin | None = None,
         data_settings: DataSettings | None = None,
+        rng_types: frozenset[str] = frozenset(),
         device_placement: bool = True,
         step_scheduler_with_optimizer: bool = True,
         sync_batchnorm: bool = False,
@@ -245,6 +256,7 @@ class Runtime(RunFacts, KnownAttributes):
             window,
             agreement,
             data_settings=data_settings or DataSettings(),
+            rng_types=rng_types,
             device_placement=device_placement,
             step_scheduler_with_optimizer=step_scheduler_with_optimizer,
             sync_batchnorm=sync_batchnorm,
@@ -255,7 +267,7 @@ class Runtime(RunFacts, KnownAttributes):
         self._control = ProcessControl(life, agreement)
         self._collectives = Collectives(life, agreement)
         self._metrics = MetricGathering(life, agreement, self._collectives, state)
-        self._checkpointing = Checkpointing(life)
+        self._checkpointing = Checkpointing(life, project)
         self._run_state = StateSaving(life, prepared, window, agreement, self._checkpointing, project)
         self._tracking = Tracking(life, log_with, project.logging_dir)
         self._profiling = Profiling(strategy, profile_kwargs)
@@ -900,8 +912,11 @@ class Runtime(RunFacts, KnownAttributes):
     # run in a process returns None there.
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call the built-in ``print``, in process 0 only."""
-        if self.is_main_process:
+        """Call the built-in ``print``, in process 0 of each machine.
+
+        To print once in the run: ``runtime.on_main_process(print)(...)``.
+        """
+        if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201  what the user asked for
 
     def on_main_process(self, function: Callable[P, T] | None = None) -> Any:
@@ -987,7 +1002,8 @@ class Runtime(RunFacts, KnownAttributes):
         strategy divides the state among the processes, every process has to call this.
 
         Where ``f`` ends in ``.pt``, ``.pth``, ``.bin``, ``.pkl`` or ``.safetensors``, and for any other object, it is
-        one file, committed by a rename, as :func:`torch.save` writes it.
+        one file, committed by a rename, as :func:`torch.save` writes it; with
+        ``ProjectConfiguration(save_on_each_node=True)`` one on each machine, if process 0 of each calls this.
 
         Args:
             obj: A mapping of parts by name, or any object.

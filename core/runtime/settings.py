@@ -12,16 +12,19 @@ from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..hints.argument_checks import instead_of_class
 from ..plan import Plan
 from ..precisions.base import Precision
+from ..registration import StrategyRegistry
 from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
 __all__ = [
     "check_loop",
-    "check_rng_types",
     "read_accelerator",
     "read_accumulation",
     "read_data",
     "read_precision",
+    "read_rng_types",
+    "read_strategy",
+    "steps_of_plugin",
 ]
 
 PRECISIONS = {"no": "32-true", "fp16": "16-mixed", "bf16": "bf16-mixed"}
@@ -42,12 +45,45 @@ def read_accelerator(accelerator: Any, cpu: bool) -> Any:
     return "cpu" if cpu and accelerator == "auto" else accelerator
 
 
-def read_precision(precision: str | int | Precision, mixed_precision: str | None) -> str | int | Precision:
-    """``precision``, or the one that ``mixed_precision`` names.
+def read_strategy(strategy: Any, deepspeed_plugin: Any) -> Any:
+    """``strategy``, or the one that an object of Accelerate's settings for DeepSpeed asks for.
 
     Raises:
-        ConfigurationError: ``mixed_precision`` is unknown, or both are given and differ.
+        ConfigurationError: Both are given.
+        UnknownNameError: The plugin is not installed.
     """
+    if deepspeed_plugin is None:
+        return strategy
+    if strategy != "auto":
+        raise ConfigurationError(
+            f"deepspeed_plugin={deepspeed_plugin!r:.100} and strategy={strategy!r}: both were given. Pass one of them."
+        )
+    return StrategyRegistry["deepspeed"]["strategy"].of_script(deepspeed_plugin)
+
+
+def steps_of_plugin(deepspeed_plugin: Any) -> int:
+    """The micro-batches for each step that such an object names; 1 by default."""
+    steps = getattr(deepspeed_plugin, "gradient_accumulation_steps", None)
+    return 1 if steps in (None, "auto") else steps
+
+
+def read_precision(
+    precision: str | int | Precision, mixed_precision: str | None, fp16: bool | None
+) -> str | int | Precision:
+    """``precision``, or the one that ``mixed_precision`` names; ``fp16`` is that for two of its values.
+
+    Raises:
+        WrongTypeError: ``fp16`` is not a bool.
+        ConfigurationError: ``mixed_precision`` is unknown, or two of them are given and differ.
+    """
+    if fp16 is not None:
+        if not isinstance(fp16, bool):
+            raise WrongTypeError(f"fp16={fp16!r}: must be True or False.")
+        theirs = "fp16" if fp16 else "no"
+        if mixed_precision not in (None, theirs) or precision not in ("auto", PRECISIONS[theirs]):
+            other = f"precision={precision!r}" if mixed_precision is None else f"mixed_precision={mixed_precision!r}"
+            raise ConfigurationError(f"fp16={fp16} and {other}: contradict each other. Pass one of them.")
+        return PRECISIONS[theirs]
     if mixed_precision is None:
         return precision
     name = PRECISIONS.get(mixed_precision) if isinstance(mixed_precision, str) else None
@@ -124,18 +160,24 @@ def read_data(dataloader_config: Any, given: dict[str, Any]) -> DataSettings:
     return DataSettings(**{name: getattr(dataloader_config, name) for name in names})
 
 
-def check_rng_types(rng_types: Sequence[str] | None) -> None:
-    """Refuse generators that torch-hal does not make equal in all processes.
+def read_rng_types(rng_types: Sequence[Any] | None, device_type: str) -> frozenset[str]:
+    """The generators to make equal in all processes before each pass; those of samplers always are.
+
+    Args:
+        rng_types: Their names, or objects of Accelerate's ``RNGType``.
+        device_type: Of the run's devices.
 
     Raises:
-        ConfigurationError: There are some.
+        ConfigurationError: There is no such generator in this run.
     """
-    if rng_types is not None and list(rng_types) not in ([], ["generator"]):
+    names = [getattr(each, "value", each) for each in rng_types or ()]
+    valid = dict.fromkeys(("torch", "generator", *(() if device_type == "cpu" else (device_type,))))
+    if unknown := [name for name in names if name not in valid]:
         raise ConfigurationError(
-            f"rng_types={rng_types!r}: the processes always draw the order of data alike, and other numbers by "
-            "generators of their own. Pass ['generator'] or leave it out; to seed the generators, call "
-            "core.seed_everything(seed)."
+            f"rng_types={names!r}: this run has no generator {quoted(unknown)}; its devices are of type "
+            f"{device_type!r}. Valid: {quoted(valid)}."
         )
+    return frozenset(names) - {"generator"}
 
 
 def check_loop(plan: Plan, strategy: Strategy) -> None:

@@ -27,6 +27,7 @@ from .call_sites import call_site, differing_facts
 from .constructor_arguments import AllArguments, StrategyParts, keyword_parameters, requested_parts
 from .process_plan import ProcessPlan
 from .step.strategy_step import StepMethods
+from .trainer_facts import TrainerFacts
 from .wrapping.module_wrapper import unwrap_module
 from .wrapping.placement import move_module, move_optimizer_state
 from .wrapping.precision_check import check_applied
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Strategy(StepMethods, ABC):
+class Strategy(StepMethods, TrainerFacts, ABC):
     """How a model is spread over devices and kept in step.
 
     A strategy is composed of one Accelerator, one Precision, one CheckpointIO and one ClusterEnvironment. The user may
@@ -116,7 +117,6 @@ class Strategy(StepMethods, ABC):
     # -- the parts, set by connect -------------------------------------------------------------------------------
 
     accelerator: Accelerator
-    precision: Precision
     checkpoint_io: CheckpointIO
     cluster_environment: ClusterEnvironment
     plan: ProcessPlan
@@ -139,7 +139,7 @@ class Strategy(StepMethods, ABC):
             register(REGISTRIES["strategy"])
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "requested_parts": dict(self.requested_parts)}
+        state = {**self.__dict__, "_trainer": None, "requested_parts": dict(self.requested_parts)}
         if "parallel_devices" in state:
             state["parallel_devices"] = [str(device) for device in self.parallel_devices]
         return state

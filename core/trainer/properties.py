@@ -156,7 +156,8 @@ class TrainerFacts(KnownAttributes):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call the built-in ``print``, in process 0 only."""
-        self.runtime.print(*args, **kwargs)
+        if self.is_global_zero:
+            print(*args, **kwargs)  # noqa: T201  what the user asked for
 
     # -- loggers and metrics ---------------------------------------------------------------------------------------
 

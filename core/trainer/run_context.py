@@ -13,10 +13,11 @@ from .metrics.metric_log import MetricLog
 from .metrics.stage_metrics import StageMetrics
 from .module.batch_hooks import BatchHooks
 from .module.datamodule import DataModule
-from .module.hooks import Hooks
+from .module.hooks import BoundHooks, Hooks
 from .module.module import Module
 from .progress import Progress
 from .settings import Settings
+from .stage import Stage
 
 __all__ = ["RunContext", "parts_in_evaluation"]
 
@@ -54,6 +55,8 @@ class RunContext:
     """
     batch_counts: dict[str, list[float]] = attrs.field(factory=dict)
     """By stage, the number of batches of each loader; the Trainer's own, which outlives the run."""
+    epoch_outputs: dict[str, dict[int, list[Any]]] = attrs.field(factory=dict)
+    """By stage and loader, what the steps of the running epoch returned, for a module with a hook that gets it."""
     profiler: Profiler | None = None
     """Measures the loops' actions; ``None`` if nothing is measured, so that it costs nothing."""
 
@@ -65,16 +68,31 @@ class RunContext:
         """``items``; the wait for each is measured by the profiler if there is one."""
         return items if self.profiler is None else self.profiler.wrap_iterable(action, items)
 
+    def keepers(self, stage: Stage, number: int = 0) -> BoundHooks:
+        """What keeps the outputs of the steps of an epoch, if the module has a hook for them; called after each batch.
+
+        Args:
+            stage: Whose steps these are.
+            number: The loader's.
+        """
+        if not self.hooks.bind_module(stage.epoch_end):
+            return ()
+        kept = self.epoch_outputs.setdefault(stage.name, {}).setdefault(number, [])
+        return (lambda output, *_: None if output is None else kept.append(output),)
+
     def end_epoch_of(
-        self, metrics: StageMetrics, hook: str, before_callbacks: Callable[[], None] | None = None
+        self, metrics: StageMetrics, stage: Stage, before_callbacks: Callable[[], None] | None = None
     ) -> None:
-        """Call the hooks named ``hook``, the module's first, and publish the values of the epoch; every process does.
+        """Call the hooks of an epoch's end, the module's first, and publish its values; every process does.
 
         Callbacks see the values of the epoch, those of the module's hook included. What callbacks log is published
         after the last of them, before checkpoints are written, which then hold that it was sent.
         """
-        metrics.is_ending = True
+        hook, metrics.is_ending = f"{stage.hooks}_epoch_end", True
         try:
+            kept = [*self.epoch_outputs.pop(stage.name, {0: []}).values()]
+            for call in self.hooks.bind_module(stage.epoch_end):
+                call(kept if len(kept) > 1 else kept[0])
             for call in self.hooks.bind_module(hook):
                 call()
             self.metric_log.publish(metrics)

@@ -28,6 +28,11 @@ class Stage:
     """The argument for its loaders."""
 
     @property
+    def epoch_end(self) -> str:
+        """The Module's hook that gets what the steps of an epoch returned; predictions are returned instead."""
+        return f"{self.step.removesuffix('_step')}_epoch_end"
+
+    @property
     def limit(self) -> str:
         """The Trainer's argument that limits its batches."""
         return f"limit_{self.kind}_batches"

@@ -411,7 +411,7 @@ MISTAKES: dict[str, Mistake] = {
     "Trainer's argument for a Runtime": Mistake(
         lambda: runtime(max_epochs=3), "Runtime", "'max_epochs'", "or use core.Trainer"
     ),
-    "switch for a precision": Mistake(lambda: runtime(fp16=True), "Runtime", "'fp16'", "precision='16-mixed'"),
+    "switch for a precision": Mistake(lambda: runtime(bf16=True), "Runtime", "'bf16'", "precision='bf16-mixed'"),
     "nothing for prepare_model": Mistake(
         lambda: runtime().prepare_model(),  # type: ignore[call-arg]
         "Runtime.prepare_model",

@@ -85,7 +85,6 @@ REFUSED = {
     "ACCELERATE_USE_PARALLELISM_CONFIG": ("true", "Set strategy='parallel'"),
     "ACCELERATE_DOWNCAST_BF16": ("true", "Set precision='bf16-true'"),
     "ACCELERATE_DEBUG_MODE": ("1", "Set debug=True"),
-    "USE_FP16": ("1", "Set precision='16-mixed', or CORE_PRECISION=16-mixed."),
     "MIXED_PRECISION": ("fp16", "Set precision='16-mixed'"),
     "USE_CPU": ("yes", "Set accelerator='cpu'"),
     "GRADIENT_ACCUMULATION_STEPS": ("2", "Set gradient_accumulation_steps=2."),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from python_processes import run_python
 
 SCRIPT = Path(__file__).parent / "scripts" / "each_node.py"
@@ -45,6 +46,8 @@ def test_each_machine_has_the_checkpoint(tmp_path: Path) -> None:
         folder = tmp_path / f"machine{machine}" / "project" / "checkpoints"
         assert [path.name for path in folder.iterdir()] == ["checkpoint_1"]
         assert (folder / "checkpoint_1" / "manifest.json").is_file()
+        saved = torch.load(tmp_path / f"machine{machine}" / "saved.pt", weights_only=True)
+        assert saved["rank"] == 2 * machine  # each machine's first process wrote its own
 
 
 @pytest.mark.slow
@@ -52,6 +55,7 @@ def test_without_it_the_first_machine_alone_has_the_checkpoint(tmp_path: Path) -
     """Loading it is an error in the processes that do not find it, and in the others."""
     found = run_on_two_machines(tmp_path, "first")
     assert not (tmp_path / "machine1" / "project").exists()
+    assert [(tmp_path / f"machine{number}" / "saved.pt").exists() for number in range(2)] == [True, False]
     for process in [*found[0], *found[1]]:
         assert len(process["ends"]) == 1
         assert "rank(s) 2, 3" in process["error"]

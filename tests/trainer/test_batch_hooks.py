@@ -163,7 +163,16 @@ class Moves(SingleDeviceStrategy):
     moves_batches = True
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_a_move_that_a_strategy_makes_itself(caplog: pytest.LogCaptureFixture) -> None:
+    """The module's is not called, which a warning says; the run goes on."""
+    calls: list[str] = []
+    module = noting(Regression, "Mine", calls, NAMES[1:2])
+    quiet(max_steps=1, strategy=Moves(), devices=1).fit(module, loader())
+    assert calls == []
+    assert "Mine: transfer_batch_to_device is not called: strategy='moves' moves batches" in caplog.text
+
+
+@pytest.mark.parametrize("name", [NAMES[0], NAMES[2]])
 def test_a_strategy_that_moves_batches_itself(name: str) -> None:
     """What it would not call is refused before anything runs."""
     module = noting(Regression, "Mine", [], (name,))

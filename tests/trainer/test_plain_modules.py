@@ -144,7 +144,10 @@ def test_it_stays_a_plain_module() -> None:
     [
         ({"configure_optimizers": None}, "Mine does not define 'configure_optimizers'"),
         ({"on_train_epoch_ends": lambda self: None}, "Mine defines 'on_train_epoch_ends', which is not a hook"),
-        ({"training_epoch_end": lambda self, outputs: None}, "Mine defines 'training_epoch_end', which the Trainer"),
+        (
+            {"on_pretrain_routine_start": lambda self: None},
+            "Mine defines 'on_pretrain_routine_start', which the Trainer",
+        ),
         ({"automatic_optimization": False}, "Mine has automatic_optimization=False, which needs"),
     ],
 )

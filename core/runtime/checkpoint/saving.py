@@ -23,6 +23,7 @@ from ..prepare.modules import own_module
 from ..prepare.optimizers import PreparedOptimizer
 from .model_files import parse_size, save_in_parts, save_tensors
 from .parts import restore, run_facts
+from .project import ProjectConfiguration
 
 __all__ = ["Checkpointing"]
 
@@ -35,10 +36,11 @@ class Checkpointing:
 
     Args:
         life: Of the run.
+        project: Says whether each machine writes its own file.
     """
 
-    def __init__(self, life: Life) -> None:
-        self._life = life
+    def __init__(self, life: Life, project: ProjectConfiguration) -> None:
+        self._life, self._project = life, project
 
     def save(self, obj: Any, f: str | os.PathLike[str], safe_serialization: bool = False) -> None:
         """See :meth:`core.Runtime.save`."""
@@ -61,9 +63,12 @@ class Checkpointing:
         if not safe_serialization and isinstance(obj, Mapping) and _suffix(f) not in FILE_SUFFIXES:
             self._save_parts(obj, f)
             return
-        meeting = Meeting(self._life.live(), "save", needs_all=False)
+        strategy, write = self._life.live(), partial(_save_file, obj, f, safe_serialization)
+        meeting = Meeting(strategy, "save", needs_all=False)
         if not meeting.is_late:
-            meeting.lead(partial(_save_file, obj, f, safe_serialization))
+            meeting.lead(write)
+        if self._project.save_on_each_node and strategy.local_rank == 0 and not strategy.is_global_zero:
+            write()
 
     def _save_parts(self, parts: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
         if "core" in parts:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
+import attrs
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from ...data import DataSettings, PreparedLoader, prepare_loader
 from ...errors import ConfigurationError, WrongTypeError
@@ -55,13 +58,14 @@ class Preparing:
         agreement: Agreement,
         *,
         data_settings: DataSettings,
+        rng_types: Collection[str],
         device_placement: bool,
         step_scheduler_with_optimizer: bool,
         sync_batchnorm: bool,
     ) -> None:
         self._life, self._prepared = life, prepared
         self._gradient_state, self._window, self._agreement = gradient_state, window, agreement
-        self.data_settings = data_settings
+        self.data_settings, self._rng_types = data_settings, rng_types
         self._device_placement, self._step_scheduler_with_optimizer = device_placement, step_scheduler_with_optimizer
         if sync_batchnorm:
             life.strategy.check_sync_batch_norm()
@@ -160,15 +164,20 @@ class Preparing:
             )
         placement = self._device_placement if device_placement is None else device_placement
         strategy = self._life.live()
+        settings = self.data_settings if settings is None else settings
+        if settings.dispatch_batches is None and isinstance(getattr(loader, "dataset", None), IterableDataset):
+            settings = attrs.evolve(settings, dispatch_batches=True)
         prepared = prepare_loader(
             loader,
             strategy,
             evaluation=evaluation,
             sharded=sharded,
-            settings=self.data_settings if settings is None else settings,
+            settings=settings,
             device_placement=placement,
             active=self._gradient_state.passes,
         )
+        if self._rng_types and strategy.world_size > 1:
+            prepared.on_pass = partial(_synchronize_generators, strategy, self._rng_types)
         self._prepared.add([prepared])
         return prepared
 
@@ -240,3 +249,14 @@ class Preparing:
         if self._life.is_live and strategy.global_rank == 0 and not failed:
             for scheduler in schedulers:
                 warn_of_long_schedule(scheduler, strategy.world_size)
+
+
+def _synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:
+    """Give each process the states of process 0's generators."""
+    accelerator, device = strategy.accelerator, strategy.root_device
+    own = {kind: torch.get_rng_state() if kind == "torch" else accelerator.get_rng_state(device) for kind in kinds}
+    for kind, state in strategy.broadcast(own).items():
+        if kind == "torch":
+            torch.set_rng_state(state)
+        else:
+            accelerator.set_rng_state(state, device)

@@ -13,6 +13,7 @@ __all__ = ["check_signatures"]
 _OTHERS = (
     *("setup", "teardown", "prepare_data", "configure_optimizers", "configure_callbacks", "configure_model"),
     *("configure_gradient_clipping", "lr_scheduler_step", "optimizer_step", "optimizer_zero_grad"),
+    *("training_epoch_end", "validation_epoch_end", "test_epoch_end"),
     *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "state_dict"),
 )
 """What the Trainer calls besides the ``on_…``. Steps may leave out an argument; they are checked elsewhere."""

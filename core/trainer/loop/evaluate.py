@@ -23,6 +23,8 @@ from ...runtime.prepare.modules import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
 from ..metrics.stage_metrics import StageMetrics
+from ..module.hooks import overridden
+from ..module.module import Module
 from ..module.plain_module import as_module
 from ..run_context import RunContext, parts_in_evaluation
 from ..stage import Stage
@@ -131,7 +133,7 @@ class EvaluationLoop:
             for number, (loader, num_batches) in enumerate(zip(self.loaders, limits, strict=True)):
                 self._run_batches(number, loader, num_batches, keeps, bool(writers))
             self.metrics.dataloader_idx = None
-            run.end_epoch_of(self.metrics, f"{hooks}_epoch_end")
+            run.end_epoch_of(self.metrics, self.stage)
             run.metric_log.stage = None
             if finished is not None:
                 finished()
@@ -148,6 +150,8 @@ class EvaluationLoop:
         batch_start, batch_end = (
             hooks.bind_of_loader(f"{self.stage.hooks}_batch_{at}", number) for at in ("start", "end")
         )
+        batch_end += run.keepers(self.stage, number)
+        end = None if self.stage.name == "predict" else overridden(run.module, Module, f"{self.stage.step}_end")
         metrics.dataloader_idx = number if len(self.loaders) > 1 else None
         self.step_module.use(self.stage.step, metrics.dataloader_idx)
         outputs, indices = list[Any](), list[Any]()
@@ -170,6 +174,8 @@ class EvaluationLoop:
                 for hook in batch_start:
                     hook(batch, batch_idx)
                 output = call(batch, batch_idx)
+                if end is not None:
+                    output = end(output)
                 if keeps_indices:
                     indices.append(loader.newest_indices if has_indices else None)
                 for hook in batch_end:

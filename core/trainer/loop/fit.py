@@ -314,7 +314,7 @@ class FitLoop:
         if self.validates_next():
             self._validate(times)
         progress.start_end()
-        run.end_epoch_of(self.metrics, "on_train_epoch_end", self._step_monitoring)
+        run.end_epoch_of(self.metrics, STAGES["fit"], self._step_monitoring)
         self._agree_to_stop()
 
     def validates_next(self) -> bool:
@@ -411,7 +411,8 @@ class FitLoop:
         """Train on ``batches``; returns whether on all of them, or why not."""
         run, progress, step, metrics = self._run, self._run.progress, self._step, self.metrics
         settings, metric_log = run.settings, run.metric_log
-        batch_start, batch_end = run.hooks.bind("on_train_batch_start"), run.hooks.bind("on_train_batch_end")
+        batch_start = run.hooks.bind("on_train_batch_start")
+        batch_end = run.hooks.bind("on_train_batch_end") + run.keepers(STAGES["fit"])
         checkpoint_io = run.runtime.strategy.checkpoint_io
         if type(checkpoint_io).check is not CheckpointIO.check:  # it writes in the background, and may fail there
             batch_start = (lambda *_: checkpoint_io.check(), *batch_start)
@@ -436,10 +437,7 @@ class FitLoop:
                     return "skipped"
                 before = progress.step
                 loss = step(batch, batch_idx, is_step_end)
-                if loss is not None:
-                    self._has_loss = True
-                elif self._has_loss is None:
-                    self._has_loss = False
+                self._has_loss = bool(self._has_loss) or loss is not None
                 progress.batch, progress.is_accumulating = batch_idx + 1, not is_step_end
                 is_last = self.batches.is_last if is_stream else batch_idx + 1 == num
                 if is_step_end:

@@ -69,6 +69,7 @@ def _run_stage(
     source: DataSource,
 ) -> Any:
     trainer.runtime = runtime
+    runtime.strategy.follow(trainer)
     outer, module._trainer = module._trainer, trainer
     run = trainer.run
     run.module = weakref.ref(module)

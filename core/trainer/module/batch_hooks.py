@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from .datamodule import DataHooks
 from .hooks import overridden
 
 __all__ = ["BatchHooks", "check_batch_hooks"]
+
+logger = logging.getLogger(__name__)
 
 NAMES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 """In the order in which they are called."""
@@ -25,12 +28,21 @@ def check_batch_hooks(strategy: Strategy, *owners: DataHooks | None) -> None:
     """Check that the strategy leaves batches to the hooks that ``owners`` override.
 
     Raises:
-        ConfigurationError: It moves batches itself.
+        ConfigurationError: It moves batches itself, and a hook changes them. One that only moves them is not called,
+            which a warning says.
     """
     if not strategy.moves_batches:
         return
     for owner in owners:
-        if names := list(_overrides(owner)):
+        overrides = _overrides(owner)
+        if overrides.pop(NAMES[1], None) is not None:
+            logger.warning(
+                "%s: %s is not called: strategy=%r moves batches to the device itself",
+                type(owner).__name__,
+                NAMES[1],
+                strategy.name,
+            )
+        if names := list(overrides):
             raise ConfigurationError(
                 f"{type(owner).__name__}: overrides {quoted(names)}, but strategy={strategy.name!r} moves batches to "
                 "the device itself. Change the batch in the DataLoader's collate_fn, or in the step."
@@ -48,7 +60,7 @@ class BatchHooks:
 
     def __init__(self, strategy: Strategy, datamodule: DataHooks | None, module: DataHooks) -> None:
         self._strategy, self._module = strategy, module
-        self._overridden = {**_overrides(module), **_overrides(datamodule)}
+        self._overridden = {} if strategy.moves_batches else {**_overrides(module), **_overrides(datamodule)}
         self.moves = any(name in self._overridden for name in NAMES[:2])
         """Whether batches are moved here, so that loaders must leave them where they are."""
 

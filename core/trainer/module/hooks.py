@@ -17,7 +17,7 @@ from ...profilers.base import Profiler
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["Hooks", "ModuleHooks", "overridden"]
+__all__ = ["BoundHooks", "Hooks", "ModuleHooks", "overridden"]
 
 
 class ModuleHooks:
@@ -42,6 +42,15 @@ class ModuleHooks:
         """Called after an epoch's last batch and its validation, before its checkpoint.
 
         Values logged here belong to the epoch.
+        """
+
+    def training_epoch_end(self, outputs: list[Any]) -> None:
+        """Called before :meth:`on_train_epoch_end`. What it logs belongs to the epoch.
+
+        Args:
+            outputs: What each step of this process returned in the epoch, detached, as in :meth:`on_train_batch_end`;
+                without ``None``. They are kept, on their device, only if this hook is defined. An epoch that is resumed
+                has the steps since then.
         """
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
@@ -84,6 +93,14 @@ class ModuleHooks:
     def on_validation_epoch_end(self) -> None:
         """Called after the last batch; values logged here belong to the epoch."""
 
+    def validation_epoch_end(self, outputs: list[Any]) -> None:
+        """Called before :meth:`on_validation_epoch_end`. What it logs belongs to the epoch.
+
+        Args:
+            outputs: What each step of this process returned, without ``None``; with several loaders a list for each.
+                They are kept, on their device, only if this hook is defined.
+        """
+
     def on_validation_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
 
@@ -101,6 +118,9 @@ class ModuleHooks:
 
     def on_test_epoch_end(self) -> None:
         """Called after the last batch; values logged here belong to the epoch."""
+
+    def test_epoch_end(self, outputs: list[Any]) -> None:
+        """As :meth:`validation_epoch_end`, before :meth:`on_test_epoch_end`."""
 
     def on_test_end(self) -> None:
         """Called last, still in evaluation mode; nothing can be logged any more."""
@@ -162,7 +182,7 @@ class Hooks:
 
     def bind_module(self, name: str) -> BoundHooks:
         """The module's hook called ``name``, if the module overrides it."""
-        hook = overridden(self._module, ModuleHooks, name)
+        hook = overridden(self._module, ModuleHooks, name) if hasattr(ModuleHooks, name) else None
         return () if hook is None else (self._timed(name, self._module, hook),)
 
     def bind_callbacks(self, name: str, *, checkpoints: bool | None = None) -> BoundHooks:

@@ -98,6 +98,14 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
         """Evaluate one test batch, without gradients; logged values are averaged over the epoch."""
         raise NotImplementedError
 
+    def validation_step_end(self, output: Any) -> Any:
+        """Turn the output of :meth:`validation_step` into what hooks get; by default ``output`` itself."""
+        return output
+
+    def test_step_end(self, output: Any) -> Any:
+        """Turn the output of :meth:`test_step` into what hooks get; by default ``output`` itself."""
+        return output
+
     def predict_step(self, batch: Any, batch_idx: int) -> Any:
         """Predict one batch, without gradients; by default ``self(batch)``."""
         del batch_idx
@@ -267,7 +275,7 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call the built-in ``print``, in process 0 only."""
-        self.trainer.runtime.print(*args, **kwargs)
+        self.trainer.print(*args, **kwargs)
 
     @property
     def _newest_trainer(self) -> Trainer | None:

@@ -16,7 +16,10 @@ from .module import CUSTOM_STEP, Module
 
 __all__ = ["PlainModule", "as_module"]
 
-STEPS = ("training_step", "training_step_end", "validation_step", "test_step", "predict_step")
+STEPS = (
+    *("training_step", "validation_step", "test_step", "predict_step"),
+    *("training_step_end", "validation_step_end", "test_step_end"),
+)
 CONFIGURED = ("configure_optimizers", "configure_callbacks", "configure_model", "lr_scheduler_step")
 EXTRA_STATE = ("get_extra_state", "set_extra_state")
 """Methods that torch checks for an override."""

@@ -44,6 +44,8 @@ def main() -> None:
                 runtime.save_state()
         ends.append([value for parameter in module.parameters() for value in parameter.detach().flatten().tolist()])
 
+    runtime.save({"rank": torch.tensor(runtime.process_index)}, "saved.pt")
+    runtime.wait_for_everyone()
     train(saves=True)
     try:
         runtime.load_state()

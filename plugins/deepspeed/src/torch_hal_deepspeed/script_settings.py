@@ -1,17 +1,54 @@
-"""The strategy's settings in the names that scripts written for Accelerate read: ``state.deepspeed_plugin``."""
+"""The strategy's settings in the names of scripts for Accelerate: what they pass, and read as ``deepspeed_plugin``."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch_hal.errors import ConfigurationError
-from torch_hal_deepspeed.config import Config
+from torch_hal_deepspeed.config import Config, read_config
 
 if TYPE_CHECKING:
     from torch_hal_deepspeed.strategy import DeepSpeedStrategy
 
-__all__ = ["ScriptSettings"]
+__all__ = ["DeepSpeedPlugin", "ScriptSettings", "arguments_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedPlugin:
+    """Arguments of :class:`DeepSpeedStrategy` under Accelerate's names, for ``Runtime(deepspeed_plugin=...)``."""
+
+    hf_ds_config: Mapping[str, Any] | str | None = None
+    """``config``."""
+    gradient_accumulation_steps: int | None = None
+    """An argument of the Runtime's."""
+    gradient_clipping: float | None = None
+    """``config["gradient_clipping"]``."""
+    zero_stage: int | None = None
+    """``stage``."""
+    offload_optimizer_device: str | None = None
+    """``offload_optimizer``, or ``"none"``."""
+    offload_param_device: str | None = None
+    """``offload_parameters``, or ``"none"``."""
+
+
+def arguments_of(plugin: Any) -> dict[str, Any]:
+    """The strategy's arguments in an object of :class:`DeepSpeedPlugin`, or one with some of its attributes."""
+    fields = {field.name: getattr(plugin, field.name, None) for field in dataclasses.fields(DeepSpeedPlugin)}
+    given = {name: None if value in ("auto", "none") else value for name, value in fields.items()}
+    config = read_config(getattr(given["hf_ds_config"], "config", given["hf_ds_config"]))  # Accelerate wraps a config
+    config.pop("gradient_accumulation_steps", None)  # the Runtime counts micro-batches
+    if given["gradient_clipping"] is not None:
+        config["gradient_clipping"] = given["gradient_clipping"]
+    return {
+        "config": config,
+        "stage": given["zero_stage"],
+        "offload_optimizer": given["offload_optimizer_device"],
+        "offload_parameters": given["offload_param_device"],
+    }
 
 
 class ScriptSettings:

@@ -38,7 +38,7 @@ from torch_hal_deepspeed.manual import EngineGradients
 from torch_hal_deepspeed.module import EngineModule
 from torch_hal_deepspeed.optimizer import EngineOptimizer
 from torch_hal_deepspeed.recompute import Parts, check_parts, recompute
-from torch_hal_deepspeed.script_settings import ScriptSettings
+from torch_hal_deepspeed.script_settings import ScriptSettings, arguments_of
 
 __all__ = ["DeepSpeedStrategy"]
 
@@ -121,6 +121,11 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         self.engine_settings = {"deepspeed_plugin": ScriptSettings(self)}
         self._model: EngineModule | None = None
         self._engine: Engine | None = None
+
+    @classmethod
+    def of_script(cls, plugin: Any) -> DeepSpeedStrategy:
+        """The strategy that a script asks for by ``Runtime(deepspeed_plugin=plugin)``; see :class:`DeepSpeedPlugin`."""
+        return cls(**arguments_of(plugin))
 
     # -- life ----------------------------------------------------------------------------------------------------
 

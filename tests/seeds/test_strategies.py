@@ -1,4 +1,7 @@
-"""The examples of the documents that describe this system hold as they are written there."""
+"""What the document on strategies says, in its order.
+
+Strategies and accelerators of plugins are in the tests of these plugins.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from core import Callback, Module, Runtime, Trainer
+from core import AcceleratorRegistry, Callback, Module, Runtime, Trainer
+from core.accelerators import CPUAccelerator
 from core.callbacks import ModelCheckpoint
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, UnknownNameError
 from core.hints.remedies import remedies
+from core.precisions import MixedPrecision
 from core.strategies import CheckpointIO, DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 
 METHODS = (
@@ -55,6 +60,84 @@ class CustomCheckpointIO(CheckpointIO):
     def load_checkpoint(self, path: Any) -> dict[str, Any]:  # type: ignore[override]
         loaded: dict[str, Any] = torch.load(path)
         return loaded
+
+
+def train(module: Module | None = None, **arguments: Any) -> Trainer:
+    """A short fit on the CPU, on one process unless ``arguments`` say otherwise."""
+    defaults = {"accelerator": "cpu", "devices": 1, "max_steps": 1, "logger": False, "enable_checkpointing": False}
+    trainer = Trainer(**{**defaults, "enable_progress_bar": False, **arguments})
+    trainer.fit(module or Small(), DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=4))
+    return trainer
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", DDPStrategy(static_graph=True)], ids=str)
+def test_a_strategy_by_name_or_with_options(strategy: Any) -> None:
+    """With three devices each has three processes; only the object has further options."""
+    trainer = Trainer(strategy=strategy, accelerator="cpu", devices=3)
+    assert trainer.world_size == 3
+    assert type(trainer.strategy) is DDPStrategy
+    options = trainer.strategy.ddp_kwargs
+    assert options == ({} if isinstance(strategy, str) else {"static_graph": True})
+
+
+def test_a_strategy_owns_the_module_the_optimizers_and_the_schedulers() -> None:
+    """Or says which they are: in ``setup`` it has the accelerator and the plugins, in hooks the rest too."""
+    seen: dict[str, Any] = {}
+
+    class WithScheduler(Small):
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+        def on_train_start(self) -> None:
+            strategy = self.trainer.strategy
+            seen["module"], seen["optimizers"] = strategy.lightning_module, strategy.optimizers
+            seen["schedulers"] = [config.scheduler for config in strategy.lr_scheduler_configs]
+
+    class CustomDDPStrategy(DDPStrategy):
+        def setup(self, trainer: Any) -> None:
+            seen["setup"] = type(self.accelerator), self.precision_plugin is self.precision, self.lightning_module
+            super().setup(trainer)
+
+    strategy = CustomDDPStrategy()
+    assert strategy.lightning_module is None
+    assert strategy.optimizers == strategy.lr_scheduler_configs == []
+    module = WithScheduler()
+    trainer = train(module, strategy=strategy)
+    assert seen["setup"] == (CPUAccelerator, True, module)
+    assert seen["module"] is module
+    assert seen["optimizers"] == trainer.optimizers
+    assert [type(each) for each in seen["schedulers"]] == [torch.optim.lr_scheduler.StepLR]
+
+
+def test_a_strategy_with_parts() -> None:
+    """Its accelerator and its precision are those that it was made with."""
+    accelerator, precision = CPUAccelerator(), MixedPrecision("bfloat16")
+    strategy = DDPStrategy(accelerator=accelerator, precision_plugin=precision)
+    trainer = train(accelerator="auto", strategy=strategy)
+    assert trainer.strategy is strategy
+    assert strategy.accelerator is trainer.accelerator is accelerator
+    assert strategy.precision_plugin is trainer.precision_plugin is precision
+
+
+def test_the_registry_says_what_is_registered() -> None:
+    """The class, the description and the parameters of core's, a plugin's or the script's own; and it makes objects."""
+    StrategyRegistry.register("mine", DDPStrategy, description="DDP with small buckets", bucket_cap_mb=3)
+    assert StrategyRegistry["mine"] == {
+        "strategy": DDPStrategy,
+        "description": "DDP with small buckets",
+        "init_params": {"bucket_cap_mb": 3},
+    }
+    made = StrategyRegistry.get("mine")
+    assert type(made) is DDPStrategy
+    assert made.ddp_kwargs == {"bucket_cap_mb": 3}
+    assert StrategyRegistry["ddp"]["strategy"] is DDPStrategy
+    assert StrategyRegistry["ddp"]["description"]
+    assert {"ddp", "ddp_spawn", "mine"} <= {*StrategyRegistry.available_strategies()}
+    assert StrategyRegistry.get("ddp_", "absent") == "absent"
+    with pytest.raises(UnknownNameError, match=r"strategy='ddp_'.* Did you mean 'ddp'"):
+        StrategyRegistry["ddp_"]
+    assert AcceleratorRegistry.get("cpu").is_available()
 
 
 def test_a_registered_strategy_with_its_own_checkpoint_io(tmp_path: Path) -> None:
