@@ -85,6 +85,10 @@ if __name__ == "__main__":
         pytest.param("SIGINT", "fork", 1, "step", marks=pytest.mark.slow),
         pytest.param("SIGINT", "spawn", 1, "step", marks=pytest.mark.slow),
         pytest.param("SIGUSR1", "spawn", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "forkserver", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "forkserver", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "forkserver", 1, "step", marks=pytest.mark.slow),
+        pytest.param("SIGINT", "forkserver", 2, "step", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: int, moment: str, tmp_path: Path) -> None:
