@@ -10,7 +10,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import active_children, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -69,12 +69,13 @@ class Workers:
         numbers, own, before = handled_signals(), loader.worker_init_fn, active_children()
         context = getattr(loader, "multiprocessing_context", None)
         start_method = getattr(context, "get_start_method", multiprocessing.get_start_method)()
-        # A worker that is forked or spawned inherits the mask: a signal to it waits until it has its handlers.
+        # A worker inherits the mask: a signal to it waits until it has its handlers.
         mask = _block(numbers, start_method)
         parent = None if start_method == "forkserver" else os.getpid()
         object.__setattr__(loader, "worker_init_fn", _WorkerStart(own, numbers, mask, parent))
         try:
-            yield
+            with _own_server() if start_method == "forkserver" and numbers else nullcontext():
+                yield
         except OSError as error:
             note_full_memory(error, is_starting=True)
             raise
@@ -184,13 +185,30 @@ class _WorkerStart:
 
 def _block(numbers: Collection[int], start_method: str) -> Collection[int]:
     """Let signals wait in this thread and in what it starts; returns the mask before."""
-    if start_method == "forkserver" and numbers:
-        forkserver.ensure_running()  # without the mask, which others than workers would get from it too
     mask = _set_mask(signal.SIG_BLOCK, numbers)
-    if start_method == "spawn" and numbers and os.name == "posix":
+    if start_method != "fork" and numbers and os.name == "posix":
         resource_tracker.ensure_running()  # which no longer blocks SIGTERM and SIGINT when it has started
         _set_mask(signal.SIG_BLOCK, numbers)
     return mask
+
+
+_servers: dict[int, forkserver.ForkServer] = {}
+"""The fork server for workers, by the process that has started it: a fork of that process starts its own."""
+
+
+@contextmanager
+def _own_server() -> Iterator[None]:
+    """A context in which processes come from a fork server that has this thread's mask, and so have they.
+
+    Other processes of the program must not have it: they would not end by ``terminate``. They come from
+    multiprocessing's own server, and that ends by a signal to the group, with which torch's workers would end too.
+    """
+    server = _servers.setdefault(os.getpid(), forkserver.ForkServer())
+    before, forkserver.connect_to_new_process = forkserver.connect_to_new_process, server.connect_to_new_process
+    try:
+        yield
+    finally:
+        forkserver.connect_to_new_process = before
 
 
 _all: WeakSet[Workers] = WeakSet()

@@ -41,7 +41,18 @@ class Items(Dataset):
 
 def received():  # in a process that is spawned, before it is a worker
     signal_once()
+    if MOMENT == "end":
+        sys.ends = Ends()
     return Items()
+
+
+class Ends:  # with the interpreter, after its functions at exit, when Python has given up its handlers
+    def __del__(self, make=os.mkdir, send=os.killpg, number=getattr(signal, sys.argv[1])):
+        try:
+            make("sent")
+        except FileExistsError:
+            return
+        send(0, number)
 
 
 class Small(Module):
@@ -85,10 +96,16 @@ if __name__ == "__main__":
         pytest.param("SIGINT", "fork", 1, "step", marks=pytest.mark.slow),
         pytest.param("SIGINT", "spawn", 1, "step", marks=pytest.mark.slow),
         pytest.param("SIGUSR1", "spawn", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "spawn", 1, "end", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "spawn", 1, "end", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "forkserver", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "forkserver", 1, "start", marks=pytest.mark.slow),
+        pytest.param("SIGUSR1", "forkserver", 1, "step", marks=pytest.mark.slow),
+        pytest.param("SIGINT", "forkserver", 2, "step", marks=pytest.mark.slow),
     ],
 )
 def test_a_signal_to_all_processes_of_a_run(name: str, context: str, devices: int, moment: str, tmp_path: Path) -> None:
-    """As schedulers and terminals send it: the workers of loaders, also those that are starting, stay until the run has
+    """As schedulers and terminals send it: the workers of loaders, also those that start or end, stay until the run has
     saved, and none is left."""
     (tmp_path / "train.py").write_text(SCRIPT)
     code = 0 if name == "SIGUSR1" else 128 + signal.Signals[name]
