@@ -22,16 +22,17 @@ from ..hints.argument_checks import check_count, check_path, instead_of_class
 from ..kinds import KINDS
 from ..precisions.base import Precision
 from ..precisions.clipping import ALGORITHMS
+from ..strategies.base import Strategy
 
 if TYPE_CHECKING:
     from .trainer import Trainer
 
 __all__ = [
     "DEFAULT_EPOCHS",
-    "FIXED_IN_FIT",
     "Limit",
     "Setting",
     "Settings",
+    "check_supported",
     "with_plugins",
     "without_extras",
 ]
@@ -266,6 +267,14 @@ class Settings:
         return limit
 
 
+def check_supported(settings: Settings, strategy: Strategy) -> None:
+    """Refuse what the strategy cannot do, before processes start."""
+    if settings.gradient_clip_val is not None:
+        strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
+    if settings.compile:
+        strategy.check_compile(f"compile={settings.compile!r}")
+
+
 T = TypeVar("T")
 
 FIXED_IN_FIT = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
@@ -278,14 +287,20 @@ class Setting(Generic[T]):
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self.name = name
 
-    def __get__(self, trainer: Trainer, owner: type[Any]) -> T:
+    def __get__(self, trainer: Trainer | None, owner: type[Any]) -> T:
         if trainer is None:
             raise AttributeError(f"{owner.__name__}.{self.name} is an attribute of objects, not of the class")
         value: T = getattr(trainer.settings, self.name)
         return value
 
     def __set__(self, trainer: Trainer, value: T) -> None:
-        trainer.change_setting(self.name, value)
+        if trainer.run.fit_loop is not None and self.name in FIXED_IN_FIT:
+            raise ConfigurationError(f"{self.name}={value!r}: cannot be changed while fit is running. Set it before.")
+        settings = attrs.evolve(trainer.settings, **{self.name: value})  # type: ignore[arg-type]
+        check_supported(settings, trainer.strategy)
+        trainer.settings = settings
+        if trainer.run.context is not None:
+            trainer.run.context.settings = settings  # what the loops read
 
 
 OFF: Mapping[str, Any] = {

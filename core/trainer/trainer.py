@@ -50,9 +50,9 @@ from .properties import TrainerFacts
 from .run import Run
 from .settings import (
     DEFAULT_EPOCHS,
-    FIXED_IN_FIT,
     Limit,
     Settings,
+    check_supported,
     with_plugins,
     without_extras,
 )
@@ -256,7 +256,7 @@ class Trainer(TrainerFacts):
         request = Request.read(import_modules=import_modules, **with_plugins(plugins, backends))
         plan = resolve_for("Trainer", request, attrs.asdict(self.settings, recurse=False))
         self.runtime = Runtime.from_plan(plan, sync_batchnorm=sync_batchnorm)
-        self._check_strategy(self.settings)
+        check_supported(self.settings, self.strategy)
         self._signals = read_signals(signals)
         self.profiler = find_profiler(profiler)
         """What measures the run; :class:`core.profilers.PassThroughProfiler` if nothing does."""
@@ -468,27 +468,6 @@ class Trainer(TrainerFacts):
             run.finished = attrs.evolve(outcome.finished, module=module)
         run.metric_log.adopt_versions(outcome.logger_versions)
         return outcome.returned
-
-    def change_setting(self, name: str, value: Any) -> None:
-        """What an assignment to the attribute of a setting does; the running loops see it.
-
-        Raises:
-            ConfigurationError: The value is not valid, or ``fit`` is running and cannot change it.
-        """
-        if self.run.fit_loop is not None and name in FIXED_IN_FIT:
-            raise ConfigurationError(f"{name}={value!r}: cannot be changed while fit is running. Set it before.")
-        settings = attrs.evolve(self.settings, **{name: value})
-        self._check_strategy(settings)
-        self.settings = settings
-        if self.run.context is not None:
-            self.run.context.settings = settings
-
-    def _check_strategy(self, settings: Settings) -> None:
-        """Refuse what the strategy cannot do, before processes start."""
-        if settings.gradient_clip_val is not None:
-            self.strategy.check_clip_algorithm(settings.gradient_clip_algorithm, "gradient_clip_algorithm")
-        if settings.compile:
-            self.strategy.check_compile(f"compile={settings.compile!r}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "run": self.run.detached()}
