@@ -214,7 +214,7 @@ def _in_directory(root: str, seen: dict[str, str], damaged: list[Damage], shadow
     prefix = os.path.join(root, "")
     for child in infos:
         name = child.rpartition(".")[0].partition("-")[0].lower().replace("_", "-")
-        if "." in name or "--" in name:  # metadata of these days does not have them
+        if "." in name or "--" in name:  # only in old metadata
             name = normalized(name)
         if name in here and name != CORE:
             _installed_twice(here[name], child, rows)

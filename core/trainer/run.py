@@ -22,8 +22,7 @@ __all__ = ["Run"]
 class Run:
     """The state of the running or the last ``fit``, ``validate``, ``test`` or ``predict``.
 
-    Each run has one of its own, which begins with what the last one has left. The Trainer keeps its arguments, and
-    writes nothing here itself.
+    Each run has one of its own, which begins with what the last one has left; the Trainer itself keeps its arguments.
     """
 
     metric_log: MetricLog

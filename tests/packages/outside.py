@@ -37,6 +37,12 @@ class Said(Callback):
         assert_type(trainer.global_step, Any)
 
 
+class Typed(EarlyStopping):
+    def on_train_end(self, trainer: Trainer, module: Net) -> None:
+        assert_type(trainer.global_step, int)
+        assert_type(module.trainer, Trainer)
+
+
 def with_trainer() -> None:
     trainer = Trainer(
         accelerator="cpu",
