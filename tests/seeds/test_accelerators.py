@@ -21,16 +21,16 @@ from core.specs import AcceleratorSpec
 class XPUAccelerator(Accelerator):
     """As in the document: four methods without ``self``. Its library has two devices, which are the CPU."""
 
-    def parse_devices(devices: Any) -> Any:  # type: ignore[override, misc]  # noqa: N805
+    def parse_devices(devices: Any) -> Any:  # type: ignore[override]  # noqa: N805
         return devices
 
-    def get_parallel_devices(devices: Any) -> Any:  # type: ignore[override, misc]  # noqa: N805
+    def get_parallel_devices(devices: Any) -> Any:  # type: ignore[override]  # noqa: N805
         return [torch.device("cpu") for _ in devices]
 
-    def auto_device_count() -> int:  # type: ignore[override, misc]
+    def auto_device_count() -> int:  # type: ignore[misc]
         return 2
 
-    def is_available() -> bool:  # type: ignore[override, misc]
+    def is_available() -> bool:  # type: ignore[misc]
         return True
 
     def get_device_stats(self, device: Any) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class XPUAccelerator(Accelerator):
 class WithSelf(XPUAccelerator):
     """The same, written as methods of an object."""
 
-    def get_parallel_devices(self, devices: Any) -> Any:
+    def get_parallel_devices(self, devices: Any) -> Any:  # type: ignore[override]
         return [torch.device("cpu") for _ in devices]
 
     def auto_device_count(self) -> int:
