@@ -24,8 +24,8 @@ class DataSettings:
     """Whether the loader's batch size is that of the global batch, which the processes divide among them. Otherwise
     each process takes batches of that size."""
     dispatch_batches: bool | None = None
-    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no in the
-    Trainer, and in a Runtime yes for iterable data, as in Accelerate."""
+    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no: each
+    process reads iterable data too and takes its part, which a resumed run continues exactly."""
     even_batches: bool = True
     """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded with
     the first items of the pass where the number of processes does not divide it. Otherwise nothing is padded, and some

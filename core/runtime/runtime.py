@@ -106,7 +106,7 @@ class Runtime(RunFacts, KnownAttributes):
         step_scheduler_with_optimizer: Whether prepared schedulers step only if their optimizer does.
         device_placement: Whether :meth:`prepare` moves modules and batches to the device.
         split_batches: As in :class:`core.data.DataSettings`, for prepared loaders; so are the next six.
-        dispatch_batches: Whether process 0 alone reads the data; by default it does so for iterable data.
+        dispatch_batches: Whether process 0 alone reads the data.
         even_batches: Whether every process has the same number of batches.
         use_seedable_sampler: Whether the order depends on a seed and the epoch alone.
         data_seed: That seed.
@@ -182,7 +182,7 @@ class Runtime(RunFacts, KnownAttributes):
             checkpoint_io=checkpoint_io,
             cluster_environment=cluster_environment,
         )
-        if gradient_accumulation_steps == 1:
+        if deepspeed_plugin is not None and gradient_accumulation_steps == 1:
             gradient_accumulation_steps = steps_of_plugin(deepspeed_plugin)
         accumulation = read_accumulation(gradient_accumulation_steps, gradient_accumulation_plugin)
         data_settings = read_data(

@@ -79,11 +79,11 @@ def read_precision(
     if fp16 is not None:
         if not isinstance(fp16, bool):
             raise WrongTypeError(f"fp16={fp16!r}: must be True or False.")
-        theirs = "fp16" if fp16 else "no"
-        if mixed_precision not in (None, theirs) or precision not in ("auto", PRECISIONS[theirs]):
+        meant = "fp16" if fp16 else "no"
+        if mixed_precision not in (None, meant) or precision not in ("auto", PRECISIONS[meant]):
             other = f"precision={precision!r}" if mixed_precision is None else f"mixed_precision={mixed_precision!r}"
             raise ConfigurationError(f"fp16={fp16} and {other}: contradict each other. Pass one of them.")
-        return PRECISIONS[theirs]
+        return PRECISIONS[meant]
     if mixed_precision is None:
         return precision
     name = PRECISIONS.get(mixed_precision) if isinstance(mixed_precision, str) else None

@@ -1,7 +1,9 @@
 """What the document on Accelerate's class says, in its order, of the Runtime.
 
 ``save`` writes one file in the run, as machines mostly share a file system, and one on each machine with
-``ProjectConfiguration(save_on_each_node=True)``: see ``tests/runtime/test_each_node.py``.
+``ProjectConfiguration(save_on_each_node=True)``: see ``tests/runtime/test_each_node.py``. Not as the document:
+``dispatch_batches`` is off for iterable data too, of which each process takes the same part without it, and a resumed
+run continues exactly.
 """
 
 from __future__ import annotations
@@ -200,10 +202,12 @@ def test_generators_in_step(two: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_iterable_data_is_dispatched(two: dict[str, Any]) -> None:
-    """Only the main process reads it, and each gets its batches."""
-    assert [each["reads"] for each in two["ranks"]] == [True, False]
-    assert [each["stream"] for each in two["ranks"]] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
+def test_iterable_data(two: dict[str, Any]) -> None:
+    """Dispatched, only the main process reads it; by default each does and takes the same batches."""
+    assert [each["dispatched_here"] for each in two["ranks"]] == [True, False]
+    assert [each["read_by_each_here"] for each in two["ranks"]] == [True, True]
+    for name in ("dispatched", "read_by_each"):
+        assert [each[name] for each in two["ranks"]] == [[[0, 1], [4, 5], [8]], [[2, 3], [6, 7], [9]]]
 
 
 @pytest.mark.slow

@@ -6,12 +6,11 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
-import attrs
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from ...data import DataSettings, PreparedLoader, prepare_loader
 from ...errors import ConfigurationError, WrongTypeError
@@ -164,15 +163,12 @@ class Preparing:
             )
         placement = self._device_placement if device_placement is None else device_placement
         strategy = self._life.live()
-        settings = self.data_settings if settings is None else settings
-        if settings.dispatch_batches is None and isinstance(getattr(loader, "dataset", None), IterableDataset):
-            settings = attrs.evolve(settings, dispatch_batches=True)
         prepared = prepare_loader(
             loader,
             strategy,
             evaluation=evaluation,
             sharded=sharded,
-            settings=settings,
+            settings=self.data_settings if settings is None else settings,
             device_placement=placement,
             active=self._gradient_state.passes,
         )

@@ -133,7 +133,7 @@ def test_steps_and_learning_rates() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({}, "target_batch_size"),
+        ({"initial_peers": ["/ip4/127.0.0.1/tcp/1"]}, "target_batch_size"),
         ({"target_batch_size": 4}, "batch_size"),
         ({"target_batch_size": 4, "batch_size": -1}, "batch_size=-1"),
         ({"target_batch_size": 4, "batch_size": 2, "offload_optimizer": True}, "offload_optimizer=True"),
@@ -145,6 +145,16 @@ def test_arguments_that_cannot_be_used(given: dict[str, Any], named: str) -> Non
     """The error names the argument."""
     with pytest.raises(CoreError, match=named):
         HivemindStrategy(**given)
+
+
+def test_a_first_peer_without_arguments() -> None:
+    """Without arguments each call of its optimizer is a batch of one, and a step."""
+    runtime = Runtime(accelerator="cpu", strategy=HivemindStrategy())
+    runtime.prepare(torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0))
+    options = runtime.strategy._engine.options  # type: ignore[attr-defined]
+    assert (options["target_batch_size"], options["batch_size_per_step"]) == (1, 1)
+    assert options["run_id"] == "torch-hal"
+    runtime.teardown()
 
 
 def test_several_optimizers_and_scaled_losses_are_refused() -> None:

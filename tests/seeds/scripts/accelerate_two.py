@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from core import Runtime
+from core.data import DataSettings
 
 OUT = Path(os.environ["OUT"])
 
@@ -43,13 +44,12 @@ said: dict[str, Any] = {"rank": rank, "num_processes": runtime.num_processes, "b
 torch.manual_seed(rank)
 said["drawn"] = [torch.rand(1).item() for _ in loader]
 
-stream = Stream()
-said["stream"] = numbers(runtime.prepare(DataLoader(stream, batch_size=2)))
-said["reads"] = stream.is_read
-
-each = Stream()
-own = runtime.prepare_data_loader(DataLoader(each, batch_size=2))
-said["same"] = numbers(own)
+for name, dispatch in (("dispatched", True), ("read_by_each", None)):
+    stream = Stream()
+    said[name] = numbers(
+        runtime.prepare_data_loader(DataLoader(stream, batch_size=2), settings=DataSettings(dispatch_batches=dispatch))
+    )
+    said[f"{name}_here"] = stream.is_read
 
 part = torch.full((1 + rank, 2), float(rank))
 said["padded"] = runtime.pad_across_processes(part, pad_index=-1).tolist()
@@ -71,14 +71,13 @@ if rank == 0:
 runtime.wait_for_everyone()
 said["passed"] = time.monotonic()
 
-model = nn.Linear(1, 1, bias=False)
+model: Any = nn.Linear(1, 1, bias=False)
 with torch.no_grad():
     model.weight.fill_(0.0)
-optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-prepared: Any
+optimizer: Any = torch.optim.SGD(model.parameters(), lr=1.0)
 prepared, optimizer = runtime.prepare(model, optimizer)
 runtime.backward(prepared(torch.tensor([[1.0 + rank]])).sum())
-said["gradient"] = runtime.unwrap_model(prepared).weight.grad.item()
+said["gradient"] = model.weight.grad.item()
 said["is_own"] = runtime.unwrap_model(prepared) is model
 optimizer.step()
 said["weight"] = model.weight.item()

@@ -62,7 +62,8 @@ class HivemindStrategy(SingleDeviceStrategy):
 
     Args:
         run_id: The name of the run. Peers with the same one train together.
-        target_batch_size: Samples of all peers for each step.
+        target_batch_size: Samples of all peers for each step. Without it and ``batch_size``, calls are counted in place
+            of samples, and each call is a step: a first peer by itself, without ``initial_peers``.
         batch_size: Samples of this peer for each call of the optimizer's step: those of a batch times
             ``accumulate_grad_batches``.
         initial_peers: Addresses of some peers, as their :attr:`addresses` say; none for the first.
@@ -100,19 +101,19 @@ class HivemindStrategy(SingleDeviceStrategy):
         super().__init__(**arguments)
         if not isinstance(run_id, str) or not run_id:
             raise WrongTypeError(f"run_id={run_id!r}: must be a string that names the run.")
-        missing = [
-            name for name, value in (("target_batch_size", target_batch_size), ("batch_size", batch_size)) if not value
-        ]
+        sizes = {"target_batch_size": target_batch_size, "batch_size": batch_size}
+        if not initial_peers and set(sizes.values()) == {None}:
+            sizes = dict.fromkeys(sizes, 1)
+        missing = [name for name, value in sizes.items() if not value]
         if missing:
             raise ConfigurationError(
                 f"strategy='hivemind' needs {quoted(missing)}: pass strategy=HivemindStrategy(run_id='...', "
                 "target_batch_size=1024, batch_size=32, initial_peers=[...])."
             )
-        check_count("target_batch_size", target_batch_size, 1)
-        check_count("batch_size", batch_size, 1)
+        for name, value in sizes.items():
+            check_count(name, value, 1)
         self.run_id = run_id
-        self.target_batch_size = target_batch_size
-        self.batch_size = batch_size
+        self.target_batch_size, self.batch_size = sizes.values()
         self.initial_peers = tuple(initial_peers)
         self.host_maddrs = tuple(host_maddrs)
         self.dht_options = {"use_relay": False, "use_auto_relay": False, **(dht_options or {})}
