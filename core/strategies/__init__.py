@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ..utilities.lazy import lazy_names
 from .base import Strategy
 from .constructor_arguments import ProcessGroupParts, StrategyParts, keyword_parameters
-from .ddp import DDPArguments, DDPStrategy
+from .ddp import DDPArguments, DDPStrategy, refuse_unfrozen
 from .exchange.ddp_hooks import COMMUNICATION_HOOKS
 from .exchange.reductions import REDUCTIONS, Reduction
 from .group.destroy import while_alive
@@ -63,6 +63,7 @@ __all__ = [
     "reduce_logged",
     "unpicklable_path",
     "unwrap_optimizer",
+    "refuse_unfrozen",
     "while_alive",
 ]
 

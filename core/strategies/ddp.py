@@ -25,7 +25,7 @@ from .group.destroy import while_alive
 from .parallel import ProcessGroupStrategy
 from .step.manual_gradients import AveragedGradients, ManualGradients
 
-__all__ = ["DDPArguments", "DDPStrategy"]
+__all__ = ["DDPArguments", "DDPStrategy", "refuse_unfrozen"]
 
 _DDP_ARGUMENTS = MappingProxyType(
     {
@@ -104,12 +104,14 @@ class DDPStrategy(ProcessGroupStrategy):
     def setup_module(self, module: nn.Module) -> nn.Module:
         """Converted, moved and wrapped; a module without trainable parameters is not wrapped: torch refuses that."""
         self.model = super().setup_module(module)
-        frozen = {name: each for name, each in self.model.named_parameters() if not each.requires_grad}
+        converted = self.model
         if any(parameter.requires_grad for parameter in self.model.parameters()):
             self.configure_ddp()
         wrapped, self._model = self.model, None
-        if frozen and self.world_size > 1:
-            self._frozen_check = wrapped.register_forward_pre_hook(partial(_check_frozen, self.name, frozen))
+        if self.world_size > 1:
+            self._frozen_check = refuse_unfrozen(self.name, converted, wrapped)
+        if self._frozen_check is not None:  # it may be the user's own module that has it
+            self.release_at_leave(self._frozen_check.remove)
         self._last_model = ref(wrapped)
         if isinstance(wrapped, DistributedDataParallel):
             self.release_at_leave(while_alive(wrapped, release_from_group))
@@ -227,15 +229,30 @@ class DDPStrategy(ProcessGroupStrategy):
         return Join(chosen) if chosen else nullcontext()
 
 
+def refuse_unfrozen(strategy: str, module: nn.Module, called: nn.Module) -> RemovableHandle | None:
+    """Make forward passes refuse parameters that were frozen when the strategy noted whose gradients it averages.
+
+    Args:
+        strategy: Its name.
+        module: Has the parameters.
+        called: The module whose forward passes look: that one, or what it is wrapped in.
+
+    Returns:
+        What ends it; ``None`` where no parameter is frozen.
+    """
+    frozen = {name: each for name, each in module.named_parameters() if not each.requires_grad}
+    return called.register_forward_pre_hook(partial(_check_frozen, strategy, frozen)) if frozen else None
+
+
 def _check_frozen(strategy: str, frozen: Mapping[str, nn.Parameter], module: nn.Module, inputs: Any) -> None:
     """Before a forward pass: refuse parameters whose gradients would not be averaged."""
     if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in frozen.values()):
         names = [name for name, parameter in frozen.items() if parameter.requires_grad]
         raise ConfigurationError(
             f"strategy={strategy!r}: {len(names)} parameter(s) that were frozen when the model was prepared require "
-            f"gradients now: {quoted(names[:5])}. Only the gradients of those that were trainable then are averaged "
-            "over the processes, so the replicas would differ. Set requires_grad before fit or prepare: end this fit "
-            "there, and go on with another; or begin with trainable parameters, at a learning rate of 0."
+            f"gradients now: {quoted(names[:5])}. It averages and applies only the gradients of those that were "
+            "trainable then. Set requires_grad before fit or prepare: end this fit there, and go on with another; or "
+            "begin with trainable parameters, at a learning rate of 0."
         )
 
 

@@ -106,13 +106,15 @@ def summary(error: BaseException) -> str:
     if _IN_WORKER.match(text):  # the worker's traceback ends with the error
         entries = re.split(r"^(?=[^\s])", text.rstrip(), flags=re.MULTILINE)
         return first_line(entries[-1])
-    return f"{type(error).__name__}: {first_line(text)}".removesuffix(": ")
+    # The remedy is at the end of a message of torch-hal, which is not longer than it has to be.
+    longest = LONGEST if not isinstance(error, errors.CoreError) else 4 * LONGEST
+    return f"{type(error).__name__}: {first_line(text, longest)}".removesuffix(": ")
 
 
-def first_line(text: str) -> str:
-    """The first line of ``text``, cut to 300 characters."""
+def first_line(text: str, longest: int = LONGEST) -> str:
+    """The first line of ``text``, cut to so many characters."""
     line = next(iter(text.strip().splitlines()), "")
-    return line if len(line) <= LONGEST else line[: LONGEST - 2] + " …"
+    return line if len(line) <= longest else line[: longest - 2] + " …"
 
 
 def _place(error: BaseException) -> str:

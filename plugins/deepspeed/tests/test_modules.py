@@ -17,7 +17,7 @@ from torch_hal_deepspeed import DeepSpeedStrategy
 from torch_hal_deepspeed.library import part
 
 import torch_hal
-from torch_hal.errors import CoreError
+from torch_hal.errors import ConfigurationError, CoreError
 
 from .conftest import prepared
 
@@ -43,6 +43,20 @@ def test_a_scaled_loss_is_clipped_by_the_engine() -> None:
             optimizer.step()
         change = nn.utils.parameters_to_vector(own.parameters()).detach() - before
         assert float(change.norm()) == pytest.approx(2 * 0.01, rel=1e-3)
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_parameters_that_are_unfrozen_later(stage: int) -> None:
+    """DeepSpeed would never train them: refused by name, with what to do."""
+    with torch_hal.Runtime(accelerator="cpu", strategy=DeepSpeedStrategy(stage=stage), devices=1) as runtime:
+        own = nn.Linear(4, 2)
+        own.bias.requires_grad_(False)
+        model, _ = runtime.prepare(own, torch.optim.SGD(own.parameters(), lr=1.0))
+        runtime.backward(model(torch.ones(1, 4)).sum())
+        own.bias.requires_grad_(True)
+        with pytest.raises(ConfigurationError, match=r"require gradients now: 'bias'.*Set requires_grad before fit or"):
+            model(torch.ones(1, 4))
 
 
 WHOLE = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}

@@ -128,6 +128,27 @@ def test_scaled_learning_rate(kind: Any) -> None:
         plain.param_groups[0]["lr"] = 0.3 * 0.5 ** (step + 1) if step < 2 else 0.1 * 0.5**3
 
 
+def test_parameters_that_are_unfrozen_later(monkeypatch: pytest.MonkeyPatch, fake_horovod: FakeHorovod) -> None:
+    """Horovod would reduce no gradients of theirs: refused while the run lasts, by name and with what to do."""
+    fake_horovod()
+    module = torch.nn.Linear(2, 1)
+    module.weight.requires_grad_(False)
+    with Runtime(accelerator="cpu", strategy="horovod") as runtime:
+        runtime.launch()
+        with monkeypatch.context() as patches:  # as on two processes
+            patches.setattr(HorovodStrategy, "world_size", 2)
+            patches.setattr(HorovodStrategy, "broadcast_module", lambda *_: None)
+            patches.setattr(HorovodStrategy, "_add_reducer", lambda *_: None)
+            runtime.strategy.setup_module(module)
+        module(torch.ones(1, 2))
+        module.weight.requires_grad_(True)
+        with pytest.raises(
+            ConfigurationError, match=r"horovod.*require gradients now: 'weight'.*Set requires_grad bef"
+        ):
+            module(torch.ones(1, 2))
+    module(torch.ones(1, 2))
+
+
 def test_adasum_combines_what_steps_change(fake_horovod: FakeHorovod) -> None:
     """What each process's own step has changed is what Horovod is given, and its answer what is applied."""
     asked: list[tuple[list[float], str]] = []

@@ -20,6 +20,7 @@ from torch_hal.strategies import (
     ProcessGroupStrategy,
     TrainingStep,
     TrainingStepOptions,
+    refuse_unfrozen,
 )
 from torch_hal_deepspeed.checkpoints import DeepSpeedCheckpointIO, EngineState, SavedEngine
 from torch_hal_deepspeed.config import (
@@ -223,6 +224,7 @@ class DeepSpeedStrategy(ProcessGroupStrategy):
         start = self._start_inference if self.stage == 3 else None
         # Again: a script may have written it into the config since; see ScriptSettings.
         self._model = EngineModule(module, start, micro_batch_size(self.config, self.world_size))
+        refuse_unfrozen(self.name, module, self._model)
         return self._model
 
     def check_compile(self, argument: str) -> None:

@@ -10,9 +10,17 @@ from typing import Any, ClassVar, TypeVar, Unpack
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from torch_hal.errors import ConfigurationError, LaunchError, quoted
-from torch_hal.strategies import ManualGradients, ParallelStrategy, StrategyParts, TrainingStep, TrainingStepOptions
+from torch_hal.strategies import (
+    ManualGradients,
+    ParallelStrategy,
+    StrategyParts,
+    TrainingStep,
+    TrainingStepOptions,
+    refuse_unfrozen,
+)
 from torch_hal_horovod.environment import HorovodEnvironment
 from torch_hal_horovod.library import import_horovod
 from torch_hal_horovod.manual import ReducedGradients
@@ -87,6 +95,7 @@ class HorovodStrategy(ParallelStrategy):
         self._device: torch.device | None = None
         self._is_live = False
         self._reducers: list[GradientReducer] = []
+        self._frozen_checks: dict[nn.Module, RemovableHandle] = {}
         self._held: list[GradientReducer] = []
         """Those of them that are in :meth:`no_sync`."""
         self._adasum: dict[Optimizer, AdasumStep] = {}
@@ -189,7 +198,7 @@ class HorovodStrategy(ParallelStrategy):
         for reducer in self._reducers:
             reducer.release()
         self._step_hooks.close()
-        for part in (self._reducers, self._held, self._adasum, self._optimizers):
+        for part in (self._reducers, self._held, self._adasum, self._optimizers, self._frozen_checks):
             part.clear()
         if self._is_live and failed and not self.is_elastic:
             import_horovod().shutdown()  # so that the others do not wait for this process
@@ -216,6 +225,10 @@ class HorovodStrategy(ParallelStrategy):
             self.broadcast_module(module)
         if self.options.op != "adasum":
             self._add_reducer(module)
+            check = refuse_unfrozen(self.name, module, module) if self.world_size > 1 else None
+            if check is not None:
+                self._frozen_checks[module] = check
+                self._step_hooks.callback(check.remove)
         return module
 
     def _add_reducer(self, module: nn.Module) -> None:
@@ -369,6 +382,8 @@ class HorovodStrategy(ParallelStrategy):
         for reducer in hooked:
             reducer.release()
             self._reducers.remove(reducer)
+        if hooked and module in self._frozen_checks:
+            self._frozen_checks[module].remove()
         if not hooked or self.world_size == 1:  # Adasum combines in the optimizer's step
             return ManualGradients(self.backward, partial(self.no_sync, module))
         return ReducedGradients(self, list(module.parameters()), self.backward, self.options)
