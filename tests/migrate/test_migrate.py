@@ -134,16 +134,16 @@ def test_what_is_missing_is_found(
 
 
 def test_names_of_earlier_lightnings_have_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``trainer.tune``, ``validation_epoch_end`` and what else the errors of a run know."""
+    """``trainer.tune``, ``configure_sharded_model`` and what else the errors of a run know."""
     (tmp_path / "old.py").write_text(
         "import lightning.pytorch as pl\n"
         "class Net(pl.LightningModule):\n"
-        "    def validation_epoch_end(self, outputs): self.trainer.lr_schedulers\n"
+        "    def configure_sharded_model(self): self.trainer.lr_schedulers\n"
         "trainer = pl.Trainer()\ntrainer.tune(Net())\n"
     )
     assert main([str(tmp_path / "old.py")]) == 1
     text = capsys.readouterr().out
-    assert re.search(r"3  LightningModule.validation_epoch_end +Use on_validation_epoch_end\.\n", text)
+    assert re.search(r"3  LightningModule.configure_sharded_model +Use configure_model\.\n", text)
     assert re.search(r"3  trainer.lr_schedulers +Use trainer.lr_scheduler_configs\.\n", text)
     assert re.search(r"5  trainer.tune +Use core.Tuner\(trainer\), or the callbacks", text)
 

@@ -70,7 +70,9 @@ def train(module: Module | None = None, **arguments: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", DDPStrategy(static_graph=True)], ids=str)
+@pytest.mark.parametrize(
+    "strategy", ["ddp", "ddp_spawn", DDPStrategy(static_graph=True)], ids=["ddp", "spawn", "object"]
+)
 def test_a_strategy_by_name_or_with_options(strategy: Any) -> None:
     """With three devices each has three processes; only the object has further options."""
     trainer = Trainer(strategy=strategy, accelerator="cpu", devices=3)
