@@ -54,6 +54,7 @@ class Plain(Net):
 
 
 STEPS = {"training_step", "validation_step", "test_step", "predict_step"}
+ENDS = {f"{stage}_{part}_end" for stage in ("training", "validation", "test") for part in ("step", "epoch")}
 CONFIGURED = {"configure_optimizers", "configure_callbacks", "configure_gradient_clipping"}
 STEPPED = {"backward", "optimizer_step", "optimizer_zero_grad"}
 DATA_HOOKS = {f"{kind}_dataloader" for kind in ("train", "val", "test", "predict")} | {
@@ -62,7 +63,7 @@ DATA_HOOKS = {f"{kind}_dataloader" for kind in ("train", "val", "test", "predict
     "teardown",
 }
 TRANSFER = {"on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"}
-CALLED = STEPS | CONFIGURED | STEPPED | DATA_HOOKS | TRANSFER
+CALLED = STEPS | ENDS | CONFIGURED | STEPPED | DATA_HOOKS | TRANSFER
 """Methods of modules besides ``on_...`` that the Trainer calls."""
 
 

@@ -13,8 +13,7 @@ __all__ = ["check_methods", "check_names", "own_names", "similar_methods"]
 
 METHODS = (
     *("training_step", "validation_step", "test_step", "predict_step"),
-    *("training_step_end", "validation_step_end", "test_step_end"),
-    *("training_epoch_end", "validation_epoch_end", "test_epoch_end"),
+    *("training_step_end", "validation_step_end", "test_step_end", "validation_epoch_end", "test_epoch_end"),
     *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader", "prepare_data"),
     *("configure_optimizers", "configure_model", "configure_callbacks", "configure_gradient_clipping"),
     *("optimizer_step", "optimizer_zero_grad", "lr_scheduler_step", "transfer_batch_to_device", "load_state_dict"),
