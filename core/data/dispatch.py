@@ -99,10 +99,8 @@ def _rounds(
     batches: Iterator[Any], share: Share, batch_size: int | None, drop_last: bool
 ) -> Iterator[tuple[list[Any], Real | None]]:
     size = 1 if share.split else share.shards
-    first: list[Any] = []
     while current := list(islice(batches, size)):
-        first = first or current
-        parts, real = _divide(current, first, share, batch_size, drop_last)
+        parts, real = _divide(current, share, batch_size, drop_last)
         if parts is not None:
             yield parts, real
         if len(current) < size:
@@ -110,11 +108,11 @@ def _rounds(
 
 
 def _divide(
-    batches: list[Any], first: list[Any], share: Share, batch_size: int | None, drop_last: bool
+    batches: list[Any], share: Share, batch_size: int | None, drop_last: bool
 ) -> tuple[list[Any] | None, Real | None]:
     shards = share.shards
     if batch_size is None and not share.split:
-        return _whole(batches, first, share)
+        return _whole(batches, share)
     sizes = [batch_size_of(batch) for batch in batches]
     total = sum(size or 0 for size in sizes)
     if None in sizes or (share.split and batch_size is None and not share.even and total < shards):
@@ -132,11 +130,9 @@ def _divide(
     joined = slice_batch(concatenate(batches), 0, kept)
     missing = sum(counts) - kept
     if missing:
-        fill = slice_batch(joined if batch_size is None else concatenate(first), 0, missing)
-        filled = [joined, fill]
-        while (had := sum(batch_size_of(part) or 0 for part in filled)) < sum(counts):
-            filled.append(slice_batch(fill, 0, sum(counts) - had))
-        joined = concatenate(filled)
+        # With items of its own, so that a resumed pass, which has not read the first batch, is filled with the same.
+        whole, rest = divmod(missing, kept)
+        joined = concatenate([*[joined] * (1 + whole), *([slice_batch(joined, 0, rest)] if rest else [])])
     starts = [sum(counts[:shard]) for shard in range(shards)]
     parts = [
         (slice_batch(joined, start, start + count),) if count else None
@@ -146,11 +142,11 @@ def _divide(
     return parts, None if is_full or (batch_size is None and not missing) else share.real(counts, kept)
 
 
-def _whole(batches: list[Any], first: list[Any], share: Share) -> tuple[list[Any] | None, Real | None]:
+def _whole(batches: list[Any], share: Share) -> tuple[list[Any] | None, Real | None]:
     """Batches that are passed on as they are."""
     missing = share.shards - len(batches)
     sizes: list[int | None] = [batch_size_of(batch) for batch in batches]
     parts: list[Any] = [(batch,) for batch in batches]
-    parts += [(first[number % len(first)],) if share.even else None for number in range(missing)]
+    parts += [(batches[number % len(batches)],) if share.even else None for number in range(missing)]
     real = (*sizes, *(0,) * missing)
     return parts, None if not missing and len(set(sizes)) == 1 else real

@@ -141,7 +141,7 @@ def _dispatching(
     active: ActivePasses | None,
 ) -> PreparedLoader:
     alone = Share(1, 0, share.even, share.split, share.evaluation)
-    reading = make_reading(loader, alone, 0, False, False)
+    reading = make_reading(loader, alone, 0, is_shared=True, is_seeded=True)  # it draws for the others too
     divided = make_reading(loader, share, share.shard, True, False)  # as it would be read by each: for its length
     is_stream = isinstance(reading, StreamReading)
     size, drop_last = (loader.batch_size, loader.drop_last) if is_stream else index_source(loader)[1:]

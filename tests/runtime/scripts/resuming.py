@@ -97,6 +97,7 @@ class Case:
         self.clears_first = rng.random() < 0.5
         self.items = world * rng.randrange(13, 27) + rng.randrange(3)
         self.stop = rng.randrange(1, 2 * (self.items // (4 * world)))
+        self.dispatches = world > 1 and rng.random() < 0.4
 
     def __str__(self) -> str:
         return json.dumps(vars(self))
@@ -112,6 +113,7 @@ class Run:
             devices=case.world,
             precision=case.precision,
             gradient_accumulation_steps=case.accumulate,
+            dispatch_batches=case.dispatches,
         )
         self.runtime.launch()
         set_seed(seed, device_specific=True)
