@@ -102,7 +102,8 @@ class LocalStore(Store):
                 except UnreadableError:
                     raise  # it may be the last one
                 except CheckpointError as error:
-                    if not name.startswith("."):  # hidden directories are mostly other programs'
+                    # Hidden directories are mostly other programs'; one of directories alone is a run's folder.
+                    if not name.startswith(".") and not _holds_directories(folder / name):
                         damaged.append(error)
             # Another process may have removed one meanwhile, and have saved a newer one before that.
             if names <= self._present(folder, attempts):
@@ -178,6 +179,14 @@ def _manifest(directory: Path) -> Manifest:
     manifest = Manifest.read(directory)
     manifest.check_sizes(directory)
     return manifest
+
+
+def _holds_directories(path: Path) -> bool:
+    try:
+        entries = [entry.is_dir() for entry in os.scandir(path) if not entry.name.startswith(".")]
+    except OSError:
+        return False
+    return bool(entries) and all(entries)
 
 
 def _is_directory(path: Path) -> bool:

@@ -62,13 +62,14 @@ def test_a_resumed_run_continues_in_its_folder(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "checkpoints") == ["version_0"]
 
 
-def test_the_last_is_the_newest_of_all_runs(tmp_path: Path) -> None:
-    """Also if an earlier run has more steps."""
+def test_the_last_is_the_newest_of_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if an earlier run has more steps. The runs' own folders are not taken for damaged checkpoints."""
     for epochs in (3, 1):
         quiet(max_epochs=epochs, default_root_dir=tmp_path, enable_checkpointing=True).fit(Regression(), loader())
     trainer = quiet(max_epochs=2, default_root_dir=tmp_path)
     trainer.fit(Regression(), loader(), ckpt_path="last")
     assert trainer.ckpt_path == str(tmp_path / "checkpoints" / "version_1" / "epoch=0-step=7.ckpt")
+    assert "damaged" not in caplog.text
 
 
 def test_a_logger_with_a_folder_for_each_run(tmp_path: Path) -> None:
