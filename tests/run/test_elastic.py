@@ -18,7 +18,7 @@ from .test_command_line import is_running, wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("started_not_forked")]
 
 SCRIPT = Path(__file__).parent / "scripts" / "elastic.py"
-RENDEZVOUS = "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3,join_timeout=60"
+RENDEZVOUS = "last_call_timeout=10,keep_alive_interval=1,keep_alive_max_attempt=3,join_timeout=60"
 
 Seen = list[tuple[int, int, list[float]]]
 

@@ -70,7 +70,9 @@ def main() -> None:
     assert trainer.current_epoch == 3
     rank = trainer.runtime.process_index
     torch.save(module.model.state_dict(), OUT / f"rank{rank}.pt")
-    print(f"rank {rank} has {trainer.runtime.num_processes} peers, restart {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+    restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    # In one piece: processes are started with -u, and print would write the end of the line by itself.
+    print(f"rank {rank} has {trainer.runtime.num_processes} peers, restart {restart}\n", end="")
 
 
 if __name__ == "__main__":
