@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from contextlib import nullcontext
+from itertools import count, islice
 from typing import Any
 
 from ..checkpoints.agreement import decide_on_rank_zero
 from ..errors import ConfigurationError, CoreError
 from .batches import batch_size_of, concatenate, slice_batch
+from .reading import Reading
+from .seeds import seeded
 from .shard_share import Share
 from .sharding import Real
 
@@ -41,9 +44,22 @@ class Dispatch:
         self.broadcast, self.share, self.is_reader, self.units = broadcast, share, is_reader, units
         self.batch_size, self.drop_last, self.steps = batch_size, drop_last, steps
 
-    def parts(self, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
-        """Like :func:`dispatched`."""
-        return dispatched(batches, self.broadcast, self.share, self.batch_size, self.drop_last)
+    def parts(self, reading: Reading, batches: Iterator[Any] | None) -> Iterator[tuple[Any, Real | None, bool]]:
+        """Like :func:`dispatched`, of ``batches`` that ``reading`` has begun."""
+        read = None if batches is None else _read_ahead(reading, batches)
+        return dispatched(read, self.broadcast, self.share, self.batch_size, self.drop_last)
+
+
+def _read_ahead(reading: Reading, batches: Iterator[Any]) -> Iterator[Any]:
+    """``batches``, with the numbers that are drawn for each depending on it alone: it is read before its step."""
+    for number in count():
+        seed = reading.batch_seed(number)
+        try:
+            with nullcontext() if seed is None else seeded(seed):
+                batch = next(batches)
+        except StopIteration:
+            return
+        yield batch[0] if reading.marks else batch
 
 
 def dispatched(

@@ -6,7 +6,6 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from itertools import count
 from typing import Any
 
 import attrs
@@ -357,23 +356,10 @@ class _Pass:
         if dispatch is not None:
             inner = copy.copy(start)
             inner.batches, inner.is_same_world = start.offset // reading.units, True
-            if not dispatch.is_reader:
-                return dispatch.parts(None)
-            return dispatch.parts(self._read_for_all(reading.begin(inner, seeds)))
+            return dispatch.parts(reading, reading.begin(inner, seeds) if dispatch.is_reader else None)
         iterator = reading.begin(start, seeds)
         self._yielded_before = num_yielded(iterator)
         return watched(iterator, self._reading.own)
-
-    def _read_for_all(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """``batches``, with the numbers that are drawn for each depending on it alone: it is read ahead of its step."""
-        for number in count():
-            seed = self._reading.batch_seed(number)
-            try:
-                with nullcontext() if seed is None else seeded(seed):
-                    batch = next(batches)
-            except StopIteration:
-                return
-            yield batch[0] if self._reading.marks else batch
 
     def batches(self) -> Iterator[Any]:
         """What the user iterates over."""
