@@ -78,7 +78,8 @@ class BackendSpec:
                 raise ValueError(f"{field}={value!r} of {kind} {self.name!r}: expected 'package.module:attribute'")
         for field in self._integers:
             value = getattr(self, field)
-            if not isinstance(value, int) and not (value is None and field == "max_processes"):
+            is_left_out = value is None and attrs.fields_dict(type(self))[field].default is None
+            if not isinstance(value, int) and not is_left_out:
                 raise ValueError(f"{field}={value!r} of {kind} {self.name!r}: expected an integer")
 
 

@@ -42,7 +42,7 @@ class ActivePasses:
         """The pass that has yielded the newest batch of all; ``None`` outside of all loops."""
         self._active: list[ActivePass] = []
         self.workers = Workers()
-        """The passes of the run's loaders."""
+        """The workers of the run's loaders."""
 
     def end(self) -> None:
         """At the end of the run: forget the passes, and end the workers."""

@@ -146,7 +146,7 @@ def _divide(
     joined = slice_batch(concatenate(batches), 0, kept)
     missing = sum(counts) - kept
     if missing:
-        # With items of its own, so that a resumed pass, which has not read the first batch, is filled with the same.
+        # With these items again: a resumed pass has not read the pass's first ones, and is to be filled with the same.
         whole, rest = divmod(missing, kept)
         joined = concatenate([*[joined] * (1 + whole), *([slice_batch(joined, 0, rest)] if rest else [])])
     starts = [sum(counts[:shard]) for shard in range(shards)]

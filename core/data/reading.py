@@ -85,7 +85,7 @@ class Reading:
     marks = False
     """Whether a batch comes as a pair, with what of its global batch is not padding."""
     workers: Workers
-    """The settings of the run, which the prepared loader knows."""
+    """The workers of the run, which the prepared loader knows."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader

@@ -25,11 +25,11 @@ class DataSettings:
     each process takes batches of that size."""
     dispatch_batches: bool | None = None
     """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no: each
-    process reads iterable data too and takes its part, which a resumed run continues exactly."""
+    process reads iterable data too, and takes its part."""
     even_batches: bool = True
-    """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded with
-    the first items of the pass where the number of processes does not divide it. Otherwise nothing is padded, and some
-    processes have fewer batches."""
+    """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded where
+    the number of processes does not divide it, with the first items of the pass (with ``dispatch_batches``, with its
+    own). Otherwise nothing is padded, and some processes have fewer batches."""
     use_seedable_sampler: bool = False
     """Whether one process, too, takes the order of a shuffling loader from a seed and the epoch alone. Several
     processes always do. See :mod:`core.data.seeds`."""

@@ -240,12 +240,10 @@ class Registry:
 
     def _named(self, kind: str, name: str, subject: str) -> BackendSpec | None:
         registered = self._registered[kind].get(name)
-        rows = self._by_name.get((kind, name), ())
+        rows = self._holders(kind, name)
         if name in self._overriding.get(kind, ()) and not any(row.is_core for row in rows):
             return registered
-        installed = None
-        for holder in rows:
-            installed = installed or self.spec(holder)
+        installed = next(filter(None, map(self.spec, rows)), None)
         if registered is None or installed is None:
             return registered or installed
         here, there = target_name(registered.target), target_name(installed.target)
@@ -263,7 +261,7 @@ class Registry:
         """The installed backend that ``spec`` comes from; ``None`` if it was registered or made in code."""
         if self._registered[spec.kind].get(spec.name) is spec:
             return None
-        for row in self._by_name.get((spec.kind, spec.name), ()):
+        for row in self._holders(spec.kind, spec.name):
             if self._returned(row) is not None:
                 return row
         for row in self._rows:  # made from one under another name

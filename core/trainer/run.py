@@ -22,7 +22,7 @@ __all__ = ["Run"]
 class Run:
     """The state of the running or the last ``fit``, ``validate``, ``test`` or ``predict``.
 
-    Each run has one of its own, which begins with what the last one has left; the Trainer itself keeps its arguments.
+    A new one is made for each run, from what the last one has left. The Trainer itself keeps only its arguments.
     """
 
     metric_log: MetricLog

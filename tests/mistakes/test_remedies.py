@@ -55,7 +55,7 @@ OTHERWISE = {
 
 
 def test_remedies_stand_in_one_file() -> None:
-    """No Python file of core has a table of its own: a mapping of names to sentences."""
+    """No Python file of core has another such table: a mapping of names to sentences."""
     folder, found = Path(core.__file__).parent, set()
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):

@@ -31,7 +31,7 @@ class LoggedValue:
 
     name: str
     value: Any
-    """The loss as the module gave it: a number or a scalar tensor, unless the module made a mistake."""
+    """The value as the module gave it: a number or a scalar tensor, unless the module made a mistake."""
     reduce_fx: str
     """A key of :data:`LOG_REDUCTIONS`, unless the module made a mistake."""
     batch_size: int | None

@@ -192,14 +192,13 @@ class Hooks:
             name: The hook.
             checkpoints: Whether only of those that write checkpoints, or only of the others; ``None`` for all.
         """
-        declared, found = getattr(Callback, name), []
-        for callback in self.callbacks:
-            if name in callback.idle_hooks or checkpoints not in (None, isinstance(callback, Checkpoint)):
-                continue
-            hook = getattr(callback, name, None)
-            if hook is not None and getattr(hook, "__func__", hook) is not declared:
-                found.append(self._timed(name, callback, partial(hook, self._trainer, self._module)))
-        return tuple(found)
+        return tuple(
+            self._timed(name, callback, partial(hook, self._trainer, self._module))
+            for callback in self.callbacks
+            if name not in callback.idle_hooks
+            and checkpoints in (None, isinstance(callback, Checkpoint))
+            and (hook := overridden(callback, Callback, name)) is not None
+        )
 
     def _timed(self, name: str, owner: Any, hook: Callable[..., Any]) -> Callable[..., Any]:
         return hook if self.profiler is None else self.profiler.wrap(f"[{type(owner).__name__}]{name}", hook)
