@@ -22,6 +22,8 @@ from core.hints.remedies import remedies
 from core.precisions import MixedPrecision
 from core.strategies import CheckpointIO, DDPStrategy, SingleDeviceStrategy, StrategyRegistry
 
+from .test_gpu_guide import Small
+
 METHODS = (
     *("launch", "setup_environment", "init_dist_connection", "setup", "setup_module", "configure_ddp", "unwrap_module"),
     *(
@@ -37,18 +39,6 @@ METHODS = (
     *("optimizer_state", "load_optimizer_state", "save_checkpoint", "load_checkpoint", "remove_checkpoint", "teardown"),
 )
 """Of a DDPStrategy, those that are called on one process too."""
-
-
-class Small(Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.layer(batch[0]).square().mean()
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class CustomCheckpointIO(CheckpointIO):

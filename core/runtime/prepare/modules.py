@@ -146,7 +146,8 @@ def own_module(model: nn.Module, strategy: Strategy) -> nn.Module:
 def strategy_module(model: nn.Module) -> nn.Module:
     """The module as the strategy set it up, in a prepared one, which :func:`torch.compile` may have wrapped."""
     if not isinstance(model, PreparedModule):
-        model = uncompiled(model)[0] or model
+        original, _ = uncompiled(model)
+        model = model if original is None else original  # not `or`: an empty container is false
     return model._core_wrapped if isinstance(model, PreparedModule) else model
 
 
