@@ -16,6 +16,7 @@ import sys
 import sysconfig
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -303,8 +304,29 @@ class _BeforeTheRun:
         if not isinstance(error, Exception):
             self.below(kind, error, trace)
             return
-        show_traceback(error, self._rank)
-        end_with(f"rank {self._rank} of {self._world_size} failed: {cause_of(error)}")
+        cause = cause_of(error)
+        if _is_new_here(cause):
+            show_traceback(error, self._rank)
+        end_with(f"rank {self._rank} of {self._world_size} failed: {cause}")
+
+
+def _is_new_here(cause: str) -> bool:
+    """Whether no other process that torchrun's agent has started on this machine has shown this error.
+
+    A mistake in a script fails in all of them at once, and their tracebacks would hide the cause.
+    """
+    file = os.environ.get(ERROR_FILE)
+    if not file:
+        return True
+    # The agent has made a folder for each attempt, and in it one for each process.
+    mark = os.path.join(os.path.dirname(os.path.dirname(file)), f"shown-{zlib.crc32(cause.encode())}")
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    except OSError:  # an agent without such folders
+        return True
+    return True
 
 
 def _write(path: str, cause: str) -> None:
