@@ -30,7 +30,7 @@ VERBS = {
     "explain": ("torch_hal.explain", "show what would run for given arguments, and why"),
     "doctor": ("torch_hal.doctor.__main__", "one page for a bug report: what is here, what is wrong"),
     "consolidate": ("torch_hal.consolidate", "write a checkpoint directory as one file"),
-    "completion": ("torch_hal.completion", "write the completion of these commands for a shell"),
+    "completion": ("torch_hal.commands.completion", "write the completion of these commands for a shell"),
 }
 """core's own verbs: the module of each, and what it does. An installed package cannot replace one."""
 

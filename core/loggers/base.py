@@ -12,7 +12,7 @@ from ..errors import ConfigurationError, WrongTypeError
 from ..hints.argument_checks import suggest_arguments_of
 from .values import as_mapping, plain
 
-__all__ = ["Logger", "NoExperiment"]
+__all__ = ["Logger", "NoExperiment", "NoLogger"]
 
 _INSTEAD = {
     "log_metrics": "write_metrics",
@@ -320,3 +320,26 @@ class NoExperiment:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+class NoLogger(Logger):
+    """Takes everything and writes nothing; the methods of its ``experiment`` do nothing either."""
+
+    def open(self) -> NoExperiment:
+        """See :meth:`Logger.open`."""
+        return NoExperiment()
+
+    def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        """Do nothing."""
+
+    def write_hyperparams(self, values: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def write_images(self, images: Mapping[str, Any], step: int | None, **options: Any) -> None:
+        """Do nothing."""
+
+    def write_table(self, name: str, columns: list[str], rows: list[list[Any]], step: int | None) -> None:
+        """Do nothing."""
+
+    def write_graph(self, model: Any, inputs: Any) -> None:
+        """Do nothing."""

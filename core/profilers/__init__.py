@@ -14,9 +14,8 @@ from ..utilities.lazy import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .advanced import AdvancedProfiler
-    from .base import Profiler
+    from .base import PassThroughProfiler, Profiler
     from .find import find_profiler
-    from .pass_through import PassThroughProfiler
     from .pytorch import PyTorchProfiler
     from .simple import SimpleProfiler
 
@@ -26,7 +25,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "AdvancedProfiler": "torch_hal.profilers.advanced",
-        "PassThroughProfiler": "torch_hal.profilers.pass_through",
+        "PassThroughProfiler": "torch_hal.profilers.base",
         "Profiler": "torch_hal.profilers.base",
         "PyTorchProfiler": "torch_hal.profilers.pytorch",
         "SimpleProfiler": "torch_hal.profilers.simple",

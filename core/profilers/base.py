@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..errors import ConfigurationError
 from ..hints.argument_checks import check_path, is_url
 
-__all__ = ["Profiler"]
+__all__ = ["PassThroughProfiler", "Profiler"]
 
 logger = logging.getLogger(__name__)
 
@@ -114,3 +114,17 @@ class Profiler(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(self.__dict__)
+
+
+class PassThroughProfiler(Profiler):
+    """What ``trainer.profiler`` is if none was requested, so that ``trainer.profiler.profile(...)`` always works."""
+
+    def start(self, action_name: str) -> None:
+        """Do nothing."""
+
+    def stop(self, action_name: str) -> None:
+        """Do nothing."""
+
+    def summary(self) -> str:
+        """Nothing."""
+        return ""

@@ -8,8 +8,7 @@ from ..discovery.classes import find_class
 from ..discovery.loading import describe
 from ..errors import BackendError, CoreError, WrongTypeError
 from ..hints.argument_checks import instead_of_class
-from .base import Profiler
-from .pass_through import PassThroughProfiler
+from .base import PassThroughProfiler, Profiler
 
 __all__ = ["find_profiler"]
 

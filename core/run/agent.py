@@ -30,8 +30,7 @@ from ..strategies.launchers.parent_watch import LIFELINE
 from ..strategies.store.network_interfaces import interface_towards, is_loopback, named_address
 from ..strategies.store.run_store import connect_store
 from . import parent_death
-from .import_scan import imports_core
-from .options import Options
+from .options import Options, imports_core
 from .output import Output
 from .rendezvous_watch import LostLink
 from .reserved_port import BACKEND

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -15,7 +17,7 @@ from ..commands.verb_parser import VerbParser
 from ..errors import ConfigurationError, nearest
 from ..kinds import KINDS
 
-__all__ = ["Options", "parse"]
+__all__ = ["Options", "imports_core", "parse"]
 
 _NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 
@@ -188,3 +190,28 @@ def _near(script: str) -> str:
         return ""
     found = [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
     return nearest(script, found, cutoff=0.8)
+
+
+_NAMES = ("core", "torch_hal")
+
+
+def imports_core(options: Options) -> bool:
+    """Whether the script that ``options`` names has an import of core that is always run; false if that is unknown.
+
+    A script that never imports core would not see Ctrl-C. It keeps Python's own handling.
+    """
+    script = Path(options.script)
+    if options.is_module or options.is_program or any(_is_other(script.parent / name) for name in _NAMES):
+        return False
+    try:
+        body = ast.parse(script.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return False
+    names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in body if isinstance(node, ast.ImportFrom) and not node.level]
+    return any(name.partition(".")[0] in _NAMES for name in names)
+
+
+def _is_other(package: Path) -> bool:
+    """Whether a script next to it imports ``package`` in place of the installed one."""
+    return package.exists() or package.with_suffix(".py").exists()

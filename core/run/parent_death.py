@@ -1,6 +1,6 @@
-"""``tied.py PARENT COMMAND...``: become ``COMMAND``, which the system kills when process ``PARENT`` ends. For Linux.
+"""``parent_death.py PARENT COMMAND...``: become ``COMMAND``, which Linux kills when process ``PARENT`` ends.
 
-With ``tied.py PARENT --blocks-interrupts COMMAND...``, ``COMMAND`` starts with SIGINT blocked, until core unblocks it.
+With ``--blocks-interrupts`` before it, ``COMMAND`` starts with SIGINT blocked, until core unblocks it.
 
 torchrun's agent leaves its processes running if it is killed. This is a script that imports next to nothing; it runs
 without site-packages, and takes a few milliseconds.

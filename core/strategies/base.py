@@ -20,7 +20,7 @@ from ..checkpoints.base import CheckpointIO
 from ..checkpoints.locations import directory_of
 from ..environments.base import ClusterEnvironment
 from ..errors import ConfigurationError, CoreError
-from ..precisions.base import Precision
+from ..precisions.base import Precision, check_applied
 from ..registration import REGISTRIES
 from ..utilities.user_modules import import_all
 from .call_sites import call_site, differing_facts
@@ -30,7 +30,6 @@ from .step.strategy_step import StepMethods
 from .trainer_facts import TrainerFacts
 from .wrapping.module_wrapper import unwrap_module
 from .wrapping.placement import move_module, move_optimizer_state
-from .wrapping.precision_check import check_applied
 
 __all__ = ["Strategy"]
 

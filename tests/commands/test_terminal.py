@@ -20,9 +20,9 @@ import core.discovery.selection
 import core.explain
 import core.list
 from core.__main__ import main
+from core.commands.completion import SHELLS, options_of
 from core.commands.terminal import Style, is_terminal, table
 from core.commands.verbs import available_verbs
-from core.completion import SHELLS, options_of
 from core.list import _SWITCHES
 from core.plan import Request, resolve
 

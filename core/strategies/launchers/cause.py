@@ -290,14 +290,14 @@ def attach_cause(path: str, environ: Mapping[str, str]) -> None:
     for each in files:
         tell_also(partial(_write, each))
     if sys.excepthook is sys.__excepthook__ and not is_interactive():
-        sys.excepthook = _BeforeTheRun(int(rank), int(world_size))
+        sys.excepthook = _BeforeTheRun(int(rank), int(world_size), environ.get(ERROR_FILE, ""))
 
 
 class _BeforeTheRun:
     """The exception hook of a started process until it joins the run."""
 
-    def __init__(self, rank: int, world_size: int) -> None:
-        self._rank, self._world_size = rank, world_size
+    def __init__(self, rank: int, world_size: int, error_file: str) -> None:
+        self._rank, self._world_size, self._error_file = rank, world_size, error_file
         self.below = sys.excepthook
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -305,21 +305,20 @@ class _BeforeTheRun:
             self.below(kind, error, trace)
             return
         cause = cause_of(error)
-        if _is_new_here(cause):
+        if _is_new_here(cause, self._error_file):
             show_traceback(error, self._rank)
         end_with(f"rank {self._rank} of {self._world_size} failed: {cause}")
 
 
-def _is_new_here(cause: str) -> bool:
+def _is_new_here(cause: str, error_file: str) -> bool:
     """Whether no other process that torchrun's agent has started on this machine has shown this error.
 
     A mistake in a script fails in all of them at once, and their tracebacks would hide the cause.
     """
-    file = os.environ.get(ERROR_FILE)
-    if not file:
+    if not error_file:
         return True
     # The agent has made a folder for each attempt, and in it one for each process.
-    mark = os.path.join(os.path.dirname(os.path.dirname(file)), f"shown-{zlib.crc32(cause.encode())}")
+    mark = os.path.join(os.path.dirname(os.path.dirname(error_file)), f"shown-{zlib.crc32(cause.encode())}")
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -18,7 +18,7 @@ from ...callbacks.prediction_writer import BasePredictionWriter
 from ...data import PreparedLoader
 from ...errors import ConfigurationError
 from ...logging import show
-from ...random import get_rng_state
+from ...random import get_rng_state, set_rng_state
 from ...runtime.prepare.modules import PreparedModule, needs_forward_context
 from ...strategies.own_buffers import share_buffers
 from ...utilities.nested import map_tensors
@@ -35,7 +35,7 @@ from .limits import agreed_length, length_of, limited
 if TYPE_CHECKING:
     from ..trainer import Trainer
 
-__all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "shown"]
+__all__ = ["EvaluationLoop", "LOADER", "evaluated", "results_table", "sanity_check", "shown"]
 
 
 class EvaluationLoop:
@@ -298,3 +298,25 @@ def shown(trainer: Trainer, stage: str, verbose: bool, results: list[dict[str, f
     if text:
         trainer.print(text)
     return results
+
+
+def sanity_check(run: RunContext, validation: EvaluationLoop) -> None:
+    """Run ``num_sanity_val_steps`` batches of ``validation``, without an effect on anything that follows.
+
+    What is logged goes nowhere; random number generators and the loaders' positions are as before.
+    """
+    steps = run.settings.num_sanity_val_steps
+    if not steps:
+        return
+    strategy, stage = run.runtime.strategy, run.stage
+    run.pass_begun = begun = validation.position()
+    run.stage = "sanity_check"
+    with run.metric_log.discarding():
+        run.hooks.call_callbacks("on_sanity_check_start")
+        validation.run(at_most=math.inf if steps == -1 else steps)
+        run.hooks.call_callbacks("on_sanity_check_end")
+    run.stage = stage
+    run.pass_begun = None
+    for loader, position in zip(validation.loaders, begun["loaders"], strict=True):
+        loader.load_state_dict(position)
+    set_rng_state(begun["rng"], strategy.accelerator, strategy.root_device)

@@ -37,9 +37,8 @@ from ..step.step_module import StepModule, kept_tensors_explained, loss_in
 from ..unused import warn_of_infinite_loss, warn_of_missing_steps
 from .batch_source import TrainingBatches
 from .data_sources import why_empty
-from .evaluate import EvaluationLoop
+from .evaluate import EvaluationLoop, sanity_check
 from .reloading import KINDS, Reloading
-from .sanity import sanity_check
 from .signals import Signals
 from .validation_times import ValidationTimes
 

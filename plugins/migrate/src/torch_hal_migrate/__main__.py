@@ -1,4 +1,4 @@
-"""``torch-hal migrate``, also ``python -m core.migrate``: list what a script for Lightning or Accelerate needs."""
+"""``torch-hal migrate``, also ``python -m torch_hal_migrate``: list what a script for Lightning or Accelerate needs."""
 
 from __future__ import annotations
 

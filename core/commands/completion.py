@@ -1,4 +1,4 @@
-"""``torch-hal completion``, also ``python -m core.completion``: completion of the commands in bash, zsh and fish.
+"""``torch-hal completion``: completion of the commands in bash, zsh and fish.
 
 The scripts hold the verbs and their options, taken from the verbs' own help. Names of backends are asked for when the
 user presses the key, by ``torch-hal list``, so a plugin that is installed later is completed too.
@@ -13,11 +13,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from .commands.verb_parser import VerbParser, one_of
-from .commands.verbs import available_verbs, load_verb
-from .discovery.loading import describe
-from .errors import CoreError
-from .kinds import KINDS
+from ..discovery.loading import describe
+from ..errors import CoreError
+from ..kinds import KINDS
+from .verb_parser import VerbParser, one_of
+from .verbs import available_verbs, load_verb
 
 __all__ = ["SHELLS", "main", "options_of"]
 
@@ -66,7 +66,7 @@ _FISH_NAMES = "(torch-hal list --kind {kind} 2>/dev/null | string match -r '^[^ 
 _NAMES = "$(torch-hal list --kind {kind} 2>/dev/null | awk 'NR > 1 && /^[^ ]/ {{ print $1 }}')"
 
 
-def main(arguments: Sequence[str] | None = None, program: str = "python -m core.completion") -> int:
+def main(arguments: Sequence[str] | None = None, program: str = "torch-hal completion") -> int:
     """Print the script for a shell; returns the exit code: 0.
 
     Args:
@@ -147,6 +147,3 @@ def _quoted(text: str) -> str:
 
 SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish}
 """For each shell: the function that writes its script, given the options of each verb."""
-
-if __name__ == "__main__":
-    sys.exit(main())
