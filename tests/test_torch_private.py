@@ -330,6 +330,12 @@ def test_a_group_counts_its_collectives() -> None:
 
 
 @pytest.mark.usefixtures("group")
+def test_objects_are_sent_from_the_cpu() -> None:
+    """A gloo group has a backend for it alone."""
+    assert torch_private.device_of_objects(None) == torch_private.device_of_objects(dist.group.WORLD) == "cpu"
+
+
+@pytest.mark.usefixtures("group")
 def test_the_groups_of_a_process_are_counted() -> None:
     """A new one, until it is destroyed."""
     before = torch_private.num_groups()

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from ..errors import CheckpointError, CoreError
+from ..utilities.objects import gather_pickled, pickled
 
 __all__ = [
     "GatherObject",
@@ -115,9 +116,7 @@ def gather_over(group: dist.ProcessGroup | None) -> GatherObject:
     def gather(obj: Any) -> list[Any]:
         if not dist.is_initialized():
             return [obj]
-        gathered: list[Any] = [None] * dist.get_world_size(group)
-        dist.all_gather_object(gathered, obj, group)
-        return gathered
+        return gather_pickled(pickled(obj), group)
 
     return gather
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from ..errors import ConfigurationError
-from .exchange.objects import by_rank
+from ..utilities.objects import by_rank
 
 __all__ = ["call_site", "differing_facts", "is_user_frame", "method_called", "user_frame"]
 

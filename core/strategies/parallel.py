@@ -25,10 +25,10 @@ from ..environments.local import LAUNCH_VARIABLES, LAUNCHED, LocalEnvironment
 from ..errors import ConfigurationError, WrongTypeError, quoted
 from ..random import get_host_rng_state
 from ..utilities.nested import map_tensors
+from ..utilities.objects import broadcast_pickled, by_rank, describe_tensor, gather_pickled, pickled
 from ..utilities.torch_private import Store
 from .base import Strategy
 from .constructor_arguments import StrategyParts
-from .exchange.objects import by_rank, describe_tensor, pickled, unpickled
 from .exchange.reductions import REDUCTIONS, as_result, check_reduction, copy_for_reduction
 from .exchange.unsendable_dtypes import as_reduced, as_sent
 from .group import process_group
@@ -266,10 +266,8 @@ class ProcessGroupStrategy(ParallelStrategy):
 
         Raises:
             ConfigurationError: This strategy must start the processes, but the cluster environment is not ``local``.
-            BackendError: NumPy is not installed.
         """
         super().connect(**parts)
-        process_group.check_numpy(self.name)
         environment = self.cluster_environment
         if self.plan.launcher in START_METHODS and not isinstance(environment, LocalEnvironment):
             raise ConfigurationError(
@@ -472,10 +470,10 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def broadcast(self, obj: T, src: int = 0) -> T:
         """The object of the process with rank ``src``."""
-        holder = [pickled(obj) if self.global_rank == src else b""]
+        own = pickled(obj) if self.global_rank == src else None
         self._begin("broadcast")
-        dist.broadcast_object_list(holder, src)
-        return obj if self.global_rank == src else unpickled(holder[0])
+        sent: T = broadcast_pickled(own, src)
+        return sent if own is None else obj
 
     def broadcast_tensor(self, tensor: Tensor, src: int = 0) -> None:
         """By the process group; see the base class."""
@@ -493,8 +491,6 @@ class ProcessGroupStrategy(ParallelStrategy):
 
     def all_gather_object(self, obj: T) -> list[T]:
         """By rank."""
-        gathered: list[Any] = [None] * self.world_size
         own = pickled(obj)
         self._begin("all_gather_object")
-        dist.all_gather_object(gathered, own)
-        return [unpickled(payload) for payload in gathered]
+        return gather_pickled(own)

@@ -45,6 +45,7 @@ __all__ = [
     "clone_of_store",
     "compiled_call",
     "count_scheduler_call",
+    "device_of_objects",
     "device_type_names",
     "end_workers",
     "found_inf",
@@ -267,6 +268,11 @@ def sequence_number() -> int:
     """
     group: Any = dist.group.WORLD
     return int(group._get_sequence_number_for_group())
+
+
+def device_of_objects(group: dist.ProcessGroup | None) -> str:
+    """The type of device over which a process group sends objects: the CPU if it has a backend for it."""
+    return dist.distributed_c10d._get_object_coll_device(group)
 
 
 def num_groups() -> int:

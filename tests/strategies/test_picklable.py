@@ -8,7 +8,7 @@ from torch import nn
 
 from core.errors import ConfigurationError
 from core.strategies import SingleDeviceStrategy
-from core.strategies.exchange.objects import pickled, unpickled
+from core.utilities.objects import pickled, unpickled
 
 DTYPES = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 

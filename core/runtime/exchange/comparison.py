@@ -15,10 +15,10 @@ from torch import Tensor
 from ...errors import ConfigurationError, LaunchError
 from ...strategies.base import Strategy
 from ...strategies.call_sites import call_site, differing_facts
-from ...strategies.exchange.objects import by_rank, describe_tensor
 from ...strategies.parallel import ProcessGroupStrategy
 from ...strategies.store.notes import Board
 from ...utilities.nested import leaves
+from ...utilities.objects import by_rank, describe_tensor
 from ..gradient_state import GradientState
 from ..lifecycle import Life
 

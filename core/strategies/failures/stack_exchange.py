@@ -23,10 +23,10 @@ import torch.distributed as dist
 from attrs import asdict, evolve, frozen
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from ...utilities.objects import by_rank
 from ...utilities.torch_private import is_backward, prepares_objects
 from ..call_sites import is_user_frame, method_called
 from ..calls import NOTHING, Begun, Calls
-from ..exchange.objects import by_rank
 from ..store.liveness import BEAT_SECONDS, beat
 from ..store.run_store import another_connection
 

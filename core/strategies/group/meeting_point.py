@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from ...errors import LaunchError
+from ...utilities.objects import by_rank
 from ..call_sites import method_called
-from ..exchange.objects import by_rank
 from ..launchers.exit_codes import ended_by_failure
 from ..store.notes import lost_store, wait_for_key
 from ..store.run_store import RunStore

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import logging
 import os
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ import torch.distributed.nn.functional
 from torch.distributed.distributed_c10d import Store
 
 from ...errors import BackendError, ConfigurationError, LaunchError, quoted
+from ...utilities.objects import broadcast_pickled, pickled
 from ..calls import Calls
 from ..failures.first_failure import Failures
 from ..failures.stalled import IsWaitedFor, LooksForWaiting
@@ -35,15 +35,9 @@ from .destroy import ABANDON_SECONDS, abandon, destroy
 from .meeting_point import meet, meet_to_join, next_run, ranks_missing, tell_of_end
 from .pending_saves import wait_for_saves
 
-if TYPE_CHECKING:
-    pass  # torch.distributed.TCPStore is not typed
-else:
-    pass
-
 __all__ = [
     "JoinedGroup",
     "adopt",
-    "check_numpy",
     "has_foreign_group",
     "join",
 ]
@@ -51,19 +45,6 @@ __all__ = [
 # How long a process that leaves waits for the others, and again as long while one of them writes a checkpoint.
 LEAVE_TIME = timedelta(seconds=30)
 logger = logging.getLogger(__name__)
-
-
-def check_numpy(strategy: str) -> None:
-    """Refuse ``strategy`` without NumPy, which torch does not require, but exchanges objects with.
-
-    Raises:
-        BackendError: NumPy is not installed.
-    """
-    if importlib.util.find_spec("numpy") is None:
-        raise BackendError(
-            f"strategy={strategy!r}: NumPy is not installed. torch needs it to exchange objects between processes. "
-            "Run: pip install numpy"
-        )
 
 
 def join(
@@ -178,9 +159,8 @@ def adopt(
     if _Group.current is not None:
         return _share(_Group.current, facts)
     served = host_store(host, timeout=timeout) if rank == 0 else None
-    port = [served.port if served is not None else 0]
-    dist.broadcast_object_list(port, 0)
-    store = served if served is not None else connect_store(host, port[0], timeout=timeout)
+    port = broadcast_pickled(None if served is None else pickled(served.port), 0)
+    store = served if served is not None else connect_store(host, port, timeout=timeout)
     logger.info("using the process group of %s processes that this process is already in", world_size)
     return JoinedGroup(_Group(store, {**facts, "timeout": timeout}, None, is_foreign=True))
 

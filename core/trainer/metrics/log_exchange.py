@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ...errors import ConfigurationError
 from ...strategies.base import Strategy
-from ...strategies.exchange.objects import by_rank
 from ...strategies.step.log_capture import LOG_REDUCTIONS
+from ...utilities.objects import by_rank
 from .metric import Pending
 
 __all__ = ["NOWHERE", "OfEpoch", "OwnValue", "combined", "exchanged"]

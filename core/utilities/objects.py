@@ -1,16 +1,24 @@
-"""Objects as bytes, tensors of any dtype included: torch pickles those of float8 and uint16, but cannot read them."""
+"""Objects of the processes of a run: as bytes, exchanged, and described by rank.
+
+Tensors of any dtype are included: torch pickles those of float8 and uint16, but cannot read them. And NumPy is not
+needed, with which torch exchanges objects without requiring it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["by_rank", "describe_tensor", "pickled", "unpickled"]
+from .torch_private import device_of_objects
+
+__all__ = ["broadcast_pickled", "by_rank", "describe_tensor", "gather_pickled", "pickled", "unpickled"]
 
 
 _READ = frozenset(
@@ -32,6 +40,38 @@ def pickled(obj: Any) -> bytes:
 def unpickled(payload: bytes) -> Any:
     """What :func:`pickled` was given, from a process of the same run."""
     return pickle.loads(payload)
+
+
+def gather_pickled(own: bytes, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The objects of all processes of a group, by rank, each of which gives its own object :func:`pickled`."""
+    device = device_of_objects(group)
+    sizes = [torch.empty(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(sizes, torch.tensor([len(own)], device=device), group)
+    lengths = [int(size) for size in sizes]
+    padded = torch.zeros(max(lengths), dtype=torch.uint8, device=device)
+    padded[: len(own)] = _as_tensor(own)
+    parts = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(parts, padded, group)
+    return [unpickled(_as_bytes(part[:length])) for part, length in zip(parts, lengths, strict=True)]
+
+
+def broadcast_pickled(own: bytes | None, src: int) -> Any:
+    """The object of rank ``src`` of the default process group, which gives it :func:`pickled`; others give ``None``."""
+    device = device_of_objects(None)
+    size = torch.tensor([len(own or b"")], device=device)
+    dist.broadcast(size, src)
+    content = torch.empty(int(size), dtype=torch.uint8, device=device) if own is None else _as_tensor(own).to(device)
+    dist.broadcast(content, src)
+    return unpickled(_as_bytes(content))
+
+
+def _as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)  # which may be written to
+
+
+def _as_bytes(tensor: Tensor) -> bytes:
+    on_host = tensor.cpu()
+    return ctypes.string_at(on_host.data_ptr(), on_host.numel())
 
 
 class _Pickler(pickle.Pickler):
