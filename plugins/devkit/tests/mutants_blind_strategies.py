@@ -59,13 +59,17 @@ class IntegersAsFloat32(DDPStrategy):
 
 
 class SavesAlone(DDPStrategy):
-    """``save_checkpoint`` returns at once in all ranks but 0, and an error is raised in rank 0 only."""
+    """``save_checkpoint`` raises an error in rank 0 only: the others train on, and wait for it."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: StrPath, storage_options: Any = None) -> None:
         if self.checkpoint_io.is_collective:
             super().save_checkpoint(checkpoint, path, storage_options)
-        elif self.is_global_zero:
-            Strategy.save_checkpoint(self, checkpoint, path, storage_options)
+            return
+        try:
+            if self.is_global_zero:
+                Strategy.save_checkpoint(self, checkpoint, path, storage_options)
+        finally:
+            self.barrier()
 
 
 class WaitsAfterFailure(DDPStrategy):
