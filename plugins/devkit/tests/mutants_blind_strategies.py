@@ -92,8 +92,9 @@ class NoSyncAfterError(DDPStrategy):
         module.require_backward_grad_sync = before
 
     def no_sync(self, module: nn.Module) -> AbstractContextManager[Any]:
-        is_own = isinstance(module, DistributedDataParallel) and not module.static_graph
-        return self._paused(module) if is_own else super().no_sync(module)
+        if not isinstance(module, DistributedDataParallel) or module.static_graph:
+            return super().no_sync(module)
+        return self._paused(module)
 
 
 class NoSyncOfLastModule(DDPStrategy):
