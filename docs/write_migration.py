@@ -5,6 +5,7 @@ Run ``python docs/write_migration.py`` after a change to a table of plugins/migr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def tables(library: Library, sections: Iterable[Section]) -> str:
         )
         for row in section.rows.values():
             parts.append(f"| {row.shown or f'`{row.name}`'} | {here_of(library, row)} | {row.note} |\n")
-    return "".join(parts) + "\n"
+    # Pages name the packages, not where they were installed from here.
+    return re.sub(r"(torch-hal-[a-z]+)@[^ )`]+", r"\1", "".join(parts)) + "\n"
 
 
 def here_of(library: Library, row: Row) -> str:

@@ -10,13 +10,15 @@ from typing import Any, NoReturn
 from .. import callbacks, loggers, strategies
 from ..discovery.selection import survey
 from ..errors import BackendError, nearest
+from ..hints.remedies import package
 from ..loggers import Logger
 from ..trainer import Trainer
 
 try:
     import jsonargparse
 except ImportError as error:
-    raise BackendError("core.cli: jsonargparse is not installed. Run: pip install 'torch-hal[cli]'") from error
+    install = f"pip install {package('torch-hal[cli]')!r}"
+    raise BackendError(f"core.cli: jsonargparse is not installed. Run: {install}") from error
 
 __all__ = ["ArgumentParser", "Namespace"]
 

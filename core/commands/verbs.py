@@ -64,10 +64,10 @@ def load_verb(verb: str, environ: Mapping[str, str]) -> Callable[[Sequence[str] 
     if usable is None:
         if rows:
             raise BackendError(f"{rows[0].origin} is {rows[0].state}: {rows[0].reason}.")
-        from ..hints.remedies import providers  # imports functools, which other verbs do not need
+        from ..hints.remedies import package, providers  # imports functools, which other verbs do not need
 
-        if absent := " or ".join(providers(COMMAND, verb)):
-            raise BackendError(f"{absent} is not installed. Run: pip install {absent}")
+        if absent := providers(COMMAND, verb):
+            raise BackendError(f"{absent[0]} is not installed. Run: pip install {package(absent[0])}")
         raise UnknownNameError(f"unknown verb {verb!r}.")
     try:
         function = import_target(usable.module)

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from ..errors import LONGEST_LIST, BackendError, UnknownNameError, harmless, nearest, quoted, shortened
-from ..hints.remedies import known_names, providers, remedies
+from ..hints.remedies import known_names, package, providers, remedies
 from ..kinds import KINDS
 from ..registration import REGISTRIES
 from ..specs import AcceleratorSpec, BackendSpec
@@ -391,7 +391,7 @@ class Registry:
                 return f"{unusable.origin}, which provides it, is {unusable.state}: {unusable.reason}."
         if not absent:
             return ""
-        return f"the plugin is not installed. Run: {' or '.join(f'pip install {each}' for each in absent)}."
+        return f"the plugin is not installed. Run: {' or '.join(f'pip install {package(each)}' for each in absent)}."
 
 
 def _registered_row(spec: BackendSpec) -> Row:
@@ -402,5 +402,5 @@ def _registered_row(spec: BackendSpec) -> Row:
 
 def _installing(kind: str, names: Sequence[str]) -> str:
     """How to install the plugins that provide ``names``."""
-    lines = [f"{name!r}: pip install {' or '.join(providers(kind, name))}" for name in names]
+    lines = [f"{name!r}: pip install {' or '.join(map(package, providers(kind, name)))}" for name in names]
     return f" Not installed: {'; '.join(lines)}." if lines else ""

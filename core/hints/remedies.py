@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["change_import", "import_line", "known_names", "providers", "remedies"]
+__all__ = ["change_import", "import_line", "known_names", "package", "providers", "remedies", "with_sources"]
 
 
 @cache
@@ -17,7 +17,7 @@ def _tables() -> dict[str, Any]:
     import tomllib  # only an error needs these: imported by a listing, they would take a third of its time
     from pathlib import Path
 
-    return tomllib.loads(Path(__file__).with_name("remedies.toml").read_text("utf-8"))
+    return tomllib.loads(with_sources(Path(__file__).with_name("remedies.toml").read_text("utf-8")))
 
 
 def remedies(place: str, owners: Iterable[str] | None = None) -> dict[str, str]:
@@ -65,6 +65,48 @@ def providers(kind: str, name: str) -> list[str]:
     """
     packages = _tables()["packages"]
     return sorted(distribution for distribution, kinds in packages.items() if name in kinds.get(kind, ()))
+
+
+def package(name: str) -> str:
+    """What to write after ``pip install`` for a package of this project: from where core was installed.
+
+    Args:
+        name: Of its distribution, such as ``torch-hal-cuda`` or ``torch-hal[cli]``.
+
+    Returns:
+        The name, if core is from an index, and from elsewhere ``torch-hal-cuda@URL`` (PEP 508): on an index of which
+        this core is not, the name may be anyone's.
+    """
+    folder = name.partition("[")[0].removeprefix("torch-hal").replace("-", "plugins/", 1)
+    if not (place := _source()):
+        return name
+    if place.startswith("git+"):
+        return f"{name}@{place}{'#subdirectory=' * bool(folder)}{folder}"
+    return f"{name}@{place}{'/' * bool(folder)}{folder}"
+
+
+def with_sources(text: str) -> str:
+    """A text that has ``pip install torch-hal-NAME`` in it, with :func:`package` for the name."""
+    import re
+
+    return re.sub("(?<=pip install )torch-hal-[a-z]+", lambda found: package(found[0]), text)
+
+
+@cache
+def _source() -> str:
+    """The URL of the clone or repository that core was installed from; empty if from an index or a single file."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+
+    try:
+        recorded = json.loads(distribution("torch-hal").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # imported from a clone that is not installed
+        root = Path(__file__).resolve().parents[2]
+        return root.as_uri() if (root / "plugins").is_dir() else ""
+    if vcs := recorded.get("vcs_info"):  # PEP 610
+        return f"{vcs['vcs']}+{recorded['url']}@{vcs['commit_id']}"
+    return str(recorded["url"]) if "dir_info" in recorded else ""
 
 
 def known_names(kind: str) -> list[str]:

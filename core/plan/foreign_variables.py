@@ -8,6 +8,7 @@ from types import MappingProxyType
 import attrs
 
 from ..errors import ConfigurationError
+from ..hints.remedies import with_sources
 from .model import Plan
 from .request import ARGUMENTS, Request
 from .resolution import resolve
@@ -43,7 +44,7 @@ def _own(argument: str, means: Mapping[str, str] = MappingProxyType({}), **other
     return Foreign(argument, f"Set {argument}={{!r}}, or {variable}={{}}.", means, **others)  # type: ignore[arg-type]
 
 
-_ENGINE = "Set strategy='{0}' or another of its names (pip install torch-hal-{0})."
+_ENGINE = "Set strategy={0!r} or another of its names (pip install torch-hal-{0})."
 _COMPILE = "Call torch.compile(model, backend=...), or set Trainer(compile=...)."
 _ACCUMULATION = "Set gradient_accumulation_steps={}."
 _RUNTIME, _TRAINER = ("Runtime",), ("Trainer",)
@@ -132,6 +133,6 @@ def resolve_for(front: str, request: Request, facts: Mapping[str, object]) -> Pl
             continue
         raise ConfigurationError(
             f"environment variable {name}={text[:100]!r}: {known.library} reads it, and torch-hal does not. "
-            f"{known.remedy.format(wanted[:100], wanted[:100])} Or unset it."
+            f"{with_sources(known.remedy.format(wanted[:100], wanted[:100]))} Or unset it."
         )
     return plan

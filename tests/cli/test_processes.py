@@ -62,4 +62,4 @@ def test_without_jsonargparse(tmp_path: Path) -> None:
     """The error says what to install."""
     code = "import sys; sys.modules['jsonargparse'] = None; from core.cli import CLI"
     ended = run_python("-c", code, cwd=tmp_path, expect=1)
-    assert "jsonargparse is not installed. Run: pip install 'torch-hal[cli]'" in ended.stderr
+    assert "jsonargparse is not installed. Run: pip install 'torch-hal[cli]@file://" in ended.stderr

@@ -200,7 +200,8 @@ def test_without_its_package_a_verb_says_what_to_install(called: str, package: s
     python = (sys.executable, "-S", "-m")
     options = {"env": {"PYTHONPATH": str(ROOT)}, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([*python, *called.split(), "--help"], check=False, **options)  # type: ignore[call-overload]
-    said = f"python -m {called}: {package} is not installed. Run: pip install {package}\n"
+    line = f"{package}@{ROOT.as_uri()}/plugins/{package.removeprefix('torch-hal-')}"
+    said = f"python -m {called}: {package} is not installed. Run: pip install {line}\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     done = subprocess.run([*python, "core"], check=True, **options)  # type: ignore[call-overload]
     assert " doctor " in done.stdout

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from installing import files_of, lay_down
+from packaging.requirements import Requirement
 
 from core.discovery.registry import Registry
 from core.errors import UnknownNameError
-from core.hints.remedies import known_names, providers
+from core.hints.remedies import _source, known_names, package, providers, with_sources
 from core.kinds import COMMAND, COMMANDS, KINDS
 
 ROOT = Path(__file__).parents[2]
+CLONE = ROOT.as_uri()
+"""From where core is installed in these tests."""
 
 
 def refused(kind: str, name: str, environ: dict[str, str] | None = None) -> str:
@@ -25,23 +31,62 @@ def refused(kind: str, name: str, environ: dict[str, str] | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "distributions"),
+    ("kind", "name", "plugins"),
     [
-        ("accelerator", "cuda", "pip install torch-hal-cuda."),
-        ("accelerator", "gpu", "pip install torch-hal-cuda or pip install torch-hal-mps or pip install torch-hal-xpu."),
-        ("accelerator", "tpu", "pip install torch-hal-xla."),
-        ("strategy", "deepspeed", "pip install torch-hal-deepspeed."),
-        ("strategy", "fsdp", "pip install torch-hal-fsdp."),
-        ("strategy", "deepspeed_stage_3_offload", "pip install torch-hal-deepspeed."),
-        ("cluster_environment", "horovod", "pip install torch-hal-horovod."),
-        ("checkpoint_io", "xla", "pip install torch-hal-xla."),
+        ("accelerator", "cuda", ["cuda"]),
+        ("accelerator", "gpu", ["cuda", "mps", "xpu"]),
+        ("accelerator", "tpu", ["xla"]),
+        ("strategy", "deepspeed", ["deepspeed"]),
+        ("strategy", "fsdp", ["fsdp"]),
+        ("strategy", "deepspeed_stage_3_offload", ["deepspeed"]),
+        ("cluster_environment", "horovod", ["horovod"]),
+        ("checkpoint_io", "xla", ["xla"]),
     ],
 )
-def test_missing_plugin_names_its_package(kind: str, name: str, distributions: str) -> None:
+def test_missing_plugin_names_its_package(kind: str, name: str, plugins: list[str]) -> None:
     """A known name whose plugin is not installed gives the line that installs it, and suggests no other name."""
     message = refused(kind, name)
-    assert message.startswith(f"{kind}={name!r}: the plugin is not installed. Run: {distributions}")
+    lines = " or ".join(f"pip install torch-hal-{plugin}@{CLONE}/plugins/{plugin}" for plugin in plugins)
+    assert message.startswith(f"{kind}={name!r}: the plugin is not installed. Run: {lines}.")
     assert "Did you mean" not in message
+
+
+@pytest.mark.parametrize(
+    ("recorded", "plugin", "core"),
+    [
+        (None, "torch-hal-cuda", "torch-hal[cli]"),
+        (
+            {"url": "file:///a%20b/torch_hal-0.1.0-py3-none-any.whl", "archive_info": {}},
+            "torch-hal-cuda",
+            "torch-hal[cli]",
+        ),
+        (
+            {"url": "file:///a%20b/clone", "dir_info": {}},
+            "torch-hal-cuda@file:///a%20b/clone/plugins/cuda",
+            "torch-hal[cli]@file:///a%20b/clone",
+        ),
+        (
+            {"url": "https://git.test/hal", "vcs_info": {"vcs": "git", "commit_id": "1f3"}},
+            "torch-hal-cuda@git+https://git.test/hal@1f3#subdirectory=plugins/cuda",
+            "torch-hal[cli]@git+https://git.test/hal@1f3",
+        ),
+    ],
+)
+def test_packages_come_from_where_core_does(
+    recorded: Any, plugin: str, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What pip has noted of core's origin (PEP 610) decides; pip reads both forms as what they name."""
+    noted = SimpleNamespace(read_text=lambda name: recorded and json.dumps(recorded))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: noted)
+    _source.cache_clear()
+    try:
+        assert [package("torch-hal-cuda"), package("torch-hal[cli]")] == [plugin, core]
+        assert with_sources("(pip install torch-hal-cuda).") == f"(pip install {plugin})."
+    finally:
+        _source.cache_clear()
+    for name, written in (("torch-hal-cuda", plugin), ("torch-hal", core)):
+        assert Requirement(written).name == name
+        assert (Requirement(written).url or "") == written.partition("@")[2]
 
 
 def test_misspelt_name_of_a_missing_plugin() -> None:

@@ -48,7 +48,7 @@ MISTAKES: dict[str, Mistake] = {
         given(accelerator="cuda"), "accelerator", "'cuda'", "pip install torch-hal-cuda"
     ),
     "alias of two plugins": Mistake(
-        given(accelerator="gpu"), "accelerator", "'gpu'", "pip install torch-hal-cuda or pip install torch-hal-mps"
+        given(accelerator="gpu"), "accelerator", "'gpu'", "/plugins/cuda or pip install torch-hal-mps@"
     ),
     "misspelt accelerator": Mistake(given(accelerator="cpuu"), "accelerator", "'cpuu'", "Did you mean 'cpu'?"),
     "class for an accelerator": Mistake(

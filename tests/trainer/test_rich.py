@@ -111,5 +111,7 @@ def test_without_rich(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names what to install."""
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: rich is not.*pip install 'torch-hal\[rich\]'"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{kind.__name__}: rich is not.*pip install 'torch-hal\[rich\]@file://"
+    ):
         kind()

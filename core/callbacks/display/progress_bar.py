@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ConfigurationError
 from ...hints.argument_checks import check_count
+from ...hints.remedies import package
 from ..base import Callback
 from .progress_display import LINE_SECONDS, Bar, Lines, Memory, Written, drawn, draws_bars
 
@@ -55,7 +56,8 @@ class ProgressBar(Callback):
     def _check_available(self) -> None:
         if not self.is_available():
             raise ConfigurationError(
-                f"{type(self).__name__}: tqdm is not installed. Run: pip install 'torch-hal[progress]', or set "
+                f"{type(self).__name__}: tqdm is not installed. "
+                f"Run: pip install {package('torch-hal[progress]')!r}, or set "
                 "enable_progress_bar=False."
             )
 

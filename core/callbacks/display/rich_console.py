@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 from ...errors import ConfigurationError
+from ...hints.remedies import package
 
 __all__ = ["check_rich", "has_rich", "make_console"]
 
@@ -27,7 +28,8 @@ def check_rich(owner: object, instead: str) -> None:
     """
     if not has_rich():
         raise ConfigurationError(
-            f"{type(owner).__name__}: rich is not installed. Run: pip install 'torch-hal[rich]', or use {instead}."
+            f"{type(owner).__name__}: rich is not installed. Run: pip install {package('torch-hal[rich]')!r}, or use "
+            f"{instead}."
         )
 
 
