@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from .runtime import GradientAccumulationPlugin, ProjectConfiguration, Runtime, release_memory
     from .runtime.accelerate_handlers import (
+        AutocastKwargs,
         DDPCommunicationHookType,
         DistributedDataParallelKwargs,
         InitProcessGroupKwargs,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
     from .runtime.local_sgd import LocalSGD
     from .runtime.notebook import notebook_launcher
+    from .runtime.partial_state import AcceleratorState, PartialState
     from .runtime.prepare.modules import is_peft_model
     from .runtime.profiling import ProfileKwargs
     from .strategies import Strategy
@@ -60,6 +62,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Accelerator",
     "AcceleratorRegistry",
+    "AcceleratorState",
+    "AutocastKwargs",
     "Callback",
     "CheckpointIO",
     "CheckpointIORegistry",
@@ -74,6 +78,7 @@ __all__ = [
     "InitProcessGroupKwargs",
     "LocalSGD",
     "Module",
+    "PartialState",
     "Plan",
     "Precision",
     "PrecisionRegistry",
@@ -111,11 +116,13 @@ _HOMES = {
     **dict.fromkeys(
         ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "torch_hal.runtime.free_functions"
     ),
-    "DDPCommunicationHookType": "torch_hal.runtime.accelerate_handlers",
-    "DistributedDataParallelKwargs": "torch_hal.runtime.accelerate_handlers",
+    **dict.fromkeys(("AcceleratorState", "PartialState"), "torch_hal.runtime.partial_state"),
+    **dict.fromkeys(
+        ("AutocastKwargs", "DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs"),
+        "torch_hal.runtime.accelerate_handlers",
+    ),
     "DataModule": "torch_hal.trainer",
     "GradientAccumulationPlugin": "torch_hal.runtime",
-    "InitProcessGroupKwargs": "torch_hal.runtime.accelerate_handlers",
     "LocalSGD": "torch_hal.runtime.local_sgd",
     "Module": "torch_hal.trainer",
     "Plan": "torch_hal.plan",

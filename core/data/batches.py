@@ -57,7 +57,7 @@ def concatenate(batches: Sequence[Any]) -> Any:
         return _concatenate(batches, [batch_size_of(batch) for batch in batches])
     except (RuntimeError, ValueError) as error:
         raise ConfigurationError(
-            f"dispatch_batches=True: batches of an incomplete global batch cannot be joined: {error}. Use "
+            f"dispatch_batches: batches of an incomplete global batch cannot be joined: {error}. Use "
             "dispatch_batches=False, drop_last=True, or a collate_fn that pads to one size."
         ) from error
 

@@ -96,7 +96,7 @@ def dispatched(
 
 
 def _failed(error: Exception) -> CoreError:
-    return CoreError(f"dispatch_batches=True: the process that reads the data failed: {type(error).__name__}: {error}")
+    return CoreError(f"dispatch_batches: the process that reads the data failed: {type(error).__name__}: {error}")
 
 
 def _messages(
@@ -131,9 +131,11 @@ def _divide(
         return _whole(batches, share)
     sizes = [batch_size_of(batch) for batch in batches]
     total = sum(size or 0 for size in sizes)
-    if None in sizes or (share.split and batch_size is None and not share.even and total < shards):
+    if None in sizes and not share.split:
+        return _whole(batches, share)
+    if None in sizes or (batch_size is None and not share.even and total < shards):
         raise ConfigurationError(
-            f"dispatch_batches=True: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
+            f"dispatch_batches: {shards} processes cannot divide a batch of type {type(batches[0]).__name__} with "
             f"{total} item(s). Yield tensors or structures of tensors, or set dispatch_batches=False."
         )
     is_complete = total == (share.global_size(batch_size) if batch_size is not None else total)

@@ -356,7 +356,8 @@ class _Pass:
         if dispatch is not None:
             inner = copy.copy(start)
             inner.batches, inner.is_same_world = start.offset // reading.units, True
-            return dispatch.parts(reading, reading.begin(inner, seeds) if dispatch.is_reader else None)
+            batches = watched(reading.begin(inner, seeds), reading.own) if dispatch.is_reader else None
+            return dispatch.parts(reading, batches)
         iterator = reading.begin(start, seeds)
         self._yielded_before = num_yielded(iterator)
         return watched(iterator, self._reading.own)

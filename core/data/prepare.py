@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+import attrs
 import torch
 from torch import Generator
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
@@ -15,7 +16,7 @@ from .active_passes import ActivePasses
 from .dispatch import Dispatch
 from .loader import PreparedLoader
 from .loader_structure import check_sharded, generators_of
-from .rank_comparison import comparison, data_set_facts, refuse_other_data
+from .rank_comparison import comparison, data_set_facts, is_same_everywhere, refuse_other_data
 from .reading import MapReading, StreamReading, make_reading
 from .seeds import PassSeeds, draw_seed
 from .settings import DataSettings
@@ -37,6 +38,7 @@ def prepare_loader(
     settings: DataSettings | None = None,
     device_placement: bool = True,
     active: ActivePasses | None = None,
+    dispatches_streams: bool = False,
 ) -> PreparedLoader:
     """A loader of this process's share of the batches of ``loader``, each on this process's device.
 
@@ -54,6 +56,7 @@ def prepare_loader(
         settings: How loaders are sharded, seeded and read.
         device_placement: Whether batches are copied to this process's device.
         active: Where the loader's passes say that they yield a batch; a new registry by default.
+        dispatches_streams: Whether ``dispatch_batches=None`` means yes for iterable data that is the same everywhere.
 
     Raises:
         WrongTypeError: It cannot be sharded.
@@ -78,6 +81,8 @@ def prepare_loader(
             f"dataloaders: {type(loader).__name__} cannot be sharded among {shards} processes. Pass a "
             "torch DataLoader, or set sharded=True if it already yields only this process's part."
         )
+    if is_shared and dispatches_streams and settings.dispatch_batches is None and _is_stream(loader):
+        settings = attrs.evolve(settings, dispatch_batches=is_same_everywhere(loader, strategy))
     share = Share(shards, shard, settings.even_batches, settings.split_batches, evaluation)
     compare = comparison(strategy, loader) if is_shared else None
     seeds = _agreed_seeds(loader, strategy, settings)
@@ -86,6 +91,10 @@ def prepare_loader(
     reading = make_reading(loader, share, shard, is_shared, settings.is_seeded)
     _reseed(reading, settings)
     return PreparedLoader(reading, share, seeds, transfer, None, evaluation, active, compare)
+
+
+def _is_stream(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
 def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> PassSeeds | None:
@@ -114,7 +123,7 @@ def _agreed_seeds(loader: Any, strategy: Strategy, settings: DataSettings) -> Pa
 
 def _draws_order(loader: Any) -> bool:
     """Whether the order of ``loader`` may be drawn from torch's own generator."""
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader, DataLoader) or _is_stream(loader):
         return True
     source = index_source(loader)[0]
     return type(source) is not SequentialSampler and getattr(source, "generator", None) is None
@@ -153,7 +162,7 @@ def _dispatching(
 
 def _stateful(loader: Any) -> Any:
     """``loader`` as torchdata's, where its data set is iterable."""
-    if not isinstance(loader, DataLoader) or not isinstance(loader.dataset, IterableDataset):
+    if not _is_stream(loader):
         return loader
     if importlib.util.find_spec("torchdata") is None:
         raise ConfigurationError(

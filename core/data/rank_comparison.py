@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from types import CodeType, FunctionType
+from itertools import islice
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ __all__ = [
     "data_set_facts",
     "facts_of_indices",
     "facts_of_items",
+    "is_same_everywhere",
     "refuse_other_data",
 ]
 
@@ -39,6 +41,9 @@ FACTS = 9
 
 ITEMS, ELEMENTS = 8, 1024
 """How many items are looked at, and how many elements of each tensor or characters of each text."""
+
+DEPTH, HELD = 3, 4096
+"""How deep in a data set, and at how many of the values that it holds, is looked."""
 
 NAMES_OF_RANKS = {"get_rank", "get_world_size", "rank", "world_size", "num_replicas", "global_rank", "local_rank"}
 NAMES_OF_RANKS |= {"process_index", "num_processes", "RANK", "WORLD_SIZE", "LOCAL_RANK"}
@@ -156,11 +161,14 @@ def comparison(strategy: Strategy, loader: Any) -> Comparison | None:
 
 def _knows_ranks(part: Any) -> bool:
     """Whether the code of the class of ``part`` asks, or is told, which process this is; or its stream is split."""
-    if any(hasattr(value, "_distributed") for value in getattr(part, "__dict__", {}).values()):
+    if any(getattr(value, "_distributed", None) is not None for value in getattr(part, "__dict__", {}).values()):
         return True  # Hugging Face's, within a class of the user's
     classes = [cls for cls in type(part).__mro__ if cls.__module__.partition(".")[0] not in ("torch", "builtins")]
-    functions = [value for cls in classes for value in vars(cls).values() if isinstance(value, FunctionType)]
-    return any(NAMES_OF_RANKS & set(_names(function.__code__)) for function in functions)
+    return any(_names_ranks(value) for cls in classes for value in vars(cls).values())
+
+
+def _names_ranks(function: Any) -> bool:
+    return isinstance(function, FunctionType) and bool(NAMES_OF_RANKS & set(_names(function.__code__)))
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -170,6 +178,29 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
         elif isinstance(constant, str):
             yield constant
+
+
+def is_same_everywhere(loader: Any, strategy: Strategy) -> bool:
+    """Whether nothing says that an iterable data set is another in each process, so that one can read it for all.
+
+    Every process calls this. Looked at are the code of its class, which may ask for the rank, and what it holds: plain
+    values, which may differ between the processes, and functions. Hugging Face's says by itself whether it is split.
+    """
+    parts = loader_parts(loader)[1:]
+    held = list(islice(_held([getattr(part, "__dict__", {}) for part in parts], DEPTH), HELD))
+    asks = any(_knows_ranks(part) for part in parts if not hasattr(part, "_distributed"))
+    asks = asks or any(map(_names_ranks, held))
+    plain = [value for leaf in held if (value := _plain(leaf)) is not None]
+    given = strategy.all_gather_object((asks, _number(plain)))
+    return given == [(False, given[0][1])] * len(given)
+
+
+def _held(data: Any, depth: int) -> Iterator[Any]:
+    for _, leaf in leaves(data):
+        yield leaf
+        inner = getattr(leaf, "__dict__", None)
+        if depth and inner and not isinstance(leaf, type | ModuleType):
+            yield from _held(inner, depth - 1)
 
 
 def data_set_facts(loader: Any) -> list[int]:

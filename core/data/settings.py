@@ -24,8 +24,9 @@ class DataSettings:
     """Whether the loader's batch size is that of the global batch, which the processes divide among them. Otherwise
     each process takes batches of that size."""
     dispatch_batches: bool | None = None
-    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no: each
-    process reads iterable data too, and takes its part."""
+    """Whether process 0 alone reads the data and sends the other processes their part. ``None`` means no in
+    the Trainer, where each process reads the data and takes its part. In a Runtime it means yes for iterable data that
+    is the same in all processes: the code of its class asks for no rank, and what it holds is equal."""
     even_batches: bool = True
     """Whether every process makes the same number of steps: the last global batch is divided evenly, and padded where
     the number of processes does not divide it, with the first items of the pass (with ``dispatch_batches``, with its

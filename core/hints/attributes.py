@@ -39,7 +39,8 @@ def raise_unknown(obj: object, name: str, called: str, remedy: Callable[[str], s
 class KnownAttributes:
     """The base of :class:`core.Runtime` and :class:`core.Trainer`, which names the attribute that was meant.
 
-    Attributes of the user's own can be assigned if their names are not like those that exist.
+    An attribute that they do not have cannot be assigned: nothing would read it. In a class of the user's that derives
+    from one of them it can, unless its name is like one that exists.
     """
 
     def _remedy(self, name: str) -> str:
@@ -77,10 +78,10 @@ def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:
     """Refuse what would have no effect.
 
     Raises:
-        ConfigurationError: ``name`` is an argument of the constructor, read-only, or like a name that exists.
+        ConfigurationError: ``name`` is an argument of the constructor, read-only, or no attribute.
     """
     front_end = _front_end(obj)
-    subject = f"{front_end.__name__.lower()}.{name} = {value!r}"
+    subject = f"{front_end.__name__.lower()}.{name} = {value!r:.100}"
     arguments = list(inspect.signature(front_end.__init__).parameters)[1:]  # type: ignore[misc]
     constructor = f"Pass it to the constructor: {front_end.__name__}({name}={value!r})."
     declared = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
@@ -94,6 +95,10 @@ def _check_assigned(obj: KnownAttributes, name: str, value: Any) -> None:
     meant = _meant(name, [*arguments, *_public(obj)])
     if meant is not None:
         raise ConfigurationError(f"{subject}: there is no such setting. Did you mean {meant!r}?")
+    if type(obj) is front_end:
+        own = f"Keep a value of your own in a variable, or in a class that derives from {front_end.__name__}."
+        instead = remedies("attributes", [front_end.__name__]).get(name, own)
+        raise ConfigurationError(f"{subject}: there is no such attribute, so it has no effect. {instead}")
 
 
 def _meant(name: str, known: list[str]) -> str | None:

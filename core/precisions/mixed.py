@@ -70,7 +70,9 @@ class MixedPrecision(Precision):
         self.scaler = scaler
         self.keep_float32 = read_parts(keep_float32)
         self._kept = KeptParts(self.keep_float32, self._without_autocast, None)
-        self._autocast: Callable[[], torch.autocast] = _not_connected
+        self.autocast_options: dict[str, bool] = {}
+        """Arguments of :class:`torch.autocast` in each forward pass: ``enabled`` and ``cache_enabled``."""
+        self._autocast: Callable[..., torch.autocast] = _not_connected
         self._device_type = "cpu"
         self._backwards = 0
         """Number of backward passes since the scale was updated."""
@@ -113,8 +115,12 @@ class MixedPrecision(Precision):
 
     def forward_context(self) -> torch.autocast:
         """Autocast to the 16-bit dtype on the connected type of device."""
+        return self.autocast(**self.autocast_options)
+
+    def autocast(self, **options: bool) -> torch.autocast:
+        """:class:`torch.autocast` to the 16-bit dtype on the connected type of device, with these arguments."""
         # A new one each time: an autocast object cannot be entered while it is active.
-        return self._autocast()
+        return self._autocast(**options)
 
     def convert_output(self, data: Any) -> Any:
         """``data`` with tensors of the 16-bit dtype in float32, and all others as they are."""
@@ -248,7 +254,7 @@ class MixedPrecision(Precision):
         return self.scaler if self.scaler is not None else _not_connected()
 
 
-def _not_connected() -> Any:
+def _not_connected(**_: bool) -> Any:
     raise ConfigurationError("This MixedPrecision is not connected. Call connect(device_type) first.")
 
 

@@ -1,8 +1,9 @@
-"""Accelerate's ``kwargs_handlers``: settings of DistributedDataParallel, process group and profiling, as objects."""
+"""Accelerate's ``kwargs_handlers``: settings of DistributedDataParallel, process group, autocast and profiling."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -12,13 +13,24 @@ import attrs
 from ..errors import ConfigurationError, WrongTypeError, nearest, quoted
 from ..hints.argument_checks import instead_of_class, suggest_arguments_of
 from ..hints.remedies import remedies
+from ..precisions.base import Precision
+from ..precisions.mixed import MixedPrecision
 from ..strategies.base import Strategy
 from ..strategies.ddp import DDPStrategy
 from ..strategies.exchange.ddp_hooks import check_communication_hook
 from ..strategies.parallel import ProcessGroupStrategy
 from .profiling import ProfileKwargs
 
-__all__ = ["DDPCommunicationHookType", "DistributedDataParallelKwargs", "InitProcessGroupKwargs", "apply_handlers"]
+__all__ = [
+    "AutocastKwargs",
+    "DDPCommunicationHookType",
+    "DistributedDataParallelKwargs",
+    "InitProcessGroupKwargs",
+    "apply_handlers",
+    "autocast_with",
+    "set_autocast",
+    "uses_autocast",
+]
 
 
 class DDPCommunicationHookType(StrEnum):
@@ -58,6 +70,15 @@ class InitProcessGroupKwargs:
 
     backend: str | None = None
     timeout: timedelta | None = None
+
+
+@suggest_arguments_of
+@attrs.frozen
+class AutocastKwargs:
+    """Arguments of :class:`torch.autocast`, for a precision that is mixed."""
+
+    enabled: bool = True
+    cache_enabled: bool = True
 
 
 def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_processes: int) -> ProfileKwargs | None:
@@ -100,15 +121,78 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
                 _set_process_group(strategy, given)
             elif given and num_processes > 1:
                 raise _unusable(name, given, strategy)
+        elif name == "AutocastKwargs":
+            given = _given(handler, AutocastKwargs)
+            if isinstance(strategy.precision, MixedPrecision) and given:
+                set_autocast(strategy, f"kwargs_handlers: AutocastKwargs({_shown(given)})", **given)
         elif name == "ProfileKwargs":
             profiling = ProfileKwargs(**_given(handler, ProfileKwargs))
         else:
-            known = quoted(["DistributedDataParallelKwargs", "InitProcessGroupKwargs", "ProfileKwargs"])
+            ours = (AutocastKwargs, DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs)
+            known = quoted([kind.__name__ for kind in ours])
             if isinstance(handler, type):
                 raise WrongTypeError(f"kwargs_handlers: got the class {handler.__name__}.{instead_of_class(handler)}")
             remedy = remedies("imports").get(name, f"Valid: {known}.")
             raise WrongTypeError(f"kwargs_handlers: an object of type {name} cannot be used. {remedy}")
     return profiling
+
+
+def uses_autocast(strategy: Strategy) -> bool:
+    """Whether forward passes of prepared modules run under :class:`torch.autocast`."""
+    precision = strategy.precision
+    if not (isinstance(precision, MixedPrecision) and strategy.applies_precision):
+        return False
+    return precision.autocast_options.get("enabled", True)
+
+
+def set_autocast(strategy: Strategy, subject: str, **options: bool) -> None:
+    """Set arguments of :class:`torch.autocast` for the forward passes from now on.
+
+    Args:
+        strategy: Of the run.
+        subject: What the user wrote, for the message.
+        **options: The arguments.
+
+    Raises:
+        ConfigurationError: The precision is not mixed, or the strategy computes in it by itself.
+        WrongTypeError: A value is no bool.
+    """
+    precision = strategy.precision
+    for value in options.values():
+        if not isinstance(value, bool):
+            raise WrongTypeError(f"{subject}: must be True or False, not {type(value).__name__}.")
+    if not isinstance(precision, MixedPrecision):
+        raise ConfigurationError(
+            f"{subject}: precision={precision.name!r} has no autocast. Set precision='bf16-mixed' or '16-mixed' of the "
+            "Runtime."
+        )
+    if not strategy.applies_precision:
+        raise ConfigurationError(
+            f"{subject}: strategy={strategy.name!r} computes in precision={precision.name!r} by itself, without "
+            "autocast. Set precision='32-true' of the Runtime for none."
+        )
+    precision.autocast_options.update(options)
+
+
+def autocast_with(precision: Precision, handler: Any) -> AbstractContextManager[Any]:
+    """The forward context of ``precision``, with what ``handler`` says if it is mixed.
+
+    Raises:
+        WrongTypeError: ``handler`` is no :class:`AutocastKwargs`.
+    """
+    if handler is None:
+        return precision.forward_context()
+    if isinstance(handler, type) or not all(hasattr(handler, name) for name in attrs.fields_dict(AutocastKwargs)):
+        raise WrongTypeError(
+            f"autocast: autocast_handler={handler!r:.100}: must be a core.AutocastKwargs.{instead_of_class(handler)}"
+        )
+    if not isinstance(precision, MixedPrecision):
+        return precision.forward_context()
+    return precision.autocast(enabled=handler.enabled, cache_enabled=handler.cache_enabled)
+
+
+def _shown(given: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in given.items())
 
 
 def _given(handler: Any, known: type[attrs.AttrsInstance]) -> dict[str, Any]:

@@ -27,7 +27,15 @@ from ..plan import Plan, Request, assemble, resolve_for
 from ..precisions.base import Precision
 from ..strategies.base import Strategy
 from ..utilities.live_runtimes import note_run
-from .accelerate_handlers import DistributedDataParallelKwargs, InitProcessGroupKwargs, apply_handlers
+from .accelerate_handlers import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    InitProcessGroupKwargs,
+    apply_handlers,
+    autocast_with,
+    set_autocast,
+    uses_autocast,
+)
 from .accumulation import Window
 from .arguments import check_kind
 from .checkpoint.project import ProjectConfiguration, read_project
@@ -106,7 +114,7 @@ class Runtime(RunFacts, KnownAttributes):
         step_scheduler_with_optimizer: Whether prepared schedulers step only if their optimizer does.
         device_placement: Whether :meth:`prepare` moves modules and batches to the device.
         split_batches: As in :class:`core.data.DataSettings`, for prepared loaders; so are the next six.
-        dispatch_batches: Whether process 0 alone reads the data.
+        dispatch_batches: Whether process 0 alone reads the data; by default it does so for iterable data.
         even_batches: Whether every process has the same number of batches.
         use_seedable_sampler: Whether the order depends on a seed and the epoch alone.
         data_seed: That seed.
@@ -117,8 +125,8 @@ class Runtime(RunFacts, KnownAttributes):
             ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
         deepspeed_plugin: Settings of DeepSpeed under Accelerate's names, such as an object of
             ``torch_hal_deepspeed.DeepSpeedPlugin``; the same as ``strategy=DeepSpeedStrategy(...)``.
-        kwargs_handlers: Settings of DistributedDataParallel and of the process group, as Accelerate's objects; the same
-            as arguments of :class:`core.strategies.DDPStrategy`.
+        kwargs_handlers: Settings of DistributedDataParallel, of the process group and of autocast, as Accelerate's
+            objects; the first two are the same as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
             methods of an Accelerate tracker, a list of those, or ``"all"`` for every installed one.
         project_dir: The folder for files of the project: checkpoints, and those that trackers write.
@@ -164,7 +172,10 @@ class Runtime(RunFacts, KnownAttributes):
         dataloader_config: DataSettings | None = None,
         rng_types: Sequence[str] | None = None,
         deepspeed_plugin: Any = None,
-        kwargs_handlers: Sequence[DistributedDataParallelKwargs | InitProcessGroupKwargs | ProfileKwargs] | None = None,
+        kwargs_handlers: Sequence[
+            DistributedDataParallelKwargs | InitProcessGroupKwargs | AutocastKwargs | ProfileKwargs
+        ]
+        | None = None,
         log_with: str | Logger | Sequence[str | Logger] | None = None,
         project_dir: str | os.PathLike[str] | None = None,
         project_config: ProjectConfiguration | None = None,
@@ -590,9 +601,34 @@ class Runtime(RunFacts, KnownAttributes):
         self._gradients.unscale(optimizer)
 
     @used_by_with("runtime.autocast()")
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The precision's forward context, for computations outside a prepared module."""
-        return self._life.live().precision.forward_context()
+    def autocast(self, autocast_handler: AutocastKwargs | None = None) -> AbstractContextManager[Any]:
+        """The precision's forward context, for computations outside a prepared module.
+
+        Args:
+            autocast_handler: Other arguments of :class:`torch.autocast` within it, if the precision is mixed.
+
+        Raises:
+            WrongTypeError: ``autocast_handler`` is something else.
+        """
+        return autocast_with(self._life.live().precision, autocast_handler)
+
+    @property
+    def native_amp(self) -> bool:
+        """Whether forward passes run under :class:`torch.autocast`; ``False`` can be set, and ``True`` again.
+
+        Without it they compute in the dtype of the parameters, and the loss is scaled as before.
+
+        Raises:
+            ConfigurationError: When it is set and changes: the precision is not mixed, or the strategy computes in it
+                by itself.
+            WrongTypeError: When it is set: it is no bool.
+        """
+        return uses_autocast(self._strategy)
+
+    @native_amp.setter
+    def native_amp(self, value: bool) -> None:
+        if value is not self.native_amp:
+            set_autocast(self._strategy, f"runtime.native_amp = {value!r}", enabled=value)
 
     def clip_grad_norm_(
         self, parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0

@@ -35,6 +35,7 @@ def read_by_all(script: str, out: Path) -> list[Any]:
 def test_three_processes(tmp_path: Path) -> None:
     """What they gather is what plain torch reads in one process, in order, for each seed, and without padding.
 
+    Iterable data is read by one of them for all, with workers too, and without tensors in its batches.
     An error of the process that reads for all is raised in each, which goes on.
     """
     said = read_by_all("three.py", tmp_path)
@@ -46,23 +47,27 @@ def test_three_processes(tmp_path: Path) -> None:
     items = list(range(34))
     for number, rank in enumerate(said):
         text = "ValueError: item 30 is damaged"
-        told = ["CoreError", f"dispatch_batches=True: the process that reads the data failed: {text}"]
+        told = ["CoreError", f"dispatch_batches: the process that reads the data failed: {text}"]
         assert rank["damaged"] == (text.split(": ") if number == 0 else told)
         assert {name: rank[name] for name in expected} == expected
         assert rank["evaluation"] == items
         assert rank["dispatched map"] == rank["dispatched stream"] == rank["stream"] == [items, 2]
+        assert rank["workers"] == items
+        assert rank["read by"] == (2 if number == 0 else 0)
+        assert rank["words"] == list("abcdefg")
+    assert [rank["uneven"] for rank in said] == [[*range(8), *range(24, 32)], [*range(8, 16), 32, 33], [*range(16, 24)]]
 
 
 DIVIDED = ["asks torch", "asks the environment", "in rank 0 only", "sampler", "subset", "random split"]
 DIVIDED += ["uneven"]
-WARNED = ["is told", "augmented by rank", "tensors", "rows"]
+WARNED = ["is told", "by a function", "augmented by rank", "tensors", "rows"]
 
 
 @pytest.mark.slow
 def test_data_that_is_already_divided(tmp_path: Path) -> None:
     """Is not divided again without a word, with workers too; what only draws random numbers trains."""
     said = read_by_all("divided.py", tmp_path)
-    assert len(said[0]) == 36
+    assert len(said[0]) == 38
     for case in said[0]:
         name = case.partition(", ")[0]
         ranks = [rank[case] for rank in said]
@@ -72,6 +77,6 @@ def test_data_that_is_already_divided(tmp_path: Path) -> None:
         for text in filter(None, (*errors, *warned)):
             assert "sharded=True" in text, case
             assert "use_distributed_sampler=False" in text, case
-        if not any(errors) and name not in ("is told", "augmented", "tensors", "rows"):
+        if not any(errors) and name not in ("is told", "by a function", "augmented", "tensors", "rows"):
             read = sorted(int(value) for rank in ranks for value in rank["found"])
             assert read == list(range(48)), case

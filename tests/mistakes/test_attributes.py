@@ -86,6 +86,10 @@ def test_a_property_that_fails_keeps_its_error() -> None:
         ),
         ("runtime", "mixed_precision", "is read-only. Pass it to the constructor: Runtime(mixed_precision="),
         ("runtime", "device", "is read-only. It says what the run is"),
+        ("runtime", "world_size", "there is no such attribute, so it has no effect. Use runtime.num_processes."),
+        ("runtime", "my_metric", "Keep a value of your own in a variable, or in a class that derives from Runtime."),
+        ("trainer", "my_folder", "Keep a value of your own in a variable, or in a class that derives from Trainer."),
+        ("trainer", "batch_idx", "Take batch_idx from the arguments of the step or the hook."),
         ("trainer", "callback", "Did you mean 'callbacks'?"),
         ("trainer", "gradient_clip", "Did you mean 'gradient_clip_val'?"),
         ("trainer", "should_stopp", "Did you mean 'should_stop'?"),
@@ -104,10 +108,16 @@ def test_assigning(owner: str, name: str, message: str) -> None:
 
 
 def test_attributes_of_the_users_own() -> None:
-    """Names that are like none can be assigned, and what can be changed is changed."""
-    run: Any = runtime()
+    """A class of the user's has them, if their names are like none; and what can be changed is changed."""
+
+    class Mine(Runtime):
+        pass
+
+    run: Any = Mine(accelerator="cpu", devices=1)
     run.my_metric, run.best, run.gradient_accumulation_steps, run.even_batches = 1, 2, 3, False
     assert (run.my_metric, run.best, run.gradient_accumulation_steps, run.even_batches) == (1, 2, 3, False)
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'sync_gradients'"):
+        run.sync_gradient = True
 
 
 @pytest.mark.parametrize(

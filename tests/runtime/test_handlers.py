@@ -11,13 +11,20 @@ import pytest
 import torch
 from python_processes import run_python
 
-from core import DDPCommunicationHookType, DistributedDataParallelKwargs, InitProcessGroupKwargs, ProfileKwargs, Runtime
+from core import (
+    AutocastKwargs,
+    DDPCommunicationHookType,
+    DistributedDataParallelKwargs,
+    InitProcessGroupKwargs,
+    ProfileKwargs,
+    Runtime,
+)
 from core.errors import ConfigurationError, WrongTypeError
-from core.strategies import DDPStrategy
+from core.strategies import DDPStrategy, SingleDeviceStrategy
 
 
-def runtime(*handlers: Any, strategy: Any = "ddp", devices: int = 2) -> Runtime:
-    return Runtime(accelerator="cpu", strategy=strategy, devices=devices, kwargs_handlers=list(handlers))
+def runtime(*handlers: Any, strategy: Any = "ddp", devices: int = 2, **others: Any) -> Runtime:
+    return Runtime(accelerator="cpu", strategy=strategy, devices=devices, kwargs_handlers=list(handlers), **others)
 
 
 def test_settings_reach_the_strategy() -> None:
@@ -95,6 +102,62 @@ def test_the_strategy_has_another_value() -> None:
     handler = DistributedDataParallelKwargs(find_unused_parameters=True)
     with pytest.raises(ConfigurationError, match="find_unused_parameters=False"):
         runtime(handler, strategy=DDPStrategy(find_unused_parameters=False))
+
+
+def dtype_of_products(run: Runtime) -> torch.dtype:
+    """In which a prepared module computes."""
+    found = []
+
+    class Product(torch.nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            found.append((inputs @ inputs).dtype)
+            return inputs
+
+    run.prepare(Product())(torch.ones(1, 1))
+    return found[0]
+
+
+def test_autocast_can_be_turned_off() -> None:
+    """As scripts do on a Mac, at any time, and on again; or by the handler."""
+    with runtime(strategy="auto", devices=1, precision="bf16-mixed") as run:
+        assert run.native_amp
+        assert dtype_of_products(run) == torch.bfloat16
+        run.native_amp = False
+        assert not run.native_amp
+        assert dtype_of_products(run) == torch.float32
+        with run.autocast(), run.autocast(None):
+            assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
+        run.native_amp = True
+        assert dtype_of_products(run) == torch.bfloat16
+        with run.autocast(AutocastKwargs(enabled=False)):
+            assert (torch.ones(1, 1) @ torch.ones(1, 1)).dtype == torch.float32
+    handler = AutocastKwargs(enabled=False, cache_enabled=False)
+    with runtime(handler, strategy="auto", devices=1, precision="bf16-mixed") as run:
+        assert dtype_of_products(run) == torch.float32
+        with run.autocast(AutocastKwargs(cache_enabled=False)):
+            assert not torch.is_autocast_cache_enabled()
+        with pytest.raises(WrongTypeError, match=r"must be a core.AutocastKwargs. It is a class: create an object"):
+            run.autocast(AutocastKwargs)  # type: ignore[arg-type]
+
+
+class EngineStrategy(SingleDeviceStrategy):
+    """Computes in the precision by itself."""
+
+    applies_precision = False
+
+
+def test_autocast_that_there_is_not() -> None:
+    """In 32 bits there is none to turn off, and turning it on says how; an engine that has its own is named."""
+    run = runtime(AutocastKwargs(enabled=False), strategy="auto", devices=1)
+    run.native_amp = False
+    with pytest.raises(ConfigurationError, match=r"native_amp = True: precision='32-true' has no autocast. Set prec"):
+        run.native_amp = True
+    run = runtime(strategy=EngineStrategy(), devices=1, precision="bf16-mixed")
+    assert not run.native_amp
+    with pytest.raises(ConfigurationError, match=r"native_amp = True: strategy=.* computes in precision='bf16-mixed'"):
+        run.native_amp = True
+    with pytest.raises(ConfigurationError, match=r"AutocastKwargs\(enabled=False\): strategy="):
+        runtime(AutocastKwargs(enabled=False), strategy=EngineStrategy(), devices=1, precision="bf16-mixed")
 
 
 def test_settings_of_profiling(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from enum import StrEnum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from python_processes import run_python
 from torch.utils.data import DataLoader
 
-from core import Runtime
+from core import PartialState, Runtime
 from core.data import DataSettings
-from core.errors import ConfigurationError
+from core.errors import ConfigurationError, WrongTypeError
 from core.strategies import SingleDeviceStrategy
 
 from .problem import runtime
@@ -115,3 +118,61 @@ def test_the_scaler_and_the_number_of_the_next_checkpoint() -> None:
         one.launch()
         assert isinstance(one.scaler, torch.amp.GradScaler)
         assert one.save_iteration == one.project_configuration.iteration == 0
+
+
+def partial_state(out: Path, *, devices: int, torchrun: bool) -> tuple[list[dict[str, Any]], str]:
+    """What the processes say, by rank, and what they print."""
+    launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(devices), "--rdzv_backend", "c10d"]
+    launcher += ["--rdzv_endpoint", "127.0.0.1:0"]
+    command = [*(launcher if torchrun else []), Path(__file__).parent / "scripts" / "partial_state.py", str(devices)]
+    done = run_python(*command, cwd=out, warnings="ignore", timeout=240, env={"OUT": str(out)})
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(devices)], done.stdout
+
+
+def test_partial_state_of_one_process(tmp_path: Path) -> None:
+    """Without a launcher it is the only process, which has no one to wait for; settings are a Runtime's."""
+    (said,), printed = partial_state(tmp_path, devices=1, torchrun=False)
+    assert said["before"] == said["made"] == said["after"] == [0, 1, 0, True, True, "NO", "cpu"]
+    assert said["shown"] == "<PartialState: process 0 of 1, on cpu>"
+    assert said["part"] == said["part of the run"] == [0, 1, 2]
+    assert said["settings"] == ["bf16", None]
+    assert printed == "from the main process\nfrom the last process\n"
+    for name, error in zip(("mixed_precision", "deepspeed_plugin"), said["errors"], strict=False):
+        assert error.startswith(f"PartialState.{name}: there is no Runtime in this process")
+    assert said["errors"][2] == "PartialState: there is no attribute 'gather'. Use runtime.gather."
+
+
+@pytest.mark.slow
+def test_partial_state_under_a_launcher(tmp_path: Path) -> None:
+    """Ranks are the launcher's, the processes wait for each other, and then a Runtime starts as always."""
+    said, printed = partial_state(tmp_path, devices=3, torchrun=True)
+    for rank, one in enumerate(said):
+        assert one["before"] == one["made"] == [rank, 3, rank, rank == 0, rank == 2, "MULTI_CPU", "cpu"]
+        assert one["after"] == one["before"]
+        assert one["part"] == one["part of the run"] == [rank]
+        assert one["sum"] == 3
+        assert one["first"] >= (0 if rank == 0 else said[0]["first left"])
+        assert one["passed"] >= said[0]["reached"]
+    assert sorted(printed.splitlines()) == ["from the last process", "from the main process"]
+
+
+@pytest.mark.slow
+def test_partial_state_of_processes_that_a_strategy_starts(tmp_path: Path) -> None:
+    """Process 0 has been everywhere before them: they do not wait, and what process 0 did not divide is refused."""
+    said, _ = partial_state(tmp_path, devices=2, torchrun=False)
+    assert said[0]["before"][:2] == [0, 1]
+    assert said[1]["before"][:2] == [1, 2]
+    assert said[0]["part"] == [0, 1, 2]
+    assert "process 0 had none either" in said[1]["part"]
+    for rank, one in enumerate(said):
+        assert one["made"][:2] == one["after"][:2] == [rank, 2]
+        assert (one["sum"], one["part of the run"]) == (2, [[0, 1], [2]][rank])
+
+
+def test_partial_state_and_its_arguments() -> None:
+    """It takes no settings, and the CPU of another Runtime is refused."""
+    with pytest.raises(WrongTypeError, match=r"PartialState: unknown argument 'timeout'"):
+        PartialState(timeout=3)  # type: ignore[call-arg]
+    with pytest.raises(WrongTypeError, match="cpu='yes': must be True or False"):
+        PartialState(cpu="yes")  # type: ignore[arg-type]
+    assert str(PartialState(cpu=True).device) == "cpu"

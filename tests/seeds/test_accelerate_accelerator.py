@@ -1,9 +1,9 @@
 """What the document on Accelerate's class says, in its order, of the Runtime.
 
 ``save`` writes one file in the run, as machines mostly share a file system, and one on each machine with
-``ProjectConfiguration(save_on_each_node=True)``: see ``tests/runtime/test_each_node.py``. Not as the document:
-``dispatch_batches`` is off for iterable data too, of which each process takes the same part without it, and a resumed
-run continues exactly.
+``ProjectConfiguration(save_on_each_node=True)``: see ``tests/runtime/test_each_node.py``. Not as the document: iterable
+data that asks for the rank, or holds other values in another process, is read by each: of what is already divided, only
+one part would be used; see ``tests/data/test_processes.py``.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def test_generators_in_step(two: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_iterable_data(two: dict[str, Any]) -> None:
-    """Dispatched, only the main process reads it; by default each does and takes the same batches."""
+    """By default only the main process reads it; without ``dispatch_batches`` each does and takes the same batches."""
     assert [each["dispatched_here"] for each in two["ranks"]] == [True, False]
     assert [each["read_by_each_here"] for each in two["ranks"]] == [True, True]
     for name in ("dispatched", "read_by_each"):

@@ -113,8 +113,12 @@ def test_attributes_without_effect(name: str, message: str) -> None:
 
 
 def test_attributes_of_the_user() -> None:
-    """Other attributes are the user's."""
-    trainer: Any = quiet(max_epochs=1)
+    """A class that derives from the Trainer has its own."""
+
+    class Mine(Trainer):
+        pass
+
+    trainer: Any = Mine(accelerator="cpu", logger=False, max_epochs=1)
     trainer.my_max_epochs, trainer.num_epochs, trainer.best_score, trainer.max_epochs = 1, 2, 3, 4
     assert (trainer.my_max_epochs, trainer.num_epochs, trainer.best_score, trainer.settings.max_epochs) == (1, 2, 3, 4)
 

@@ -171,6 +171,7 @@ class Preparing:
             settings=self.data_settings if settings is None else settings,
             device_placement=placement,
             active=self._gradient_state.passes,
+            dispatches_streams=True,
         )
         if self._rng_types and strategy.world_size > 1:
             prepared.on_pass = partial(_synchronize_generators, strategy, self._rng_types)

@@ -48,7 +48,7 @@ def main():
         ("Accelerator(log_with=)", "differs", [12]),
         ("Accelerator(dynamo_backend=)", "missing", [12]),
         ("Accelerator(no_such=)", "missing", [12]),
-        ("PartialState", "missing", [2]),
+        ("PartialState", "differs", [2]),
         ("no_such", "missing", [4]),
         ("accelerator.verify_device_map", "missing", [18]),
         ("accelerator.no_such", "missing", [19]),

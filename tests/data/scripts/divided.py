@@ -51,6 +51,20 @@ class IsTold(Stream):
         return (torch.tensor([float(item)]) for item in self.numbers() if item % 3 == self.first)
 
 
+class Calls(Stream):
+    """Reads by a function that asks, and is no part of the class."""
+
+    def __init__(self, function: Any) -> None:
+        self.held = [function]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (torch.tensor([float(item)]) for item in self.numbers() if self.held[0](item))
+
+
+def is_here(item: int) -> bool:
+    return item % 3 == int(os.environ["RANK"])
+
+
 class InRankZeroOnly(Stream):
     def __iter__(self) -> Iterator[Any]:
         return super().__iter__() if dist.get_rank() == 0 else iter(())
@@ -109,6 +123,7 @@ LOADERS: dict[str, Callable[[int, int], DataLoader[Any]]] = {
     "asks torch": lambda rank, workers: DataLoader(AsksTorch(), 4, num_workers=workers),
     "asks the environment": lambda rank, workers: DataLoader(AsksTheEnvironment(), 4, num_workers=workers),
     "is told": lambda rank, workers: DataLoader(IsTold(rank), 4, num_workers=workers),
+    "by a function": lambda rank, workers: DataLoader(Calls(is_here), 4, num_workers=workers),
     "in rank 0 only": lambda rank, workers: DataLoader(InRankZeroOnly(), 4, num_workers=workers),
     "sampler": lambda rank, workers: DataLoader(ALL, 4, sampler=Every(rank, 3), num_workers=workers),
     "subset": lambda rank, workers: DataLoader(Subset(ALL, range(rank, ITEMS, 3)), 4, num_workers=workers),

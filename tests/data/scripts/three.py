@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from core import Runtime
 from core.data import DataSettings, drop_padding
@@ -19,6 +19,23 @@ class Stream(IterableDataset[int]):
 
     def __len__(self) -> int:
         return 34
+
+
+class Divided(Stream):
+    """Each worker reads its part."""
+
+    def __init__(self) -> None:
+        self.is_read = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    def __iter__(self) -> Any:
+        self.is_read += 1
+        info = get_worker_info()
+        return iter(range(34) if info is None else range(info.id, 34, info.num_workers))
+
+
+class Words(IterableDataset[str]):
+    def __iter__(self) -> Any:
+        return iter("abcdefg")
 
 
 class Damaged(Dataset[int]):
@@ -65,6 +82,15 @@ def main() -> None:
         said["damaged"] = [type(error).__name__, str(error)]
     stream = runtime.prepare(DataLoader(Stream(), 8, num_workers=1))
     said["stream"] = [gathered(stream), len(stream)]
+    divided = Divided()
+    loader = runtime.prepare(DataLoader(divided, 8, num_workers=2))
+    said["workers"] = sorted(gathered(loader))
+    said["read by"] = int(divided.is_read)
+    said["uneven"] = []
+    for batch in runtime.prepare_data_loader(DataLoader(Divided(), 8), settings=DataSettings(even_batches=False)):
+        said["uneven"] += batch.tolist()
+    words = runtime.prepare(DataLoader(Words(), 2))
+    said["words"] = [word for batch in words for word in runtime.gather_for_metrics(batch, use_gather_object=True)]
     Path(os.environ["OUT"], f"rank{rank}.json").write_text(json.dumps(said))
 
 

@@ -44,7 +44,7 @@ said: dict[str, Any] = {"rank": rank, "num_processes": runtime.num_processes, "b
 torch.manual_seed(rank)
 said["drawn"] = [torch.rand(1).item() for _ in loader]
 
-for name, dispatch in (("dispatched", True), ("read_by_each", None)):
+for name, dispatch in (("dispatched", None), ("read_by_each", False)):
     stream = Stream()
     said[name] = numbers(
         runtime.prepare_data_loader(DataLoader(stream, batch_size=2), settings=DataSettings(dispatch_batches=dispatch))
