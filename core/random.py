@@ -23,14 +23,11 @@ MAX_SEED = 2**32 - 1
 """The largest seed that all generators accept; numpy has the smallest range."""
 
 
-def seed_everything(
-    seed: int = None,  # type: ignore[assignment]  # noqa: RUF013  # no seed is refused by name
-    workers: bool = True,
-) -> int:
+def seed_everything(seed: int | None = None, workers: bool = True) -> int:
     """Seed the generators of Python, numpy (if installed) and torch, on every device.
 
     Args:
-        seed: An integer from 0 to 2**32 - 1.
+        seed: An integer from 0 to 2**32 - 1; ``None`` for 0.
         workers: Only ``True``: each worker of a DataLoader has its own seed, which follows torch's.
 
     Returns:
@@ -44,8 +41,7 @@ def seed_everything(
             f"workers={workers!r}: the workers of a DataLoader always have seeds that follow torch's. Remove the "
             "argument, or set it to True."
         )
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-        raise ConfigurationError(f"seed={seed!r} must be an integer from 0 to {MAX_SEED}.")
+    seed = _checked(0 if seed is None else seed)
     random.seed(seed)
     if importlib.util.find_spec("numpy") is not None:
         import numpy as np
@@ -69,7 +65,7 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     Raises:
         ConfigurationError: ``seed`` is not such an integer.
     """
-    own = seed_everything(seed)
+    own = seed_everything(_checked(seed))
     if device_specific:
         run = last_run()
         rank = launched_ranks()[0] if run is None else run.process_index
@@ -77,6 +73,12 @@ def set_seed(seed: int, device_specific: bool = False, deterministic: bool = Fal
     if deterministic:
         torch.use_deterministic_algorithms(True)
     return own
+
+
+def _checked(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise ConfigurationError(f"seed={seed!r} must be an integer from 0 to {MAX_SEED}.")
+    return seed
 
 
 def get_rng_state(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:

@@ -21,7 +21,8 @@ __all__ = ["Callback"]
 class Callback:
     """Acts at the hooks of a run, next to the Module. Every hook gets the trainer and the module first.
 
-    By default the hooks do nothing.
+    By default the hooks do nothing. A hook that is overridden may name its parameters as it likes; that of a batch of
+    evaluation may leave out ``dataloader_idx``, the number of the loader.
     """
 
     idle_hooks: frozenset[str] = frozenset()
@@ -54,135 +55,147 @@ class Callback:
         for name, value in dictionary.items():
             self.log(name, value, **options)
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Called in every process before anything is prepared, after the DataModule's ``setup``, before the module's.
 
         Args:
             trainer: The trainer.
-            module: The module.
+            pl_module: The module.
             stage: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
         """
 
-    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Called at the end of the run, unless it failed."""
 
-    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_fit_start`."""
 
-    def on_fit_end(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_fit_end`."""
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_train_epoch_start`."""
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_train_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> int | None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> int | None:
         """See :meth:`core.Module.on_train_batch_start`."""
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """See :meth:`core.Module.on_train_batch_end`."""
 
-    def on_sanity_check_start(self, trainer: Trainer, module: Any) -> None:
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Called in ``fit`` before the batches of validation that only check that validation works."""
 
-    def on_sanity_check_end(self, trainer: Trainer, module: Any) -> None:
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Called after them."""
 
-    def on_before_zero_grad(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
+    def on_before_zero_grad(self, trainer: Trainer, pl_module: Any, optimizer: Any) -> None:
         """See :meth:`core.Module.on_before_zero_grad`."""
 
-    def on_before_backward(self, trainer: Trainer, module: Any, loss: Any) -> None:
+    def on_before_backward(self, trainer: Trainer, pl_module: Any, loss: Any) -> None:
         """See :meth:`core.Module.on_before_backward`."""
 
-    def on_after_backward(self, trainer: Trainer, module: Any) -> None:
+    def on_after_backward(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_after_backward`."""
 
-    def on_before_optimizer_step(self, trainer: Trainer, module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: Any, optimizer: Any) -> None:
         """See :meth:`core.Module.on_before_optimizer_step`."""
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_train_start`."""
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_train_end`."""
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_validation_start`."""
 
-    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_validation_epoch_start`."""
 
-    def on_validation_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_validation_batch_start`."""
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_validation_batch_end`."""
 
-    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_validation_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_validation_end`."""
 
-    def on_test_start(self, trainer: Trainer, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_test_start`."""
 
-    def on_test_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_test_epoch_start`."""
 
-    def on_test_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_test_batch_start`."""
 
-    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_test_batch_end`."""
 
-    def on_test_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_test_epoch_end`. The epoch's metrics are in ``trainer.callback_metrics``."""
 
-    def on_test_end(self, trainer: Trainer, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_test_end`."""
 
-    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_predict_start`."""
 
-    def on_predict_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_predict_epoch_start`."""
 
-    def on_predict_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_predict_batch_start`."""
 
-    def on_predict_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """See :meth:`core.Module.on_predict_batch_end`."""
 
-    def on_predict_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_predict_epoch_end`."""
 
-    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
         """See :meth:`core.Module.on_predict_end`."""
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
-        """Called when ``error`` ends the run, before it is raised to the caller."""
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
+        """Called when ``exception`` ends the run, before it is raised to the caller."""
 
-    def before_optimizers_load(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
+    def before_optimizers_load(self, pl_module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
         """Called when a fit is resumed, before the states of the optimizers are loaded.
 
         Args:
-            module: The module, with the weights of the checkpoint.
+            pl_module: The module, with the weights of the checkpoint.
             optimizers: The optimizers as ``configure_optimizers`` made them.
             state: What this callback's :meth:`state_dict` returned.
         """
 
-    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Called in every process before ``checkpoint`` is written; may add to it."""
 
-    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Called in every process after ``checkpoint`` was read and loaded, when a fit is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
         """The callback's state for a checkpoint."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state that :meth:`state_dict` returned."""

@@ -30,7 +30,7 @@ class DeviceStatsMonitor(Callback):
         self.cpu_stats = cpu_stats
         self._cpu: Any = None
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Check that there is a logger.
 
         Raises:
@@ -47,7 +47,7 @@ class DeviceStatsMonitor(Callback):
 
             self._cpu = CPUAccelerator()
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log after a step whose metrics are logged."""
         step = trainer.global_step
         if step % trainer.log_every_n_steps or trainer.progress.is_accumulating or not trainer.is_global_zero:

@@ -116,17 +116,17 @@ class EarlyStopping(Callback):
         """Its name in checkpoints, by metric and mode."""
         return f"{type(self).__qualname__}(monitor={self.monitor!r}, mode={self.mode!r})"
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self._reset()
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Check, unless that is due at the end of the training epoch."""
         if is_training(trainer) and not self._checks_on_train_epoch_end(trainer):
             self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Check, unless that is due after validation."""
         if self._checks_on_train_epoch_end(trainer):
             self._check(trainer)
@@ -143,14 +143,16 @@ class EarlyStopping(Callback):
             "judged_at": self._judged_at,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self.wait_count, self.stopped_epoch = state["wait_count"], state["stopped_epoch"]
-        self.best_score, self.patience = state["best_score"], state["patience"]
+        self.wait_count, self.stopped_epoch = state_dict["wait_count"], state_dict["stopped_epoch"]
+        self.best_score, self.patience = state_dict["best_score"], state_dict["patience"]
         # A checkpoint of Lightning has no reason.
-        self.stopping_reason = EarlyStoppingReason(state.get("stopping_reason", EarlyStoppingReason.NOT_STOPPED.value))
-        self.stopping_reason_message = state.get("stopping_reason_message")
-        self._judged_at = state.get("judged_at")
+        self.stopping_reason = EarlyStoppingReason(
+            state_dict.get("stopping_reason", EarlyStoppingReason.NOT_STOPPED.value)
+        )
+        self.stopping_reason_message = state_dict.get("stopping_reason_message")
+        self._judged_at = state_dict.get("judged_at")
 
     def _checks_on_train_epoch_end(self, trainer: Trainer) -> bool:
         chosen = self.check_on_train_epoch_end

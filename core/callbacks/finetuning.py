@@ -55,11 +55,11 @@ class BaseFinetuning(Callback):
 
     # -- what a subclass defines ---------------------------------------------------------------------------------
 
-    def freeze_before_training(self, module: Any) -> None:
+    def freeze_before_training(self, pl_module: Any) -> None:
         """Freeze what is not trained at first; called in ``setup`` of ``fit``, before the optimizers are created."""
         raise NotImplementedError
 
-    def finetune_function(self, module: Any, epoch: int, optimizer: Optimizer) -> None:
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Optimizer) -> None:
         """Unfreeze what is due; called at the start of each epoch for each optimizer."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class BaseFinetuning(Callback):
 
     # -- hooks -----------------------------------------------------------------------------------------------------
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Freeze what is not trained at first.
 
         Raises:
@@ -155,15 +155,15 @@ class BaseFinetuning(Callback):
                     "before the first one, and unfreeze them before the second."
                 )
             self._groups, self._trainable = [], []
-            self.freeze_before_training(module)
+            self.freeze_before_training(pl_module)
 
-    def before_optimizers_load(self, module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
+    def before_optimizers_load(self, pl_module: Any, optimizers: Sequence[Any], state: dict[str, Any]) -> None:
         """Give the optimizers the groups that they had, so that their state fits.
 
         Raises:
             CheckpointError: The module lacks a parameter.
         """
-        named = dict(module.named_parameters())
+        named = dict(pl_module.named_parameters())
         for optimizer, groups in zip(optimizers, state["groups"], strict=False):
             for group in groups[len(optimizer.param_groups) :]:
                 try:
@@ -177,13 +177,13 @@ class BaseFinetuning(Callback):
         for name, parameter in named.items():
             parameter.requires_grad = name in trainable
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Unfreeze what is due."""
         optimizers = trainer.optimizers
         for optimizer in optimizers:
-            self.finetune_function(module, trainer.current_epoch, optimizer)
-        names = {id(parameter): name for name, parameter in module.named_parameters()}
-        self._trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+            self.finetune_function(pl_module, trainer.current_epoch, optimizer)
+        names = {id(parameter): name for name, parameter in pl_module.named_parameters()}
+        self._trainable = [name for name, parameter in pl_module.named_parameters() if parameter.requires_grad]
         self._groups = [
             [{**group, "params": [names[id(each)] for each in group["params"]]} for group in optimizer.param_groups]
             for optimizer in optimizers
@@ -195,9 +195,9 @@ class BaseFinetuning(Callback):
         """The groups of parameters."""
         return {"groups": self._groups, "trainable": list(self._trainable)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self._groups, self._trainable = state["groups"], list(state["trainable"])
+        self._groups, self._trainable = state_dict["groups"], list(state_dict["trainable"])
 
 
 class BackboneFinetuning(BaseFinetuning):
@@ -241,28 +241,28 @@ class BackboneFinetuning(BaseFinetuning):
         self.previous_backbone_lr: float | None = None
         """The backbone's rate in the last epoch."""
 
-    def freeze_before_training(self, module: Any) -> None:
+    def freeze_before_training(self, pl_module: Any) -> None:
         """Freeze the backbone.
 
         Raises:
             ConfigurationError: The module has none.
         """
-        if not isinstance(getattr(module, "backbone", None), nn.Module):
+        if not isinstance(getattr(pl_module, "backbone", None), nn.Module):
             raise ConfigurationError(
-                f"BackboneFinetuning: {type(module).__name__} has no module 'backbone'. Define it in __init__, or "
+                f"BackboneFinetuning: {type(pl_module).__name__} has no module 'backbone'. Define it in __init__, or "
                 "derive from BaseFinetuning."
             )
         self.previous_backbone_lr = None
-        self.freeze(module.backbone, train_bn=self.train_bn)
+        self.freeze(pl_module.backbone, train_bn=self.train_bn)
 
-    def finetune_function(self, module: Any, epoch: int, optimizer: Optimizer) -> None:
+    def finetune_function(self, pl_module: Any, epoch: int, optimizer: Optimizer) -> None:
         """Add the backbone, then let its rate grow."""
         rate = float(optimizer.param_groups[0]["lr"])
         if epoch == self.unfreeze_backbone_at_epoch:
             first = self.backbone_initial_lr
             own = rate * self.backbone_initial_ratio_lr if first is None else first
             self.unfreeze_and_add_param_group(
-                module.backbone, optimizer, own, train_bn=self.train_bn, initial_denom_lr=self.initial_denom_lr
+                pl_module.backbone, optimizer, own, train_bn=self.train_bn, initial_denom_lr=self.initial_denom_lr
             )
         elif epoch > self.unfreeze_backbone_at_epoch and self.previous_backbone_lr is not None:
             own = self.lambda_func(epoch + 1) * self.previous_backbone_lr
@@ -279,7 +279,7 @@ class BackboneFinetuning(BaseFinetuning):
         """The groups of parameters, and the backbone's rate."""
         return {**super().state_dict(), "previous_backbone_lr": self.previous_backbone_lr}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        super().load_state_dict(state)
-        self.previous_backbone_lr = state["previous_backbone_lr"]
+        super().load_state_dict(state_dict)
+        self.previous_backbone_lr = state_dict["previous_backbone_lr"]

@@ -70,7 +70,9 @@ class AdaptedCallback(Callback):
     def __init__(self, given: Any, overridden: frozenset[str]) -> None:
         self.given = given
         self.idle_hooks = frozenset(HOOKS) - overridden
-        self._takes = {name: _positions(getattr(given, name)) for name in overridden & frozenset(HOOKS)}
+        hooks = {name: getattr(given, name) for name in overridden & frozenset(HOOKS)}
+        self._takes = {name: _positions(hook) for name, hook in hooks.items()}
+        self._by_name = {name for name, hook in hooks.items() if "dataloader_idx" in signature(hook).parameters}
 
     @property
     def state_key(self) -> str:
@@ -82,14 +84,16 @@ class AdaptedCallback(Callback):
         state: dict[str, Any] = self.given.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self.given.load_state_dict(state)
+        self.given.load_state_dict(state_dict)
 
-    def call(self, name: str, *args: Any) -> Any:
-        """Call the hook, with 0 as the number of the loader where it wants one more argument."""
-        more = (0,) if self._takes.get(name, 0) == len(args) + 1 else ()
-        return getattr(self.given, name)(*args, *more)
+    def call(self, name: str, *args: Any, dataloader_idx: int = 0) -> Any:
+        """Call the hook, with the number of the loader where it has that argument or wants one more."""
+        hook = getattr(self.given, name)
+        if name in self._by_name:
+            return hook(*args, dataloader_idx=dataloader_idx)
+        return hook(*args, *((dataloader_idx,) if self._takes.get(name, 0) == len(args) + 1 else ()))
 
 
 def _positions(hook: Callable[..., Any]) -> int:
@@ -100,8 +104,8 @@ def _positions(hook: Callable[..., Any]) -> int:
 
 
 def _forwarding(name: str) -> Callable[..., Any]:
-    def hook(self: AdaptedCallback, *args: Any) -> Any:
-        return self.call(name, *args)
+    def hook(self: AdaptedCallback, *args: Any, dataloader_idx: int = 0) -> Any:
+        return self.call(name, *args, dataloader_idx=dataloader_idx)
 
     hook.__name__, hook.__doc__ = name, f"Calls the user's ``{name}``."
     return hook

@@ -50,7 +50,7 @@ class GradientAccumulationScheduler(Callback):
         """Whether any epoch accumulates."""
         return any(count > 1 for count in self.scheduling.values())
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Check that the Trainer steps the optimizer, and that nothing else decides the number.
 
         Raises:
@@ -58,10 +58,10 @@ class GradientAccumulationScheduler(Callback):
         """
         if stage != "fit":
             return
-        if not getattr(module, "automatic_optimization", True):
+        if not getattr(pl_module, "automatic_optimization", True):
             raise ConfigurationError(
-                f"GradientAccumulationScheduler: {type(module).__name__} has automatic_optimization=False and steps by "
-                "itself. Remove the callback, and call optimizer.step() every so many batches."
+                f"GradientAccumulationScheduler: {type(pl_module).__name__} has automatic_optimization=False and steps "
+                "by itself. Remove the callback, and call optimizer.step() every so many batches."
             )
         given = trainer.accumulate_grad_batches
         if given not in (1, self._taken):
@@ -74,11 +74,11 @@ class GradientAccumulationScheduler(Callback):
                 "batches within a fit. Set accumulate_grad_batches in Trainer."
             )
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the number of the running epoch, in which a resumed run may be."""
         self._set(trainer)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the number of the epoch."""
         self._set(trainer)
 

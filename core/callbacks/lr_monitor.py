@@ -27,19 +27,25 @@ class LearningRateMonitor(Callback):
             start of each epoch, ``None`` does as the scheduler's interval says.
         log_momentum: Also log the momentum, or the first beta, as ``lr-Adam-momentum``.
         log_weight_decay: Also log the weight decay, as ``lr-Adam-weight_decay``.
+        log_key_prefix: What all these names begin with, such as ``"optimizer/"``.
 
     Raises:
         ConfigurationError: ``logging_interval`` is something else; or, when training starts, the trainer has no logger.
     """
 
     def __init__(
-        self, logging_interval: str | None = None, log_momentum: bool = False, log_weight_decay: bool = False
+        self,
+        logging_interval: str | None = None,
+        log_momentum: bool = False,
+        log_weight_decay: bool = False,
+        log_key_prefix: str | None = None,
     ) -> None:
         if logging_interval not in (None, "step", "epoch"):
             raise ConfigurationError(f"logging_interval={logging_interval!r}: must be 'step', 'epoch' or None.")
         self.logging_interval = logging_interval
         self.log_momentum = log_momentum
         self.log_weight_decay = log_weight_decay
+        self.log_key_prefix = log_key_prefix
         self.lrs: dict[str, list[float]] = {}
         """The rates that were logged in this run, by name."""
         self.last_momentum_values: dict[str, float] = {}
@@ -49,12 +55,12 @@ class LearningRateMonitor(Callback):
         if logging_interval == "epoch":
             self.idle_hooks = frozenset({"on_train_batch_start"})
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self.lrs, self.last_momentum_values, self.last_weight_decay_values = {}, {}, {}
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Check that there is a logger.
 
         Raises:
@@ -65,14 +71,14 @@ class LearningRateMonitor(Callback):
                 "LearningRateMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
             )
 
-    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Log the rates of the next step, if its metrics are logged."""
         step = trainer.global_step
         is_logged = (step + 1) % trainer.log_every_n_steps == 0 or trainer.should_stop
         if is_logged and not trainer.progress.is_accumulating:
             self._log(trainer, "step", step)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Log the rates of the epoch."""
         if self.logging_interval != "step":
             self._log(trainer, "epoch", trainer.global_step)
@@ -81,9 +87,9 @@ class LearningRateMonitor(Callback):
         """The rates that were logged."""
         return {"lrs": {name: list(rates) for name, rates in self.lrs.items()}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self.lrs = {name: list(rates) for name, rates in state["lrs"].items()}
+        self.lrs = {name: list(rates) for name, rates in state_dict["lrs"].items()}
 
     def _log(self, trainer: Trainer, moment: str, step: int) -> None:
         values: dict[str, float] = {}
@@ -91,7 +97,7 @@ class LearningRateMonitor(Callback):
             if self.logging_interval is None and interval not in (None, moment):
                 continue
             for suffix, group in zip(_suffixes(name, optimizer.param_groups), optimizer.param_groups, strict=True):
-                values |= self._values_of(name + suffix, group)
+                values |= self._values_of(f"{self.log_key_prefix or ''}{name}{suffix}", group)
         trainer.metric_log.update(values)
         send_to_loggers(trainer, values, step)
 

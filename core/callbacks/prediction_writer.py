@@ -67,7 +67,7 @@ class BasePredictionWriter(Callback):
     def write_on_batch_end(
         self,
         trainer: Trainer,
-        module: Any,
+        pl_module: Any,
         prediction: Any,
         batch_indices: Sequence[Any] | None,
         batch: Any,
@@ -78,7 +78,7 @@ class BasePredictionWriter(Callback):
 
         Args:
             trainer: The trainer.
-            module: The module.
+            pl_module: The module.
             prediction: What ``predict_step`` returned, where it was computed.
             batch_indices: The indices of the batch's items in the data set; ``None`` for data without indices: an
                 iterable-style data set, or a loader that is no DataLoader.
@@ -88,19 +88,19 @@ class BasePredictionWriter(Callback):
         """
 
     def write_on_epoch_end(
-        self, trainer: Trainer, module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
+        self, trainer: Trainer, pl_module: Any, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         """Write all predictions of this process.
 
         Args:
             trainer: The trainer.
-            module: The module.
+            pl_module: The module.
             predictions: What ``predict_step`` returned for each batch of this process, with tensors on the CPU; with
                 several loaders, such a list for each.
             batch_indices: For each loader, also if it is the only one, the ``batch_indices`` of each batch.
         """
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Refuse an interval whose method is not defined."""
         needed = (("write_on_batch_end", self.interval.on_batch), ("write_on_epoch_end", self.interval.on_epoch))
         for method, is_used in needed:
@@ -111,21 +111,21 @@ class BasePredictionWriter(Callback):
                 )
 
     def on_predict_batch_end(
-        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         """Call :meth:`write_on_batch_end`."""
         assert trainer.run.evaluation is not None
         indices = trainer.run.evaluation.newest_indices
         self._warn_if_unknown(indices)
-        self.write_on_batch_end(trainer, module, outputs, indices, batch, batch_idx, dataloader_idx)
+        self.write_on_batch_end(trainer, pl_module, outputs, indices, batch, batch_idx, dataloader_idx)
 
-    def on_predict_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Call :meth:`write_on_epoch_end`."""
         assert trainer.run.evaluation is not None
         predictions, indices = trainer.run.evaluation.predictions, trainer.run.evaluation.batch_indices
         for of_loader in indices:
             self._warn_if_unknown(*of_loader[:1])
-        self.write_on_epoch_end(trainer, module, predictions[0] if len(predictions) == 1 else predictions, indices)
+        self.write_on_epoch_end(trainer, pl_module, predictions[0] if len(predictions) == 1 else predictions, indices)
 
     def _warn_if_unknown(self, *indices: Any) -> None:
         if None in indices and not self._has_warned:

@@ -86,7 +86,7 @@ class StochasticWeightAveraging(WeightAveraging):
         del step_idx
         return epoch_idx is not None and epoch_idx >= self.swa_start
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Begin a new average.
 
         Raises:
@@ -109,9 +109,9 @@ class StochasticWeightAveraging(WeightAveraging):
                 "learning rate it cannot change. Use another strategy."
             )
         self._scheduler = self._scheduler_state = None
-        super().setup(trainer, module, stage)
+        super().setup(trainer, pl_module, stage)
 
-    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Check that there is one optimizer, and move the average to its device.
 
         Raises:
@@ -123,15 +123,15 @@ class StochasticWeightAveraging(WeightAveraging):
                 f"StochasticWeightAveraging: the module has {len(trainer.optimizers)} optimizers, and it works with "
                 "one. Average in a callback of your own, with torch.optim.swa_utils."
             )
-        if not module.automatic_optimization and batch_norms(module):
+        if not pl_module.automatic_optimization and batch_norms(pl_module):
             raise ConfigurationError(
-                f"StochasticWeightAveraging: {type(module).__name__} has batch norm layers, whose statistics are "
+                f"StochasticWeightAveraging: {type(pl_module).__name__} has batch norm layers, whose statistics are "
                 "computed by one more pass of training_step without gradients, and automatic_optimization=False, so "
                 "training_step calls backward. Use core.callbacks.EMAWeightAveraging, which averages statistics."
             )
-        super().on_fit_start(trainer, module)
+        super().on_fit_start(trainer, pl_module)
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Continue the schedule of the learning rate, in a resumed run."""
         if self._scheduler_state is not None:
             rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
@@ -141,7 +141,7 @@ class StochasticWeightAveraging(WeightAveraging):
             for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
                 group["lr"] = rate
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin the schedule of the learning rate."""
         if trainer.current_epoch >= self.swa_start and self._scheduler is None:
             self._schedule(trainer)
@@ -151,20 +151,20 @@ class StochasticWeightAveraging(WeightAveraging):
         trainer.running_fit(type(self).__name__).step_each_epoch(scheduler)
         return scheduler
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Give the module the average, with its own statistics of batches."""
         has_average = self._average is not None and bool(self._average.n_averaged > 0)
-        super().on_train_end(trainer, module)
+        super().on_train_end(trainer, pl_module)
         self._scheduler = self._scheduler_state = None
         if has_average:
-            update_batch_norms(trainer, module)
+            update_batch_norms(trainer, pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Add the average."""
         if self._average is not None:
             checkpoint[AVERAGE] = self._average.state_dict()
 
-    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue the average."""
         if self._average is not None and AVERAGE in checkpoint:
             self._average.load_state_dict(checkpoint[AVERAGE])
@@ -178,10 +178,10 @@ class StochasticWeightAveraging(WeightAveraging):
         scheduler = self._scheduler.state_dict()
         return {**state, "scheduler": {name: value for name, value in scheduler.items() if not callable(value)}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        super().load_state_dict(state)
-        self._scheduler_state = state["scheduler"]
+        super().load_state_dict(state_dict)
+        self._scheduler_state = state_dict["scheduler"]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_scheduler": None}

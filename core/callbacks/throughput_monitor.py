@@ -56,7 +56,7 @@ class ThroughputMonitor(Callback):
         self._totals: dict[str, Any] = {}
         """The totals of training before this run was resumed."""
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Forget the run before, and check that there is a logger.
 
         Raises:
@@ -68,37 +68,41 @@ class ThroughputMonitor(Callback):
                 "ThroughputMonitor: the trainer has no logger. Set logger in Trainer, or remove the callback."
             )
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._meters["train"] = _Meter(self.window_size, **self._totals)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; log after a step whose metrics are logged."""
         step = trainer.global_step
         is_due = step % trainer.log_every_n_steps == 0 and not trainer.progress.is_accumulating
-        self._count("train", trainer, module, batch, is_due, step - 1)
+        self._count("train", trainer, pl_module, batch, is_due, step - 1)
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure, unless it is the sanity check."""
         if not trainer.sanity_checking:
             self._begin("validate", trainer)
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Count the batch; log now and then."""
-        self._count_evaluated("validate", trainer, module, batch)
+        self._count_evaluated("validate", trainer, pl_module, batch)
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """The time that validation took is not of training."""
         if "validate" in self._meters and "train" in self._meters:
             self._meters["train"].skip(time.perf_counter() - self._meters["validate"].began)
 
-    def on_test_start(self, trainer: Trainer, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._begin("test", trainer)
 
-    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Count the batch; log now and then."""
-        self._count_evaluated("test", trainer, module, batch)
+        self._count_evaluated("test", trainer, pl_module, batch)
 
     def _begin(self, stage: str, trainer: Trainer) -> None:
         if trainer.is_global_zero:  # what training has queued on the device is not of this stage
@@ -136,9 +140,9 @@ class ThroughputMonitor(Callback):
         """The totals of training, with which a resumed run goes on."""
         return self._meters["train"].totals() if "train" in self._meters else {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self._totals = state
+        self._totals = state_dict
 
 
 class _Meter:

@@ -25,7 +25,7 @@ STAGES = ("train", "validate", "sanity_check", "test", "predict")
 class Timer(Callback):
     """Measures how long each stage takes, and ends ``fit`` after ``duration``, by the clock of process 0.
 
-    The time that a resumed run has taken before counts.
+    The time that a resumed run has taken before counts. Where none is left, ``fit`` ends before its first step.
 
     Args:
         duration: The time for training, as a ``timedelta``, as ``"DD:HH:MM:SS"``, or as keyword arguments of
@@ -59,68 +59,78 @@ class Timer(Callback):
         self._clock: SharedClock | None = None
 
     def start_time(self, stage: str = "train") -> float | None:
-        """When ``stage`` began, by :func:`time.monotonic`; ``None`` if it has not."""
-        return self._start.get(stage)
+        """When ``stage`` began, by :func:`time.monotonic`; ``None`` if it has not.
+
+        Args:
+            stage: ``"train"``, ``"validate"``, ``"sanity_check"``, ``"test"`` or ``"predict"``.
+
+        Raises:
+            ConfigurationError: It is something else.
+        """
+        return self._start.get(_checked(stage))
 
     def end_time(self, stage: str = "train") -> float | None:
         """When ``stage`` ended; ``None`` if it has not."""
-        return self._end.get(stage)
+        return self._end.get(_checked(stage))
 
     def time_elapsed(self, stage: str = "train") -> float:
         """Seconds that ``stage`` has taken, in the resumed run included."""
-        start = self._start.get(stage)
+        start = self._start.get(_checked(stage))
         return self._before[stage] + (0.0 if start is None else self._end.get(stage, time.monotonic()) - start)
 
     def time_remaining(self, stage: str = "train") -> float | None:
         """Seconds that are left of ``duration``; ``None`` without one."""
-        return None if self._duration is None else self._duration - self.time_elapsed(stage)
+        elapsed = self.time_elapsed(stage)
+        return None if self._duration is None else self._duration - elapsed
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Forget an earlier run."""
         if stage == "fit":
             self._reset()
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._begin("train")
         if self._duration is not None:
             self._clock = SharedClock(self._duration - self._before["train"])
             self._clock.restart(trainer.global_step)
+            if self._clock.seconds <= 0:  # in every process: all have the same duration, and the same checkpoint
+                self._stop(trainer)
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End measuring."""
         self._end["train"] = time.monotonic()
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._begin("sanity_check" if trainer.sanity_checking else "validate")
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End measuring."""
         self._end["sanity_check" if trainer.sanity_checking else "validate"] = time.monotonic()
 
-    def on_test_start(self, trainer: Trainer, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._begin("test")
 
-    def on_test_end(self, trainer: Trainer, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End measuring."""
         self._end["test"] = time.monotonic()
 
-    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Begin to measure."""
         self._begin("predict")
 
-    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End measuring."""
         self._end["predict"] = time.monotonic()
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End the fit, if the time is over."""
         if not trainer.progress.is_accumulating:
             self._check(trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """End the fit, if the time is over."""
         self._check(trainer)
 
@@ -128,9 +138,9 @@ class Timer(Callback):
         """The time that each stage has taken."""
         return {"time_elapsed": {stage: self.time_elapsed(stage) for stage in STAGES}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self._before = {**dict.fromkeys(STAGES, 0.0), **state["time_elapsed"]}
+        self._before = {**dict.fromkeys(STAGES, 0.0), **state_dict["time_elapsed"]}
 
     def _begin(self, stage: str) -> None:
         if stage in self._end:  # validation runs several times
@@ -146,9 +156,18 @@ class Timer(Callback):
             or not self._clock.is_due(trainer.global_step, trainer.strategy)
         ):
             return
+        self._stop(trainer)
+
+    def _stop(self, trainer: Trainer) -> None:
         trainer.should_stop = trainer.progress.all_stop = True
         if self.verbose and trainer.is_global_zero:
             logger.info("Timer: the run has taken %s and ends", timedelta(seconds=int(self.time_elapsed())))
+
+
+def _checked(stage: str) -> str:
+    if stage not in STAGES:
+        raise ConfigurationError(f"stage={stage!r}: must be a stage of a run. Valid: {quoted(STAGES)}.")
+    return stage
 
 
 def read_duration(name: str, duration: Any) -> float | None:

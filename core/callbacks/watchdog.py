@@ -61,7 +61,7 @@ class Watchdog(Callback):
     def _beat(self, limit: float | None) -> None:
         self._since, self._limit = time.monotonic(), limit
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Begin to watch."""
         self._end()
         self._batches = 0
@@ -72,11 +72,11 @@ class Watchdog(Callback):
         arguments = (self._done, trainer.world_size)
         threading.Thread(target=self._watch, args=arguments, name="core-watchdog", daemon=True).start()
 
-    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Watch no more."""
         self._end()
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Watch no more."""
         self._end()
 
@@ -86,38 +86,40 @@ class Watchdog(Callback):
             self._done = None
             faulthandler.cancel_dump_traceback_later()
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Workers of loaders begin."""
         self._beat(self._setup)
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """As :meth:`on_train_epoch_start`."""
         self._beat(self._setup)
 
     on_test_start = on_predict_start = on_validation_start
 
-    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """A batch has come."""
         self._beat(self._step)
 
-    def on_validation_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """A batch has come."""
         self._beat(self._step)
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """A batch is done."""
         self._batches += 1
         self._beat(self._step)
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """The first batches after it may take longer."""
         self._beat(self._setup)
 
     on_train_epoch_end = on_train_end = on_test_end = on_predict_end = on_validation_end
 
-    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A save takes as long as the disk needs."""
         self._beat(None)
 

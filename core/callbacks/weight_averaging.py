@@ -54,17 +54,17 @@ class WeightAveraging(Callback):
         del epoch_idx
         return step_idx is not None
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Begin a new average."""
         self._average, self._is_swapped = None, False
         if stage == "fit":
-            self._average = AveragedModel(module, use_buffers=self._use_buffers, **self._arguments())
+            self._average = AveragedModel(pl_module, use_buffers=self._use_buffers, **self._arguments())
             self._step, self._epoch = 0, -1
 
     def _arguments(self) -> dict[str, Any]:
         return self._kwargs
 
-    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Move the average to its device, in the precision of the module.
 
         Raises:
@@ -72,7 +72,7 @@ class WeightAveraging(Callback):
         """
         average = self._average
         assert average is not None
-        parameters, means = dict(module.named_parameters()), dict(average.module.named_parameters())
+        parameters, means = dict(pl_module.named_parameters()), dict(average.module.named_parameters())
         for name, mean in means.items():
             own = parameters.get(name)  # missing or on meta in a process without the layer, as of a pipeline
             if own is None or own.is_meta or own.shape != mean.shape or type(own.data) is not torch.Tensor:
@@ -81,17 +81,17 @@ class WeightAveraging(Callback):
                     "the module among the processes, so it cannot be averaged here. Use a strategy in which each "
                     "process has the whole module: 'ddp'."
                 )
-        for own, mean in zip(_tensors(module), _tensors(average.module), strict=True):
+        for own, mean in zip(_tensors(pl_module), _tensors(average.module), strict=True):
             mean.data = mean.data.to(own.device if self._device is None else self._device, own.dtype)
-        average.n_averaged.data = average.n_averaged.to(module.device if self._device is None else self._device)
+        average.n_averaged.data = average.n_averaged.to(pl_module.device if self._device is None else self._device)
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the weights of a checkpoint that another callback wrote before this one had taken those of its step."""
-        self._take_step(trainer, module)
+        self._take_step(trainer, pl_module)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Take the weights, after an optimizer step."""
-        self._take_step(trainer, module)
+        self._take_step(trainer, pl_module)
 
     def _take_step(self, trainer: Trainer, module: Any) -> None:
         step = trainer.global_step
@@ -100,38 +100,38 @@ class WeightAveraging(Callback):
             self._average.update_parameters(module)
             self._step = step
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Take the weights, at the end of an epoch."""
         epoch = trainer.current_epoch
         if epoch > self._epoch and self.should_update(epoch_idx=epoch):
             assert self._average is not None
-            self._average.update_parameters(module)
+            self._average.update_parameters(pl_module)
             self._epoch = epoch
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Give the module the average."""
         if self._average is not None and self._average.n_averaged > 0:
             with torch.no_grad():
-                for own, mean in zip(_tensors(module), _tensors(self._average.module), strict=True):
+                for own, mean in zip(_tensors(pl_module), _tensors(self._average.module), strict=True):
                     own.data.copy_(mean.data)
-            share_buffers(trainer.strategy, module)
+            share_buffers(trainer.strategy, pl_module)
         self._average = None
 
-    def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Evaluate with the average."""
-        self._swap(module)
+        self._swap(pl_module)
 
-    def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Go on with the weights that are trained."""
         if self._is_swapped:
-            self._swap(module)
+            self._swap(pl_module)
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Leave the module the weights that were trained."""
         if self._is_swapped:
-            self._swap(module)
+            self._swap(pl_module)
 
-    def on_save_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Write the average as ``state_dict``, and the weights that are trained as ``current_model_state``."""
         if self._average is None:
             return
@@ -144,21 +144,21 @@ class WeightAveraging(Callback):
             checkpoint |= {"current_model_state": trained, "state_dict": average}
         checkpoint["averaging_state"] = {name: value for name, value in state.items() if not name.startswith("module.")}
 
-    def on_load_checkpoint(self, trainer: Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Continue both."""
         if self._average is None or "averaging_state" not in checkpoint:
             return
         inner = {f"module.{name}": value for name, value in checkpoint["state_dict"].items()}
         self._average.load_state_dict({**inner, **checkpoint["averaging_state"]})
-        trainer.strategy.load_module_state(module, checkpoint["current_model_state"])
+        trainer.strategy.load_module_state(pl_module, checkpoint["current_model_state"])
 
     def state_dict(self) -> dict[str, Any]:
         """When the average was updated last."""
         return {"latest_update_step": self._step, "latest_update_epoch": self._epoch}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self._step, self._epoch = state["latest_update_step"], state["latest_update_epoch"]
+        self._step, self._epoch = state_dict["latest_update_step"], state_dict["latest_update_epoch"]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_average": None}

@@ -39,10 +39,10 @@ class SaveConfigCallback(Callback):
         self.overwrite = overwrite
         self.continues = continues
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Save the config, unless the run is only to find errors (``fast_dev_run``)."""
         if stage == "fit" and trainer.is_global_zero and not trainer.settings.fast_dev_run:
-            self.save_config(trainer, module)
+            self.save_config(trainer, pl_module)
 
     def save_config(self, trainer: Trainer, module: Any) -> None:
         """Write the file; a subclass may also pass the config to a logger. Process 0 calls it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -104,7 +105,7 @@ class Registry:
 
         Args:
             kind: A key of :data:`core.kinds.KINDS`.
-            name: A name or an alias.
+            name: A name or an alias; in capitals too, if none is spelt so.
             argument: The argument or variable that messages show; by default ``kind``.
 
         Returns:
@@ -125,6 +126,9 @@ class Registry:
             claimants = [spec for spec in self.specs(kind) if name in spec.aliases]
         if claimants:
             return sorted(claimants, key=lambda spec: (-spec.priority, spec.name))
+        if name != name.lower() and not self._holders(kind, name):
+            with suppress(UnknownNameError):
+                return self.find(kind, name.lower(), argument=argument)
         raise self._unusable(kind, name, subject) if self._holders(kind, name) else self._unknown(kind, name, subject)
 
     def specs(self, kind: str) -> list[BackendSpec]:

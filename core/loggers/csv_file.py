@@ -6,23 +6,79 @@ import csv
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from ..hints.argument_checks import check_count
 from .folders import FolderLogger
 from .json_lines import append_to
 from .picture import draw_metrics
-from .values import scalars
+from .values import plain, scalars, write_json
 
 __all__ = ["CSVLogger"]
+
+
+class CSVTable:
+    """The open ``metrics.csv`` of a :class:`CSVLogger`.
+
+    Args:
+        path: The file, which is made if there is none.
+        flush_every: How many rows are handed to the operating system at once.
+    """
+
+    def __init__(self, path: Path, flush_every: int) -> None:
+        self.metrics_file_path = os.fspath(path)
+        """The file."""
+        self.log_dir = os.fspath(path.parent)
+        """The folder of the file."""
+        self._path, self._flush_every, self._waiting = path, flush_every, 0
+        self._file = append_to(path, self)
+        with open(path, encoding="utf-8", newline="") as existing:
+            self._columns: list[str] = next(csv.reader(existing), [])
+        self._writer = csv.DictWriter(self._file, self._columns, lineterminator="\n")
+
+    def log_metrics(self, metrics_dict: Mapping[str, Any], step: int | None = None) -> None:
+        """Append a row, as :meth:`CSVLogger.log_metrics`."""
+        self.append({"step": step, **scalars("CSVLogger", plain(metrics_dict))})
+
+    def log_hparams(self, params: Mapping[str, Any]) -> None:
+        """Write ``hparams.json``, as :meth:`CSVLogger.log_hyperparams`."""
+        write_json(self._path.with_name("hparams.json"), plain(params))
+
+    def save(self) -> None:
+        """Write the rows that are waiting."""
+        self._file.flush()
+        self._waiting = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Append ``row``, whose values are numbers or text; a new name adds a column."""
+        if not row.keys() <= {*self._columns}:
+            self.save()
+            self._add_columns([name for name in row if name not in self._columns])
+        self._writer.writerow(row)
+        self._waiting += 1
+        if self._waiting >= self._flush_every:
+            self.save()
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Write the file again with more columns; until it is complete, the file is as it was."""
+        columns = [*self._columns, *names]
+        rows = [[*row, *[""] * (len(columns) - len(row))] for row in _read(self._path)[1:]]
+        self._file.close()
+        _write(self._path, [columns, *rows])
+        self._columns, self._file = columns, append_to(self._path, self)
+        self._writer = csv.DictWriter(self._file, columns, lineterminator="\n")
 
 
 class CSVLogger(FolderLogger):
     """Appends each set of metrics to ``metrics.csv`` as one row, after its step.
 
     A new metric adds a column, which is empty in earlier rows. By default a row is handed to the operating system at
-    once, so it outlives a crash of the process. :attr:`experiment` is the open file. At the end of a run of a Trainer
-    the curves are drawn into ``metrics.png``, if matplotlib is installed.
+    once, so it outlives a crash of the process. :attr:`experiment` is the open :class:`CSVTable`. At the end of a run
+    of a Trainer the curves are drawn into ``metrics.png``, if matplotlib is installed.
 
     Args:
         save_dir: See :class:`core.loggers.FolderLogger`.
@@ -46,41 +102,24 @@ class CSVLogger(FolderLogger):
         super().__init__(save_dir, name, version, prefix)
         check_count("flush_logs_every_n_steps", flush_logs_every_n_steps, 1)
         self._flush_every = flush_logs_every_n_steps
-        self._waiting = 0
-        self._columns: list[str] = []
-        self._writer: Any = None
 
     @property
     def path(self) -> Path:
         """The file."""
         return Path(self.log_dir) / "metrics.csv"
 
-    def open(self) -> TextIO:
+    def open(self) -> CSVTable:
         """Open the file; an earlier run's rows in it are kept."""
-        file = append_to(self.path, self)
-        with open(self.path, encoding="utf-8", newline="") as existing:
-            self._columns = next(csv.reader(existing), [])
-        self._writer = csv.DictWriter(file, self._columns, lineterminator="\n")
-        return file
+        return CSVTable(self.path, self._flush_every)
 
     def write_metrics(self, values: Mapping[str, Any], step: int | None, **options: Any) -> None:
         """Append a row."""
-        row = {"step": step, **scalars(type(self).__name__, values), **options}
-        file = self.experiment
-        if not row.keys() <= {*self._columns}:
-            file.flush()
-            self._add_columns([name for name in row if name not in self._columns])
-            file = self._experiment
-        self._writer.writerow(row)
-        self._waiting += 1
-        if self._waiting >= self._flush_every:
-            file.flush()
-            self._waiting = 0
+        row = {**scalars(type(self).__name__, values), **options}
+        self.experiment.append({"step": step, **row})
 
     def flush(self) -> None:
         """Write the rows that are waiting."""
-        self.experiment.flush()
-        self._waiting = 0
+        self.experiment.save()
 
     def finalize(self, status: str = "success") -> None:
         """Write what is buffered, and draw the picture if a run has ended as it should."""
@@ -105,18 +144,6 @@ class CSVLogger(FolderLogger):
             _write(self.path, [columns, *rows])
         else:
             self.path.unlink(missing_ok=True)
-
-    def _add_columns(self, names: list[str]) -> None:
-        """Write the file again with more columns; until it is complete, the file is as it was."""
-        columns = [*self._columns, *names]
-        rows = [[*row, *[""] * (len(columns) - len(row))] for row in _read(self.path)[1:]]
-        self._experiment.close()
-        _write(self.path, [columns, *rows])
-        self._columns, self._experiment = columns, append_to(self.path, self)
-        self._writer = csv.DictWriter(self._experiment, columns, lineterminator="\n")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_writer": None}
 
 
 def _read(path: Path) -> list[list[str]]:

@@ -97,7 +97,7 @@ def _claimants(argument: Argument, registry: Registry) -> tuple[list[Accelerator
         found = cast(list[AcceleratorSpec], registry.find("accelerator", argument.value, argument=argument.label))
     except UnknownNameError:
         discovered, _ = _expanded([spec for spec in _all(registry) if spec.discover], registry)
-        named = [spec for spec in discovered if spec.name == argument.value]
+        named = [spec for spec in discovered if spec.name == argument.value.lower()]
         if not named:
             raise
         return named, []

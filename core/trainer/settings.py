@@ -120,7 +120,7 @@ def _deterministic(settings: Any, attribute: attrs.Attribute[Any], value: Any) -
 
 def _clip_value(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
-        raise ConfigurationError(f"{attribute.name}={value!r}: must be a number > 0, or None for no clipping.")
+        raise ConfigurationError(f"{attribute.name}={value!r}: must be a number > 0; None or 0 for no clipping.")
 
 
 def _clip_algorithm(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -150,6 +150,10 @@ def _path(settings: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 def _unlimited(value: Any) -> Any:
     return UNLIMITED if value is None else value
+
+
+def _clipped(value: Any) -> Any:
+    return None if value == 0 and not isinstance(value, bool) else value
 
 
 def _added(value: Any) -> Any:
@@ -189,7 +193,7 @@ class Settings:
     check_val_every_n_epoch: int | None = attrs.field(default=1, validator=_count(1, optional=True))
     num_sanity_val_steps: int = attrs.field(default=2, validator=_count(-1))
     accumulate_grad_batches: int = attrs.field(default=1, validator=_accumulation)
-    gradient_clip_val: float | None = attrs.field(default=None, validator=_clip_value)
+    gradient_clip_val: float | None = attrs.field(default=None, converter=_clipped, validator=_clip_value)
     gradient_clip_algorithm: str = attrs.field(default="norm", validator=_clip_algorithm)
     log_every_n_steps: int = attrs.field(default=50, validator=_count(1))
     enable_checkpointing: bool = attrs.field(default=True, converter=_added, validator=_flag())

@@ -111,7 +111,7 @@ class Trainer(TrainerFacts):
             What they log goes nowhere. A resumed ``fit`` runs none.
         accumulate_grad_batches: Batches per optimizer step; each loss is divided by this number, also at the end of an
             epoch, where fewer batches may be left.
-        gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` for no clipping.
+        gradient_clip_val: The largest norm or value of gradients, > 0; ``None`` or 0 for no clipping.
         gradient_clip_algorithm: ``"norm"`` or ``"value"``.
         log_every_n_steps: The number of optimizer steps between two calls of the loggers; ``None`` for 50.
         logger: Where metrics go: a name such as ``"csv"``, an object of a class in :mod:`core.loggers` or with a method

@@ -146,7 +146,7 @@ def test_other_processes_write_nothing(tmp_path: Path) -> None:
     logger.process_index = 1
     logger.log_metrics({"x": 1}, step=0)
     logger.log_hyperparams({"lr": 1})
-    logger.experiment.write("x")
+    logger.experiment.log_metrics({"x": 2})
     logger.log_table("t", ["a"], [[1]])
     logger.save()
     logger.finish()

@@ -107,7 +107,7 @@ MISTAKES: dict[str, Mistake] = {
     "accumulation of nothing": Mistake(
         given(accumulate_grad_batches=0), "accumulate_grad_batches", "0", "an integer ≥ 1"
     ),
-    "negative clipping": Mistake(given(gradient_clip_val=-1), "gradient_clip_val", "-1", "None for no clipping"),
+    "negative clipping": Mistake(given(gradient_clip_val=-1), "gradient_clip_val", "-1", "None or 0 for no clipping"),
     "kind of clipping": Mistake(
         given(gradient_clip_val=1.0, gradient_clip_algorithm="nrm"), "gradient_clip_algorithm", "'nrm'", "'norm'"
     ),

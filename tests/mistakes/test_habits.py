@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from core import DataModule, Runtime, Trainer, seed_everything
+from core import DataModule, Runtime, Trainer
 
 from .cases import Mistake, Net, check, loader, trainer
 
@@ -39,7 +39,6 @@ MISTAKES: dict[str, Mistake] = {
     "schedule of accumulation": Mistake(
         lambda: trainer(accumulate_grad_batches={0: 2}), "accumulate_grad_batches", "{0: 2}", "AccumulationScheduler"
     ),
-    "no seed": Mistake(lambda: seed_everything(), "seed", "None", "an integer from 0"),
     "optimizer for a loader": Mistake(
         fitting(loader(), torch.optim.SGD(Net().parameters(), lr=0.1)),
         "val_dataloaders",

@@ -118,14 +118,14 @@ MISTAKES: dict[str, Mistake] = {
     "hook of a callback": Mistake(
         lambda: with_callback(on_train_batch_end=lambda self, trainer, module: None),
         "Mine.on_train_batch_end",
-        "(trainer, module)",
-        "on_train_batch_end(self, trainer, module, outputs, batch, batch_idx)",
+        "(trainer, pl_module, outputs, batch, batch_idx)",
+        "on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx)",
     ),
     "hook of a callback without arguments": Mistake(
         lambda: with_callback(on_train_epoch_end=lambda self: None),
         "Mine.on_train_epoch_end()",
-        "(trainer, module)",
-        "Define it as on_train_epoch_end(self, trainer, module)",
+        "(trainer, pl_module)",
+        "Define it as on_train_epoch_end(self, trainer, pl_module)",
     ),
     "setup without stage": Mistake(
         lambda: fit(net(setup=lambda self: None)), "Net.setup", "(stage)", "Define it as setup(self, stage)"

@@ -221,7 +221,6 @@ MISTAKES: dict[str, Mistake] = {
     "data set in a list": Mistake(
         fitting(Bare(), [items(3).dataset]), "train_dataloaders", "TensorDataset", "DataLoader(dataset, batch_size="
     ),
-    "capitals": Mistake(lambda: runtime(accelerator="CPU"), "accelerator", "'CPU'", "Did you mean 'cpu'?"),
     "capitals of a plugin": Mistake(
         lambda: runtime(accelerator="CUDA"), "accelerator", "'CUDA'", "'cuda': pip install torch-hal-cuda"
     ),

@@ -131,6 +131,18 @@ def test_learning_rates_need_a_logger() -> None:
         LearningRateMonitor("batch")
 
 
+def test_a_prefix_of_learning_rates() -> None:
+    """It stands before all that is logged, in the loggers and in the monitor's own records."""
+    monitor = LearningRateMonitor("epoch", log_momentum=True, log_key_prefix="optimizer/")
+    assert rates(Regression(), monitor, max_epochs=1) == [
+        (0, {"optimizer/lr-SGD": 0.05, "optimizer/lr-SGD-momentum": 0.9})
+    ]
+    assert (monitor.lrs, monitor.last_momentum_values) == (
+        {"optimizer/lr-SGD": [0.05]},
+        {"optimizer/lr-SGD-momentum": 0.9},
+    )
+
+
 # -- time ----------------------------------------------------------------------------------------------------------
 
 
@@ -150,7 +162,7 @@ def test_a_timer_ends_the_fit(caplog: pytest.LogCaptureFixture) -> None:
     assert timer.time_elapsed() >= 0.05
     assert timer.time_remaining() is not None
     assert "Timer: the run has taken" in caplog.text
-    trainer = quiet(max_epochs=5, callbacks=Timer({"seconds": 0}, interval="epoch"))
+    trainer = quiet(max_epochs=5, callbacks=Timer({"microseconds": 1}, interval="epoch"))
     trainer.fit(Slow(), loader())
     assert trainer.global_step == 7
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from core import DataModule, Module, seed_everything
-from core.errors import CheckpointError, ConfigurationError, WrongTypeError
+import core
+from core import Callback, DataModule, Module, Trainer, seed_everything
+from core.callbacks import LambdaCallback, TQDMProgressBar
+from core.errors import CheckpointError, ConfigurationError, UnknownNameError, WrongTypeError
+from core.loggers import CSVLogger
 
-from .regression import Regression, dataset, loader, quiet
+from .regression import Regression, assert_same, dataset, loader, quiet
 
 
 def lightnings(name: str, base: type[Any] = object) -> Any:
@@ -145,3 +150,177 @@ def test_arguments_by_lightnings_names() -> None:
     (tested,) = trainer.test(model=module, dataloaders=loader())
     assert validated["error"] == tested["test_error"] == pytest.approx(found)
     assert len(trainer.predict(model=module, dataloaders=loader())) == len(loader())
+
+
+def test_values_that_mean_the_default() -> None:
+    """No seed is 0 in every process; a clipping value of 0 clips nothing; names may be in capitals."""
+    assert seed_everything() == 0
+    drawn = torch.rand(())
+    seed_everything(0)
+    assert torch.equal(drawn, torch.rand(()))
+
+    def norm(value: Any) -> float:
+        norms: list[float] = []
+
+        class Steep(Regression):
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return 100 * super().training_step(batch, batch_idx)
+
+            def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, closure: Any = None) -> None:
+                super().optimizer_step(epoch, batch_idx, optimizer, closure)
+                norms.append(
+                    float(nn.utils.get_total_norm([one.grad for one in self.parameters() if one.grad is not None]))
+                )
+
+        torch.manual_seed(1)
+        trainer = quiet(max_steps=1, gradient_clip_val=value)
+        trainer.fit(Steep(), loader())
+        return norms[0]
+
+    assert norm(0) == norm(0.0) == norm(None) > 10 > norm(0.5) == pytest.approx(0.5)
+    plan = Trainer(accelerator="CPU", devices=1, strategy="DDP", precision="BF16-mixed").plan
+    assert (plan.accelerator.name, plan.strategy.name, plan.precision.name) == ("cpu", "ddp", "bf16-mixed")
+
+
+@pytest.mark.parametrize(("name", "said"), [("DPP", "Did you mean 'ddp'"), ("HIVEMIND2", "strategy='HIVEMIND2'")])
+def test_capitals_of_no_name(name: str, said: str) -> None:
+    """The error shows what was written."""
+    with pytest.raises(UnknownNameError, match=said):
+        quiet(strategy=name)
+
+
+class ByName(Callback):
+    """Calls the hooks of its base class as Lightning's scripts do: by name, and with the number of the loader."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        super().setup(trainer=trainer, pl_module=pl_module, stage=stage)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_start(trainer=trainer, pl_module=pl_module)
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        super().on_validation_batch_end(trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
+        self.seen.append((batch_idx, dataloader_idx))
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        super().on_exception(trainer=trainer, pl_module=pl_module, exception=exception)
+        self.seen.append(exception)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict=state_dict)
+
+
+HOOKS_OF_BATCHES = [f"on_{stage}_batch_{at}" for stage in ("validation", "test", "predict") for at in ("start", "end")]
+
+
+def test_hooks_that_are_called_by_name() -> None:
+    """Those of the base class, of core's callbacks, of the Module and the DataModule take Lightning's names."""
+
+    class Module(Regression):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return None
+
+        def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            super().on_validation_batch_end(outputs, batch, batch_idx, dataloader_idx)
+
+        def on_train_end(self) -> None:
+            raise ArithmeticError
+
+    seen = ByName()
+    with pytest.raises(ArithmeticError):
+        quiet(max_epochs=1, callbacks=seen).fit(Module(), loader(), [loader(25), loader(50)])
+    assert seen.seen[:-1] == [(0, 0), (1, 0), (0, 1)]
+    assert isinstance(seen.seen[-1], ArithmeticError)
+
+    kinds = [getattr(core.callbacks, name) for name in core.callbacks.__all__]
+    kinds = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, Callback)]
+    kinds.remove(LambdaCallback)  # it passes on what it gets
+    for kind in kinds:
+        for name in (name for name in dir(Callback) if name.startswith("on_") or name in ("setup", "teardown")):
+            parameters = list(inspect.signature(getattr(kind, name)).parameters)
+            assert parameters[:3] == ["self", "trainer", "pl_module"], (kind, name)
+            assert name not in HOOKS_OF_BATCHES or parameters[-1] == "dataloader_idx", (kind, name)
+    for name in HOOKS_OF_BATCHES:
+        assert list(inspect.signature(getattr(core.Module, name)).parameters)[-1] == "dataloader_idx"
+    for kind in (*kinds, DataModule):
+        assert list(inspect.signature(kind.load_state_dict).parameters) == ["self", "state_dict"]
+
+
+class FromIterator(Regression):
+    """Takes its batches from ``dataloader_iter``."""
+
+    def __init__(self, times: int = 1) -> None:
+        super().__init__()
+        self.times = times
+        self.places: list[Any] = []
+
+    def training_step(self, dataloader_iter: Any) -> Any:  # type: ignore[override]
+        for _ in range(self.times):
+            batch, batch_idx, dataloader_idx = next(dataloader_iter)
+        self.places.append((batch_idx, dataloader_idx))
+        return self.loss(batch)
+
+    def validation_step(self, dataloader_iter: Any) -> None:  # type: ignore[override]
+        batch, batch_idx, dataloader_idx = next(dataloader_iter)
+        self.places.append(("validated", batch_idx, dataloader_idx))
+        self.log("error", self.loss(batch))
+
+
+def test_steps_that_take_an_iterator() -> None:
+    """Each gets its batch from it, as a step with the batch does; a second one in a step is refused."""
+    modules = []
+    for kind in (FromIterator, Regression):
+        torch.manual_seed(3)
+        modules.append(kind())
+        trainer = quiet(max_epochs=1)
+        trainer.fit(modules[-1], loader(), [loader(25)])
+    assert_same(*modules)
+    expected = [(number, 0) for number in range(7)] + [("validated", 0, 0), ("validated", 1, 0)]
+    assert modules[0].places == expected
+    module = FromIterator()
+    quiet().validate(module, [loader(50), loader(25)])
+    assert module.places == [("validated", 0, 0), ("validated", 0, 1), ("validated", 1, 1)]
+    with pytest.raises(
+        ConfigurationError, match=r"training_step: next\(dataloader_iter\) was called again.*accumulate"
+    ):
+        quiet(max_epochs=1).fit(FromIterator(times=2), loader())
+
+
+def test_the_file_of_a_csv_logger(tmp_path: Path) -> None:
+    """``experiment`` has Lightning's methods; what is written by them is in the same table."""
+    logger = CSVLogger(tmp_path, name="p", version=0)
+    logger.log_metrics({"loss": 1.5}, step=0)
+    logger.experiment.log_metrics({"own": torch.tensor(2.0), "loss": 1.0}, step=3)
+    logger.experiment.log_hparams({"lr": 0.1})
+    logger.experiment.save()
+    path = Path(logger.experiment.metrics_file_path)
+    assert path == tmp_path / "p" / "version_0" / "metrics.csv"
+    assert path.read_text() == "step,loss,own\n0,1.5,\n3,1.0,2.0\n"
+    assert json.loads((Path(logger.experiment.log_dir) / "hparams.json").read_text()) == {"lr": 0.1}
+
+
+def test_what_a_bar_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """``get_metrics`` of a subclass decides it, while it trains and when it evaluates."""
+
+    class Own(TQDMProgressBar):
+        def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+            shown = super().get_metrics(trainer, pl_module)
+            shown.pop("hidden", None)
+            return {**shown, "kind": type(pl_module).__name__, "v_num": 3}
+
+    class Logs(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("seen", 0.25, prog_bar=True)
+            self.log("hidden", 0.5, prog_bar=True)
+            return super().training_step(batch, batch_idx)
+
+    trainer = quiet(max_epochs=1, enable_progress_bar=True, callbacks=Own())
+    trainer.fit(Logs(), loader())
+    assert re.search(r"7/7 .*, kind=Logs, seen=0.25, v_num=3\b", capsys.readouterr().err)
+    trainer.test(Logs(), loader(), verbose=False)
+    assert "kind=Logs, v_num=3" in capsys.readouterr().err

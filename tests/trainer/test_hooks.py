@@ -170,7 +170,7 @@ def test_both_kinds_of_hooks_are_declared_alike() -> None:
             continue
         of_module = list(inspect.signature(getattr(ModuleHooks, name)).parameters)
         of_callback = list(inspect.signature(getattr(Callback, name)).parameters)
-        assert of_callback == ["self", "trainer", "module", *of_module[1:]], name
+        assert of_callback == ["self", "trainer", "pl_module", *of_module[1:]], name
 
 
 def test_only_hooks_that_are_overridden_are_bound() -> None:

@@ -115,6 +115,27 @@ def test_hooks_are_called_and_the_state_is_saved(tmp_path: Path, library: Any) -
     assert again.loaded == {"steps": 3}
 
 
+def test_a_hook_gets_the_number_of_its_loader(tmp_path: Path, library: Any) -> None:
+    """Whether it must have the argument or may do without it."""
+    seen: list[Any] = []
+
+    class May(library.Callback):  # type: ignore[misc]
+        def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, dataloader_idx=0):  # type: ignore[no-untyped-def]
+            seen.append(dataloader_idx)
+
+    class Must(library.Callback):  # type: ignore[misc]
+        def on_validation_batch_end(self, trainer, module, outputs, batch, batch_idx, number):  # type: ignore[no-untyped-def]
+            seen.append(number)
+
+    class Two(Straight):
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            pass
+
+    for callback in (May(), Must()):
+        trainer(tmp_path, [callback]).validate(Two(), [loader(), loader()])
+    assert seen == 2 * [0, 0, 0, 1, 1, 1]
+
+
 def test_what_cannot_work_is_refused(tmp_path: Path, library: Any) -> None:
     """One that core has too, and a hook that would never be called, are refused by name."""
 

@@ -174,7 +174,7 @@ class Evaluating(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, module: Any) -> None: ...
 
     def on_validation_batch_end(
-        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None: ...
 
     def on_validation_epoch_end(self, trainer: Trainer, module: Any) -> None:

@@ -29,7 +29,9 @@ class Records(Callback):
     def on_sanity_check_end(self, trainer: Trainer, module: Any) -> None:
         self.events.append("end")
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         if trainer.sanity_checking:
             assert (trainer.validating, trainer.training, trainer.evaluating) == (False, False, True)
             self.events.append(batch_idx)

@@ -211,7 +211,7 @@ class ModelCheckpoint(Checkpoint):
 
     # -- when -------------------------------------------------------------------------------------------------------
 
-    def setup(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """Begin a run: decide on the directory."""
         if stage != "fit":
             return
@@ -221,37 +221,37 @@ class ModelCheckpoint(Checkpoint):
         check_link(self.save_last, self.dirpath)
         self._folder = self.dirpath
 
-    def teardown(self, trainer: Trainer, module: Any, stage: str) -> None:
+    def teardown(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         """End a run: a checkpoint that cannot be written in the background is an error here."""
         trainer.strategy.checkpoint_io.wait()
         self._folder = None
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Start the clock."""
         if self._clock is not None:
             self._clock.restart(trainer.global_step)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Write a checkpoint if enough steps or enough time have passed."""
         if self._todo is not None or self._is_due_after_step(trainer):
             self._reach(trainer, "step")
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint, if one is due after validation."""
         if is_training(trainer):
             self._reach(trainer, "validation")
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write a checkpoint, if one is due at the epoch's end."""
         self._reach(trainer, "epoch")
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Write the last checkpoint, if there is none yet."""
         if self.save_last and not self.state_dict()["last_model_path"] and trainer.global_step:
             self._make_decision(trainer, "end")
             self._carry_out(trainer)
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Forget checkpoints that could not be written. Write one with ``save_on_exception``."""
         with suppress(CoreError):  # it has been logged, and another error, or the same one, ends the run
             trainer.strategy.checkpoint_io.wait()
@@ -264,7 +264,7 @@ class ModelCheckpoint(Checkpoint):
         except CoreError as failure:  # the error that ends the run must not be hidden by this one
             logger.warning("save_on_exception: no checkpoint could be written: %s", failure)
             return
-        logger.info("%s has ended the run; saved %s", type(error).__name__, path)
+        logger.info("%s has ended the run; saved %s", type(exception).__name__, path)
 
     def _saves_on_train_epoch_end(self, trainer: Trainer) -> bool:
         if self.save_on_train_epoch_end is not None:
@@ -463,19 +463,19 @@ class ModelCheckpoint(Checkpoint):
         own = {"_is_deferred": self._is_deferred, "step_saved": self._step_saved}
         return {**kept, "best_k_models": dict(kept["best_k_models"]), **own}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned; of a run in another directory, only its best checkpoint."""
-        if self._folder is None or state["dirpath"] == self._folder:
-            self._set(checked_state(state))
-            self._is_deferred = state["_is_deferred"]
+        if self._folder is None or state_dict["dirpath"] == self._folder:
+            self._set(checked_state(state_dict))
+            self._is_deferred = state_dict["_is_deferred"]
             # A batch that takes no step saves nothing again.
-            self._step_saved = self._step_committed = state.get("step_saved", 0)
+            self._step_saved = self._step_committed = state_dict.get("step_saved", 0)
             return
-        self.best_model_path = state["best_model_path"]
+        self.best_model_path = state_dict["best_model_path"]
         logger.info(
             "%s: the resumed run has its checkpoints in %s, and this one in %s: it does not remove those of the other",
             type(self).__name__,
-            state["dirpath"],
+            state_dict["dirpath"],
             self._folder,
         )
 

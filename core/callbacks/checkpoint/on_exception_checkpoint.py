@@ -46,7 +46,7 @@ class OnExceptionCheckpoint(Checkpoint):
         """The path of the checkpoint."""
         return os.path.join(self._given_dirpath or "", self.filename + self.FILE_EXTENSION)
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Write the checkpoint, if training has begun."""
         if not is_training(trainer) or not trainer.progress.total_batches:
             return

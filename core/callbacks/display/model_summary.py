@@ -48,19 +48,19 @@ class ModelSummary(Callback):
         self.max_depth = max_depth
         self.summary: Summary | None = None
 
-    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Show what runs on what, and the table.
 
         Every process computes the operations, since a forward pass may need all of them.
         """
         if self.max_depth == 0:
             return
-        inputs = getattr(module, "example_input_array", None)
-        obstacle = None if inputs is None else _obstacle(trainer.strategy, module)
-        flops = None if inputs is None or obstacle else _count_flops(trainer, module, inputs)
+        inputs = getattr(pl_module, "example_input_array", None)
+        obstacle = None if inputs is None else _obstacle(trainer.strategy, pl_module)
+        flops = None if inputs is None or obstacle else _count_flops(trainer, pl_module, inputs)
         if not trainer.is_global_zero:
             return
-        summary = summarize(module, self.max_depth, flops)
+        summary = summarize(pl_module, self.max_depth, flops)
         if obstacle:
             summary = attrs.evolve(summary, notes=(*summary.notes, f"FLOPs are not counted: {obstacle}."))
         self.summary = summary

@@ -53,6 +53,16 @@ class ProgressBar(Callback):
         """Whether tqdm is installed."""
         return importlib.util.find_spec("tqdm") is not None
 
+    def get_metrics(self, trainer: Trainer, pl_module: Any) -> dict[str, Any]:
+        """What the bar shows at a refresh, as numbers or texts by name; override it to show something else.
+
+        By default ``trainer.progress_bar_metrics``: what was logged with ``prog_bar=True``. Called in process 0 only.
+        """
+        return dict(trainer.progress_bar_metrics)
+
+    def _values(self, trainer: Trainer, pl_module: Any) -> dict[str, str]:
+        return drawn(self.get_metrics(trainer, pl_module), self._metrics_format)
+
     def _check_available(self) -> None:
         if not self.is_available():
             raise ConfigurationError(
@@ -63,81 +73,85 @@ class ProgressBar(Callback):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def on_fit_start(self, trainer: Trainer, module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Close the bar of an earlier run."""
         self._close()
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open the bar of an epoch that is resumed, which has no start."""
         if trainer.progress.is_in_epoch:
             self._begin_epoch(trainer)
 
-    def on_train_epoch_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open a bar."""
         self._begin_epoch(trainer)
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch; refresh the bar if it is time."""
         if self._training is not None and self._training.count():
-            self._training.show(drawn(trainer.progress_bar_metrics, self._metrics_format) | self._memory.shown(trainer))
+            self._training.show(self._values(trainer, pl_module) | self._memory.shown(trainer))
 
-    def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Show the values of the epoch."""
         if self._training is not None:
-            metrics = trainer.callback_metrics
-            values = drawn({name: metrics[name] for name in trainer.prog_bar_metrics}, self._metrics_format)
-            self._training.show(values | self._memory.shown(trainer))
+            self._training.show(self._values(trainer, pl_module) | self._memory.shown(trainer))
             if self.leave:
                 self._close()
 
-    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Leave the last bar on the screen."""
         self._close()
 
-    def on_exception(self, trainer: Trainer, module: Any, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: Any, exception: BaseException) -> None:
         """Close the bars before the error is printed."""
         self._close()
 
     # -- evaluation ----------------------------------------------------------------------------------------------
 
-    def on_validation_start(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open a bar."""
         if trainer.sanity_checking:
             self._begin(trainer, "sanity check", trainer.num_sanity_val_batches)
         else:
             self._begin(trainer, "validation", trainer.num_val_batches)
 
-    def on_validation_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Count the batch; refresh the bar if it is time."""
-        self._count(trainer)
+        self._count(trainer, pl_module)
 
-    def on_validation_end(self, trainer: Trainer, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Show the values."""
-        self._end(trainer)
+        self._end(trainer, pl_module)
 
-    def on_test_start(self, trainer: Trainer, module: Any) -> None:
+    def on_test_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open a bar."""
         self._begin(trainer, "test", trainer.num_test_batches)
 
-    def on_test_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Count the batch; refresh the bar if it is time."""
-        self._count(trainer)
+        self._count(trainer, pl_module)
 
-    def on_test_end(self, trainer: Trainer, module: Any) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Show the values."""
-        self._end(trainer)
+        self._end(trainer, pl_module)
 
-    def on_predict_start(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Open a bar."""
         self._begin(trainer, "prediction", trainer.num_predict_batches)
 
-    def on_predict_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
         """Count the batch; refresh the bar if it is time."""
-        self._count(trainer)
+        self._count(trainer, pl_module)
 
-    def on_predict_end(self, trainer: Trainer, module: Any) -> None:
+    def on_predict_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Leave the bar on the screen."""
-        self._end(trainer)
+        self._end(trainer, pl_module)
 
     # -- bars ----------------------------------------------------------------------------------------------------
 
@@ -162,16 +176,14 @@ class ProgressBar(Callback):
         if trainer.is_global_zero:
             self._evaluation = self._display(title, _total(batches), leave=not _is_within_fit(trainer))
 
-    def _count(self, trainer: Trainer) -> None:
+    def _count(self, trainer: Trainer, pl_module: Any) -> None:
         if self._evaluation is not None and self._evaluation.count():
-            self._evaluation.show(
-                {} if _is_within_fit(trainer) else drawn(trainer.progress_bar_metrics, self._metrics_format)
-            )
+            self._evaluation.show({} if _is_within_fit(trainer) else self._values(trainer, pl_module))
 
-    def _end(self, trainer: Trainer) -> None:
+    def _end(self, trainer: Trainer, pl_module: Any) -> None:
         if self._evaluation is not None:
             if not _is_within_fit(trainer):  # otherwise its values are shown with those of training
-                self._evaluation.show(drawn(trainer.progress_bar_metrics, self._metrics_format))
+                self._evaluation.show(self._values(trainer, pl_module))
             self._evaluation.close()
             self._evaluation = None
 

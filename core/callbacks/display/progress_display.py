@@ -144,5 +144,8 @@ def _duration(seconds: float) -> timedelta:
 
 
 def drawn(values: Mapping[str, Any], style: str) -> dict[str, str]:
-    """``values`` in the format ``style``, by name; reading them waits for the device."""
-    return {name: format(float(values[name]), style) for name in sorted(values)}
+    """``values`` in the format ``style``, by name, and texts as they are; reading them waits for the device."""
+    return {
+        name: values[name] if isinstance(values[name], str) else format(float(values[name]), style)
+        for name in sorted(values)
+    }

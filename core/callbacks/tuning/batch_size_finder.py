@@ -33,13 +33,13 @@ class _Rehearsal(Callback):
         self.fits, self.is_whole = True, False
         self.is_rehearsed = False
 
-    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
         """Note whether one batch has all items."""
         self.is_whole = trainer.num_training_batches <= 1
         if trainer.world_size > 1:
             self.is_whole = bool(trainer.strategy.reduce(torch.tensor(float(self.is_whole)), "min"))
 
-    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> int | None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> int | None:
         """Rehearse the batch; -1 ends the epoch in all processes."""
         if trainer.world_size == 1:
             return None
@@ -62,9 +62,9 @@ class _Rehearsal(Callback):
         """The result."""
         return {"fits": self.fits, "is_whole": self.is_whole}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self.fits, self.is_whole = state["fits"], state["is_whole"]
+        self.fits, self.is_whole = state_dict["fits"], state_dict["is_whole"]
 
 
 class BatchSizeFinder(Tuning):

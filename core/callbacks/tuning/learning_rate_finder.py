@@ -56,7 +56,7 @@ class LearningRateRange(Callback):
             return self.min_lr + (self.max_lr - self.min_lr) * share
         return float(self.min_lr * (self.max_lr / self.min_lr) ** share)
 
-    def on_train_batch_start(self, trainer: Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Set the learning rate of the step."""
         rate = self.rate(min(trainer.global_step, self.num_training_steps - 1))
         for optimizer in trainer.optimizers:
@@ -66,7 +66,7 @@ class LearningRateRange(Callback):
                 else:
                     group["lr"] = rate
 
-    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Note the loss, the mean over all processes and accumulated batches that have one."""
         strategy = trainer.strategy
         own = torch.zeros(2, device=strategy.root_device)  # the loss, and 1 unless the process has skipped its batch
@@ -141,9 +141,9 @@ class LearningRateRange(Callback):
         """The results."""
         return {"results": self.results}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` returned."""
-        self.results = state["results"]
+        self.results = state_dict["results"]
 
 
 class LearningRateFinder(Tuning):

@@ -50,9 +50,9 @@ def _signature(hook: Any) -> inspect.Signature | None:
 
 def _check(subject: str, signature: inspect.Signature, name: str, arguments: list[str]) -> None:
     # The number of the loader is passed by name, and only to hooks of evaluation that have it.
-    is_evaluation = name.startswith("on_") and not name.startswith("on_train_")
+    is_evaluation = name.endswith(("_batch_start", "_batch_end")) and not name.startswith("on_train_")
     own = {"dataloader_idx": 0} if "dataloader_idx" in signature.parameters and is_evaluation else {}
-    given = [each for each in arguments if each not in own]
+    given = [each for each in arguments if each != "dataloader_idx" or not is_evaluation]
     try:
         signature.bind(*given, **own)
     except TypeError as error:

@@ -168,7 +168,7 @@ class DataModule(DataHooks, HyperParameters):
         """The state for a checkpoint."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state that :meth:`state_dict` returned."""
 
     @ClassOnly

@@ -84,10 +84,10 @@ class ModuleHooks:
     def on_validation_epoch_start(self) -> None:
         """Called before the first batch."""
 
-    def on_validation_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called before ``validation_step``."""
 
-    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called after ``validation_step`` with what it returned."""
 
     def on_validation_epoch_end(self) -> None:
@@ -110,10 +110,10 @@ class ModuleHooks:
     def on_test_epoch_start(self) -> None:
         """Called before the first batch."""
 
-    def on_test_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called before ``test_step``."""
 
-    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_test_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called after ``test_step`` with what it returned."""
 
     def on_test_epoch_end(self) -> None:
@@ -131,10 +131,10 @@ class ModuleHooks:
     def on_predict_epoch_start(self) -> None:
         """Called before the first batch."""
 
-    def on_predict_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called before ``predict_step``."""
 
-    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_predict_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Called after ``predict_step`` with what it returned."""
 
     def on_predict_epoch_end(self) -> None:

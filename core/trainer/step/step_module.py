@@ -99,7 +99,10 @@ class StepModule(nn.Module):
 
     @staticmethod
     def _make(step: str, method: Any, dataloader_idx: int | None) -> Callable[[Any, int], Any]:
-        if "dataloader_idx" in inspect.signature(method).parameters:
+        parameters = inspect.signature(method).parameters
+        if "dataloader_iter" in parameters:
+            return partial(_with_iterator, step, method, dataloader_idx or 0)
+        if "dataloader_idx" in parameters:
             method = partial(method, dataloader_idx=dataloader_idx or 0)
         elif dataloader_idx is not None and getattr(method, "__func__", method) is not Module.predict_step:
             if not _takes(method, 3):
@@ -141,6 +144,19 @@ def _takes(method: Callable[..., Any], number: int) -> bool:
 
 def _with_loader(method: Callable[[Any, int, int], Any], dataloader_idx: int, batch: Any, batch_idx: int) -> Any:
     return method(batch, batch_idx, dataloader_idx)
+
+
+def _with_iterator(step: str, method: Callable[..., Any], dataloader_idx: int, batch: Any, batch_idx: int) -> Any:
+    return method(_one_batch(step, batch, batch_idx, dataloader_idx))
+
+
+def _one_batch(step: str, batch: Any, batch_idx: int, dataloader_idx: int) -> Iterator[tuple[Any, int, int]]:
+    """What a step gets as ``dataloader_iter``: the batch on its device, its number and that of its loader."""
+    yield batch, batch_idx, dataloader_idx
+    raise ConfigurationError(
+        f"{step}: next(dataloader_iter) was called again, and a step has one batch. Make the batches of the DataLoader "
+        "larger, or set accumulate_grad_batches=."
+    )
 
 
 def _without_index(method: Callable[[Any], Any], batch: Any, batch_idx: int) -> Any:

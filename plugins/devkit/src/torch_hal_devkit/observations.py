@@ -327,9 +327,9 @@ class _Parts(Callback):
     def __init__(self) -> None:
         self.state: dict[str, Any] | None = None
 
-    def on_fit_end(self, trainer: Any, module: Any) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         if trainer.strategy.inference_is_collective:
-            self.state = _state(trainer.strategy, module.net)
+            self.state = _state(trainer.strategy, pl_module.net)
 
 
 class _Seams(Callback):
@@ -338,11 +338,11 @@ class _Seams(Callback):
     def __init__(self) -> None:
         self.states: dict[str, Any] = {}
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
-        self.states["start"] = _state(trainer.strategy, module.net)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.states["start"] = _state(trainer.strategy, pl_module.net)
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        self.states.setdefault("first epoch", _state(trainer.strategy, module.net))
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        self.states.setdefault("first epoch", _state(trainer.strategy, pl_module.net))
 
 
 # -- the Trainer ---------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Losses(Callback):
     def __init__(self) -> None:
         self._losses: list[Any] = []
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record the loss without waiting for the device."""
         self._losses.append(outputs)
 

@@ -45,22 +45,22 @@ class RayReport(Checkpoint):
         if not every_n_train_steps:
             self.idle_hooks = frozenset({"on_train_batch_end"})
 
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The steps before this one are reported already."""
-        del module
+        del pl_module
         self._step = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Report if it is due; not again while gradients accumulate."""
-        del module, outputs, batch, batch_idx
+        del pl_module, outputs, batch, batch_idx
         step = trainer.global_step
         if step != self._step and step % self.every_n_train_steps == 0:
             self._report(trainer)
         self._step = step
 
-    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report if it is due."""
-        del module
+        del pl_module
         if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
             self._report(trainer)
 
