@@ -91,7 +91,7 @@ def test_a_watch_sees_the_calls_of_its_class() -> None:
 
 class _Spoils(ClusterEnvironment):
     creates_processes_externally = main_address = main_port = world_size = 1  # type: ignore[assignment]
-    local_world_size = local_rank = node_rank = 1  # type: ignore[assignment]
+    local_world_size = local_rank = node_rank = 1
 
     @staticmethod
     def detect(environ: Mapping[str, str] | None = None) -> bool:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ASPECTS", "OF_A_LIFE", "changes", "draw", "recorded", "settings_of_torch", "unusual"]
+__all__ = ["ASPECTS", "OF_A_LIFE", "State", "changes", "draw", "recorded", "settings_of_torch", "unusual"]
 
 State = Mapping[str, Any]
 """By aspect, what is set; of some aspects by name."""
@@ -240,7 +240,7 @@ def unusual() -> Iterator[None]:
         later(torch.set_grad_enabled, torch.is_grad_enabled())
         later(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         later(torch.set_float32_matmul_precision, matmul)
-        later(torch.set_printoptions, profile="default")  # type: ignore[arg-type]
+        later(torch.set_printoptions, profile="default")
         later(gc.set_threshold, *gc.get_threshold())
         later(gc.enable if gc.isenabled() else gc.disable)
         later(sys.setswitchinterval, sys.getswitchinterval())

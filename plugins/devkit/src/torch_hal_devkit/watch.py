@@ -9,8 +9,10 @@ from functools import wraps
 from types import FunctionType
 from typing import Any
 
+import attrs
+
 from torch_hal_devkit.contract import CONTRACT, UNWATCHED
-from torch_hal_devkit.process_state import ASPECTS, OF_A_LIFE, changes, recorded
+from torch_hal_devkit.process_state import ASPECTS, OF_A_LIFE, State, changes, recorded
 
 __all__ = ["watched"]
 
@@ -35,11 +37,12 @@ def watched(kind: str, cls: type[Any]) -> Iterator[list[str]]:
         for name, method in CONTRACT[kind].items():
             if name in UNWATCHED:
                 continue
+            watch = _Watch(f"{cls.__name__}.{name}", cls, frozenset(method.may_change), found, inside)
             for owner in cls.__mro__:
                 given = vars(owner).get(name)
                 if given is None or owner is object or getattr(given, "__isabstractmethod__", False):
                     continue
-                made = _replaced(given, f"{cls.__name__}.{name}", cls, frozenset(method.may_change), found, inside)
+                made = watch.replacing(given)
                 if made is not None:
                     setattr(owner, name, made)
                     replaced.append((owner, name, given))
@@ -49,36 +52,43 @@ def watched(kind: str, cls: type[Any]) -> Iterator[list[str]]:
             setattr(owner, name, given)
 
 
-def _replaced(given: Any, *about: Any) -> Any:
-    if isinstance(given, staticmethod) and isinstance(given.__func__, FunctionType):
-        return staticmethod(_watching(given.__func__, *about, True))
-    if isinstance(given, property) and given.fget is not None:
-        return property(_watching(given.fget, *about, False), given.fset, given.fdel, given.__doc__)
-    return _watching(given, *about, False) if isinstance(given, FunctionType) else None
+@attrs.frozen(eq=False)
+class _Watch:
+    """The watch over one method."""
 
+    name: str
+    cls: type[Any]
+    allowed: frozenset[str]
+    found: list[str]
+    inside: threading.local
 
-def _watching(
-    function: Callable[..., Any],
-    name: str,
-    cls: type[Any],
-    allowed: frozenset[str],
-    found: list[str],
-    inside: threading.local,
-    static: bool,
-) -> Any:
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if getattr(inside, "call", False) or not (static or isinstance(args[0], cls)):
-            return function(*args, **kwargs)
-        inside.call = True
-        before = recorded(_COMPARED)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            inside.call = False
-            for aspect, change in changes(before, recorded(_COMPARED)).items():
-                line = f"{name}() changes the {aspect}: {change}"
-                if aspect not in allowed and line not in found:
-                    found.append(line)
+    def replacing(self, given: Any) -> Any:
+        """What calls a definition and compares the process; ``None`` for what is no function."""
+        if isinstance(given, staticmethod) and isinstance(given.__func__, FunctionType):
+            return staticmethod(self._calling(given.__func__, is_static=True))
+        if isinstance(given, property) and given.fget is not None:
+            return property(self._calling(given.fget), given.fset, given.fdel, given.__doc__)
+        return self._calling(given) if isinstance(given, FunctionType) else None
 
-    return call
+    def _calling(self, function: Callable[..., Any], *, is_static: bool = False) -> Callable[..., Any]:
+        inside = self.inside
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "call", False) or not (is_static or isinstance(args[0], self.cls)):
+                return function(*args, **kwargs)
+            inside.call = True
+            before = recorded(_COMPARED)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                inside.call = False
+                self._compare(before, recorded(_COMPARED))
+
+        return call
+
+    def _compare(self, before: State, after: State) -> None:
+        for aspect, change in changes(before, after).items():
+            line = f"{self.name}() changes the {aspect}: {change}"
+            if aspect not in self.allowed and line not in self.found:
+                self.found.append(line)

@@ -103,14 +103,14 @@ class CheckpointAlgebraTests:
         for value in (found["a"], found["b"]["c"]):
             assert value.device.type == "cpu", f"map_location='cpu' loaded a tensor on {value.device}"
             value.add_(1.0)
-            value.requires_grad_().sum().backward()  # type: ignore[no-untyped-call]
+            value.requires_grad_().sum().backward()
             assert value.grad is not None, "a loaded tensor cannot be trained"
 
     @tier("T1")
     def test_saving_leaves_each_tensor(self, io: CheckpointIO, path: Path) -> None:
         """Saving leaves each tensor where it is, with its gradient, its version and whether it requires one."""
         leaf = torch.arange(4.0, requires_grad=True)
-        (leaf * 2).sum().backward()
+        (leaf * 2).sum().backward()  # type: ignore[no-untyped-call]
         tensors = {"leaf": leaf, "view": torch.arange(8.0)[::2], "turned": torch.arange(6.0).reshape(2, 3).t()}
         before = {name: _facts(tensor) for name, tensor in tensors.items()}
         io.save_checkpoint({"tensors": tensors, "parameter": torch.nn.Parameter(torch.ones(2))}, path)
