@@ -152,7 +152,7 @@ _STRATEGY = {
     "teardown": _of(
         may_change=_JOINS,
         values="the_process_group_is_gone no_thread_is_left the_process_is_as_it_was",
-        algebra="unusual_settings_are_kept",
+        algebra="unusual_settings_are_kept nothing_is_held",
         again="teardown_can_be_called_twice",
         errors="a_failing_process_ends_all",
     ),
@@ -351,6 +351,7 @@ _CHECKPOINT_IO = {
     "remove_checkpoint": _of(
         values="removing_leaves_nothing neighbours_are_left_alone",
         algebra=f"{_CALLS} a_link_is_not_its_target",
+        errors="a_users_folder_is_left_alone",
         again="removing_a_missing_checkpoint",
         copies="another_instance_reads_and_removes",
         drawn=_CALLS,
@@ -374,7 +375,7 @@ _RANK = _of(
     arguments="any_mapping_is_taken the_environment_variables_stay_as_they_are",
     algebra=f"{_ANY_ORDER} given_variables_go_before_the_process_own",
     again="instances_are_independent teardown_can_be_called_twice",
-    errors="variables_that_make_no_sense after_a_refusal_it_goes_on",
+    errors="variables_that_make_no_sense a_variable_that_is_missing after_a_refusal_it_goes_on",
     copies=_COPY,
     drawn=f"{_ANY_ORDER} other_variables_do_not_matter",
 )

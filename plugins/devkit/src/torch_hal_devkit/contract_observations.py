@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from random import Random
@@ -26,6 +28,7 @@ __all__ = [
     "Late",
     "drawn_object",
     "drawn_tensor",
+    "held",
     "late_by_hand",
     "left_behind",
     "observe_collectives",
@@ -46,6 +49,9 @@ _GAMMA, _LOWERED, _LATE_RATE = 0.5, 0.25, 0.3
 
 _OF_A_RUN = ("random state", "environment variables", "exception hooks", *OF_A_LIFE)
 """Aspects that a run changes: programs draw, variables tell ranks, torch shows exceptions; threads have a test."""
+
+_references: dict[str, weakref.ref[Any]] = {}
+"""The module and the optimizer of the run ``scheduled``."""
 
 StateOf = Callable[[Any, nn.Module], Mapping[str, Any]]
 
@@ -176,9 +182,16 @@ def _scheduled(runtime: Runtime, maker: str, state_of: StateOf) -> Mapping[str, 
     net = problem.network()
     optimizer: Any = problem.optimizer_of(net, maker)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, _GAMMA)
+    _references.update({"module": weakref.ref(net), "optimizer": weakref.ref(optimizer)})
     prepared, optimizer = runtime.prepare(net, optimizer)
     _take_steps(prepared, optimizer, scheduler, inputs, targets, runtime.backward)
     return state_of(runtime.strategy, runtime.unwrap_model(prepared))
+
+
+def held() -> list[str]:
+    """What is still in memory of the run that has ended, of the module and the optimizer that it prepared."""
+    gc.collect()
+    return [name for name, reference in _references.items() if reference() is not None]
 
 
 def _take_steps(

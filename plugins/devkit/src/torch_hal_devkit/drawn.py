@@ -60,6 +60,8 @@ def checkpoint(draw: Random) -> dict[str, Any]:
         "values": [value(draw) for _ in range(6)],
         "tensors": {f"{number}": tensor(draw) for number in range(5)},
         "mixed": (draw.randrange(99), [tensor(draw), {"inner": (tensor(draw), value(draw))}]),
+        "trained": [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2), requires_grad=False)],
+        "leaf": torch.zeros(2, requires_grad=True),
         "views": {"left": whole[: first + 4], "right": whole[first : second + 4], "whole": whole},
     }
 
@@ -69,7 +71,7 @@ def same(found: Any, expected: Any, place: str = "") -> str:
     if type(found) is not type(expected):
         return f"{place or 'it'} is a {type(found).__name__}. Expected: {type(expected).__name__}"
     if isinstance(expected, Tensor):
-        kinds = (found.dtype, found.shape), (expected.dtype, expected.shape)
+        kinds = [(one.dtype, one.shape, one.requires_grad) for one in (found, expected)]
         equal = kinds[0] == kinds[1] and _bits(found) == _bits(expected)
         return "" if equal else f"{place} is {found}. Expected: {expected}"
     if isinstance(expected, dict):

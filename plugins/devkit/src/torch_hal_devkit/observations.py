@@ -26,6 +26,7 @@ from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit.collective_observations import observe_objects, observe_tensors, save_below_a_file
 from torch_hal_devkit.contract_observations import (
     CONTRACTS,
+    held,
     left_behind,
     observe_collectives,
     observe_contract,
@@ -201,6 +202,8 @@ def _steps(journal: Journal, arguments: Mapping[str, Any], directory: str) -> No
     for name in (*STEPS, *MODULES, *CONTRACTS):
         if journal.only is None or name in journal.only:
             journal.observe(f"steps: {name}", _step, arguments, directory, name)
+            if name == "scheduled":
+                journal.observe("held", held)
 
 
 def _step(arguments: Mapping[str, Any], directory: str, name: str) -> None:

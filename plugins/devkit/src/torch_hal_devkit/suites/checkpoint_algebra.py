@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -171,6 +172,17 @@ class CheckpointAlgebraTests:
         io.remove_checkpoint(linked / "checkpoint")
         assert linked.is_symlink(), "removing a checkpoint removes the link by which its folder was reached"
         assert not os.listdir(linked), f"after remove_checkpoint() the folder has {os.listdir(linked)}"
+
+    @tier("T1")
+    def test_a_users_folder_is_left_alone(self, io: CheckpointIO, path: Path) -> None:
+        """A folder that is no checkpoint is neither replaced nor removed; where that is told, by a CheckpointError."""
+        path.mkdir()
+        (path / "notes.txt").write_text("of the user")
+        for call in (lambda: io.remove_checkpoint(path), lambda: io.save_checkpoint({"a": 1}, path), io.teardown):
+            with suppress(CheckpointError):
+                call()
+            found = [file.name for file in path.glob("*.txt")] if path.is_dir() else "no folder"
+            assert found == ["notes.txt"], f"of a folder with the user's notes.txt there is {found}"
 
     # -- instances, threads and errors ---------------------------------------------------------------------------
 

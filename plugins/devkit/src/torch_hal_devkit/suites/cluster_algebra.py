@@ -105,6 +105,24 @@ class ClusterAlgebraTests:
             assert found == expected, f"with further variables it reports {found}. Expected: {expected}"
 
     @tier("T1")
+    def test_a_variable_that_is_missing(self, backend: BackendUnderTest, cluster: Cluster) -> None:
+        """Without one of its variables a process is not detected, is refused, or has the ranks of before."""
+        names = ("world_size", "local_world_size", "num_nodes", "global_rank", "local_rank", "node_rank")
+        for variables in cluster.variables[:: max(1, len(cluster.variables) - 1)]:
+            environment = connected(backend, variables, cluster)
+            expected = [getattr(environment, name) for name in names]
+            for missing in variables:
+                rest = {name: value for name, value in variables.items() if name != missing}
+                try:
+                    if not backend.load().detect(rest):
+                        continue
+                    environment = connected(backend, rest, cluster)
+                    found = [getattr(environment, name) for name in names]
+                except CoreError:
+                    continue
+                assert found == expected, f"without {missing}, {', '.join(names)} are {found}. Expected: {expected}"
+
+    @tier("T1")
     def test_clusters_of_other_shapes(self, backend: BackendUnderTest, cluster: Cluster) -> None:
         """Ranks are right on one machine, and on any number of machines with any number of processes."""
         others = other_shapes(cluster)

@@ -116,6 +116,12 @@ class ContractOfRunsTests(MultiProcessTests):
                 f"after two no_sync, gradients of rank {rank} are {error:.3g} off the mean of all processes"
             )
 
+    def test_nothing_is_held(self, custom_loop: Runs) -> None:
+        """After a run has ended, neither the module nor the optimizer that it prepared is kept in memory."""
+        custom_loop.full_run.values("scheduled")
+        for rank, found in enumerate(custom_loop.full_run.values("held")):
+            assert not found, f"after teardown the {' and the '.join(found)} of a run is in memory in rank {rank}"
+
     def _check_steps(
         self, request: pytest.FixtureRequest, runs: Runs, name: str, by_hand: Any, tolerance: float
     ) -> None:

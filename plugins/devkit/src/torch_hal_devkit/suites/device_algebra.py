@@ -138,9 +138,12 @@ class DeviceAlgebraTests:
             )
             stats = accelerator.get_device_stats(device)
             names = [*stats]
+            bytes_ = {name: value for name, value in stats.items() if name.startswith("memory_allocated")}
             stats.clear()
             again = [*accelerator.get_device_stats(device)]
             assert again == names, f"after a change of what it returned, get_device_stats() has {again}"
+            later = {name: accelerator.get_device_stats(device)[name] for name in bytes_}
+            assert later == bytes_, f"asked again, get_device_stats() has {later}. Expected: {bytes_}, as before"
 
     @tier("T2", needs=("eager",))
     def test_values_stay_through_its_life(self, backend: BackendUnderTest, device: torch.device) -> None:
