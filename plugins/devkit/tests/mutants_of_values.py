@@ -31,7 +31,7 @@ def _keeps(what: str) -> str:
 
 
 EACH_DEVICE = [
-    Mutant("reseedsthehost", _uses("random state"), "random state': 'torch"),
+    Mutant("reseedsthehost", _uses("random state"), "random state: torch"),
     Mutant("computesintf32", _uses("settings of torch"), "float32 matmul precision: 'highest' -> 'high'"),
     Mutant("staysonwatch", _uses("threads"), "watch: nothing -> 'running'"),
     Mutant("setsadrivervariable", _uses("environment variables"), "SIMX_VISIBLE"),

@@ -170,10 +170,10 @@ _STRATEGY = {
         algebra="shared_parameters_are_trained_as_one frozen_parameters_stay_as_they_are",
         again="two_modules_in_turn",
     ),
-    "unwrap_module": _of(algebra="a_prepared_module_is_that_of_rank_0"),
+    "unwrap_module": _of(algebra="a_prepared_module_is_that_of_rank_0 what_differs_is_told"),
     "inference_module": _of(values="prediction_gives_each_item_once evaluation_is_in_the_precision"),
-    "check_sync_batch_norm": _of(untested="core's own tests; batch norm over processes is not in the kit"),
-    "sync_batch_norm": _of(untested="core's own tests; batch norm over processes is not in the kit"),
+    "check_sync_batch_norm": _of(errors="batch_norm_over_processes"),
+    "sync_batch_norm": _of(values="batch_norm_over_processes"),
     "check_compile": _of(untested="the kit compiles nothing"),
     "setup_optimizers": _of(
         values="training_equals_the_global_batch",
@@ -216,7 +216,7 @@ _STRATEGY = {
     "reduce": _of(
         values="reduce reduce_of_an_unusual_tensor reduce_of_a_scalar a_million_elements",
         arguments="reduce_leaves_its_input",
-        algebra=_DRAWN_TENSORS,
+        algebra=f"{_DRAWN_TENSORS} an_odd_number_of_processes",
         errors="an_unknown_reduction_is_refused reduce_refuses_what_differs collectives_go_on_after_a_refusal",
         drawn=_DRAWN_TENSORS,
     ),

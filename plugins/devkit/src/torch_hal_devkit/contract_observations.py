@@ -31,6 +31,7 @@ __all__ = [
     "held",
     "late_by_hand",
     "left_behind",
+    "normed_by_hand",
     "observe_collectives",
     "observe_contract",
     "scheduled_by_hand",
@@ -38,7 +39,7 @@ __all__ = [
     "watching",
 ]
 
-CONTRACTS = ("scheduled", "added group", "nested without sync")
+CONTRACTS = ("scheduled", "added group", "nested without sync", "batch norm")
 """What :func:`observe_contract` observes, each in its own run."""
 
 MILLION = 10**6
@@ -158,7 +159,9 @@ def _million(runtime: Runtime) -> list[float]:
 
 
 def _differing(runtime: Runtime) -> dict[str, Any]:
-    strategy, rank = runtime.strategy, runtime.process_index
+    strategy, rank, plain = runtime.strategy, runtime.process_index, nn.Linear(1, 1)
+    strategy.barrier("of the kit")
+    assert strategy.unwrap_module(plain) is plain, "unwrap_module() of a plain module returned another one"
     return {"equal": strategy.differing("kit", "same"), "unequal": strategy.differing("kit", f"of rank {rank}")}
 
 
@@ -172,6 +175,10 @@ def observe_contract(runtime: Runtime, journal: Journal, name: str, maker: str, 
             journal.observe(name, _scheduled, runtime, maker, state_of)
         case "added group":
             journal.observe(name, _added, runtime, maker, state_of)
+        case "batch norm" if runtime.strategy.syncs_batch_norm:
+            journal.observe(name, _batch_norm, runtime, maker, state_of)
+        case "batch norm":
+            journal.observe(name, lambda: None)
         case "nested without sync" if not runtime.strategy.inference_is_collective:
             journal.observe(name, _nested, runtime, maker)
 
@@ -260,6 +267,49 @@ def late_by_hand(shards: int, maker: str) -> Mapping[str, Tensor]:
     optimizer = problem.optimizer_of(net.early, maker)
     inputs, targets = problem.items(problem.SHARE * shards).tensors
     _step_late(net, net, optimizer, inputs, targets, torch.Tensor.backward)
+    return net.state_dict()
+
+
+class Normed(nn.Module):
+    """Layers with batch norm between them, whose parameters the problem's optimizers take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(10)
+            self.first, self.last = nn.Linear(problem.FEATURES, 3), nn.Linear(3, 1)
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One number for each item."""
+        output: Tensor = self.last(self.norm(self.first(inputs)))
+        return output
+
+
+def _batch_norm(runtime: Runtime, maker: str, state_of: StateOf) -> Mapping[str, Any]:
+    """The state after steps whose statistics are those of all processes."""
+    inputs, targets = (tensor.to(runtime.device) for tensor in part(runtime))
+    net = Normed()
+    runtime.strategy.sync_batch_norm(net)
+    prepared, optimizer = runtime.prepare(net, problem.optimizer_of(net, maker))
+    _step_normed(prepared, optimizer, inputs, targets, runtime.backward)
+    return state_of(runtime.strategy, runtime.unwrap_model(prepared))
+
+
+def _step_normed(
+    net: nn.Module, optimizer: Any, inputs: Tensor, targets: Tensor, backward: Callable[[Tensor], Any]
+) -> None:
+    for _ in range(2):
+        backward(problem.loss_of(net(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def normed_by_hand(shards: int, maker: str) -> Mapping[str, Tensor]:
+    """The state of :class:`Normed` after the same steps in a plain loop over the batches of all processes."""
+    net = Normed()
+    inputs, targets = problem.items(problem.SHARE * shards).tensors
+    _step_normed(net, problem.optimizer_of(net, maker), inputs, targets, torch.Tensor.backward)
     return net.state_dict()
 
 

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from torch_hal import Runtime, Trainer
 from torch_hal.callbacks import Callback, ModelCheckpoint
+from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import Strategy
 from torch_hal_devkit import distributed_problem as problem
 from torch_hal_devkit.collective_observations import observe_objects, observe_tensors, save_below_a_file
@@ -379,6 +380,23 @@ def _started(runtime: Runtime, directory: str, arguments: Mapping[str, Any]) -> 
     observe_objects(journal, runtime)
     runtime.teardown()
     journal.observe("fit", partial(_fit, arguments, lambda: problem.loader(shards)))
+
+
+def collectives(directory: str, arguments: Mapping[str, Any], eager: bool) -> None:
+    """Exchange drawn values only, in a number of processes that the strategy may refuse."""
+    try:
+        trainer = _trainer(arguments)
+    except ConfigurationError as error:
+        Journal(directory, 0).observe("refused", str, str(error))
+        return
+    trainer.runtime.launch(_collectives, directory, eager)
+
+
+def _collectives(runtime: Runtime, directory: str, eager: bool) -> None:
+    journal = Journal(directory, runtime.process_index)
+    journal.observe("who", _who, runtime)
+    observe_collectives(journal, runtime, eager)
+    runtime.teardown()
 
 
 def failing(directory: str, arguments: Mapping[str, Any], how: str, victim: int) -> None:

@@ -218,9 +218,9 @@ def _is_on_the_host(item: Any) -> bool:
     """Whether any number of processes shares what a strategy runs on: then its runs do not disturb each other."""
     from torch_hal.accelerators import CPUAccelerator
 
-    backend = item.callspec.params.get("backend")
-    if backend is None:
+    if _is_overridden(item.cls):
         return False
+    backend = item.callspec.params["backend"]
     try:
         supported = backend.load().accelerators or backend.spec.accelerators
     except CoreError:

@@ -178,7 +178,12 @@ class CheckpointAlgebraTests:
         """A folder that is no checkpoint is neither replaced nor removed; where that is told, by a CheckpointError."""
         path.mkdir()
         (path / "notes.txt").write_text("of the user")
-        for call in (lambda: io.remove_checkpoint(path), lambda: io.save_checkpoint({"a": 1}, path), io.teardown):
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: io.remove_checkpoint(path),
+            lambda: io.save_checkpoint({"a": 1}, path),
+            io.teardown,
+        )
+        for call in calls:
             with suppress(CheckpointError):
                 call()
             found = [file.name for file in path.glob("*.txt")] if path.is_dir() else "no folder"

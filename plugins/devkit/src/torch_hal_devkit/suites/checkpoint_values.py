@@ -55,6 +55,13 @@ _TENSORS: dict[str, Callable[[], Tensor]] = {
 }
 
 
+_NAMES = [
+    *("a name", "50%", "run#1", "a=b,c", "épée", "-last", "last.ckpt"),
+    *("~", "$HOME", "a*", "[ab]", ".hidden", "a.tmp", "LAST", "a\nb", "con.tar.gz"),
+]
+"""Names of checkpoints."""
+
+
 class CheckpointValueTests:
     """Tests of tier T1."""
 
@@ -169,7 +176,7 @@ class CheckpointValueTests:
         assert not os.listdir(), f"a relative path: written below the later working directory: {os.listdir()}"
 
     @tier("T1")
-    @pytest.mark.parametrize("name", ["a name", "50%", "run#1", "a=b,c", "épée", "-last", "last.ckpt"])
+    @pytest.mark.parametrize("name", _NAMES)
     def test_it_is_where_the_path_says(self, io: CheckpointIO, path: Path, name: str) -> None:
         """A checkpoint is at its path, whatever characters that has, and nothing else is in the folder."""
         io.save_checkpoint({"a": 1}, path.with_name(name))
