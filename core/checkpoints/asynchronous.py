@@ -67,7 +67,7 @@ class AsyncCheckpointIO(CheckpointIO):
     def _use(self, inner: CheckpointIO) -> None:
         self.inner = inner
         """The CheckpointIO that writes."""
-        self.is_collective = inner.is_collective
+        self.is_collective, self.keeps_views = inner.is_collective, inner.keeps_views
 
     def connect(self, preferred: str) -> None:
         """Take the format that the strategy prefers, unless another one was given."""
@@ -75,10 +75,12 @@ class AsyncCheckpointIO(CheckpointIO):
             self._use(ShardedCheckpointIO())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"inner": self._given}  # a process that is started has its own thread and memory
+        # A process that is started has its own thread and memory.
+        return {"inner": self._given, "name": vars(self).get("name", "async")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["inner"])  # type: ignore[misc]
+        self.name = state["name"]
 
     # -- saving --------------------------------------------------------------------------------------------------
 

@@ -79,11 +79,14 @@ class SafetensorsCheckpointIO(CheckpointIO):
                 f"checkpoint_io='safetensors': safetensors cannot be imported ({error}). Run: pip install safetensors"
             ) from error
 
+    keeps_views = False  # the format has no strides
+
     def __getstate__(self) -> dict[str, Any]:
-        return {}
+        return {name: value for name, value in vars(self).items() if name != "_format"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
+        vars(self).update(state)
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None

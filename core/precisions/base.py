@@ -65,7 +65,7 @@ class Precision:
         return module
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """The context in which a forward pass runs."""
+        """The context in which a forward pass runs, which may be another one's; it restores what it found."""
         return nullcontext()
 
     def convert_input(self, data: Any) -> Any:
@@ -73,7 +73,7 @@ class Precision:
         return data
 
     def convert_output(self, data: Any) -> Any:
-        """``data``, any nested structure, with floating point tensors in ``output_dtype``."""
+        """``data``, any nested structure, with floating point tensors in ``output_dtype`` or their own wider dtype."""
         return data
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:

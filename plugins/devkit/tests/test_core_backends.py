@@ -24,6 +24,7 @@ def test_precisions(tmp_path: Path) -> None:
         "test_an_overflow_in_any_group[first]",
         "test_an_overflow_in_any_group[second]",
         "test_an_overflow_is_left_out",
+        "test_each_optimizer_is_told_apart",
         "test_gradients_that_are_not_finite_are_seen",
         "test_scaled_gradients_are_not_clipped",
     }
@@ -47,7 +48,7 @@ def test_checkpoint_ios_and_cluster_environments(checkpoint_ios: tuple[str, ...]
     run = run_kit(tmp_path, *(f"--backend={name}" for name in names))
     _check_passed(run, backends=len(names), least=60 + 60 * len(checkpoint_ios))
     skipped = {name for name in run.ids("unsupported") if not name.startswith("cluster_environment:local::")}
-    assert not skipped, "only an environment that starts no processes has something to skip"
+    assert skipped <= {"checkpoint_io:safetensors::test_views_share_their_memory"}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from torch_hal_devkit.marks import not_run, skip_by_declaration, tier
 from torch_hal_devkit.suites.accelerator import counted, present_accelerator
 from torch_hal_devkit.suites.base import Suite
 from torch_hal_devkit.suites.collectives import CollectiveTests
+from torch_hal_devkit.suites.contract_of_runs import ContractOfRunsTests
 from torch_hal_devkit.suites.distributed_training import DistributedTrainingTests
 from torch_hal_devkit.suites.failing import FailureTests
 from torch_hal_devkit.suites.importing import ImportTests
@@ -64,7 +65,15 @@ class Declaration:
 
 
 class StrategySuite(
-    MetadataTests, ImportTests, CollectiveTests, DistributedTrainingTests, StepTests, ModuleTests, FailureTests, Suite
+    MetadataTests,
+    ImportTests,
+    CollectiveTests,
+    DistributedTrainingTests,
+    StepTests,
+    ModuleTests,
+    ContractOfRunsTests,
+    FailureTests,
+    Suite,
 ):
     """The conformance suite of strategies: on one device, and on the smallest number above one."""
 
