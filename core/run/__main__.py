@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import CoreError
-from .options import Options, parse
+from .options import Options, misplaced, parse
 
 __all__ = ["main"]
 
@@ -23,6 +23,11 @@ def main(arguments: Sequence[str] | None = None, program: str = "python -m core.
     """
     try:
         options = parse(sys.argv[1:] if arguments is None else arguments, program)
+        if late := misplaced(options):
+            sys.stderr.write(
+                f"{program}: {' and '.join(late)} after {options.script}: an argument of the script, which reads none. "
+                f"Put options of this command before the script.\n"
+            )
         from .planning import plan_run
 
         run = plan_run(options, os.environ)

@@ -17,7 +17,7 @@ from ..commands.verb_parser import VerbParser
 from ..errors import ConfigurationError, nearest
 from ..kinds import KINDS
 
-__all__ = ["Options", "imports_core", "parse"]
+__all__ = ["Options", "imports_core", "misplaced", "parse"]
 
 _NODES = re.compile(r"(\d{1,6})(?::(\d{1,6}))?", re.ASCII)
 
@@ -191,6 +191,19 @@ def _near(script: str) -> str:
     found = [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
     return nearest(script, found, cutoff=0.8)
 
+
+def misplaced(options: Options) -> list[str]:
+    """The options of this command that stand after a script that reads no command line, so that nobody reads them."""
+    own = {f"--{name}" for name in (*_kinds(), "devices", "nnodes", "num-nodes", "max-restarts")}
+    after = {argument.partition("=")[0] for argument in options.arguments}
+    if options.is_module or options.is_program or not own & after:
+        return []
+    text = Path(options.script).read_text("utf-8", errors="replace")
+    return [] if any(each in text for each in _READERS) else sorted(own & after)
+
+
+_READERS = ("argparse", "argv", "ArgumentParser", "CLI", "click", "fire", "hydra", "parse_args", "typer")
+"""What stands in a script that reads its command line."""
 
 _NAMES = ("core", "torch_hal")
 

@@ -60,7 +60,7 @@ def test_headline(changes: dict[str, Any], line: str) -> None:
     assert plan(**changes).headline == line
 
 
-LINE = "single_device on cpu, 32-true; details: torch-hal explain"
+LINE = "single_device on cpu, 32-true; details: print(trainer.plan)"
 
 
 def test_a_fit_begins_with_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

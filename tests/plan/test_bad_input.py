@@ -77,7 +77,7 @@ UNKNOWN: list[tuple[str, str, str]] = [
     ("accelerator", "", "Valid: 'absent', 'broken', 'cpu'"),
     ("strategy", "dpp", "Did you mean 'ddp'"),
     ("strategy", "ddp_find_unused_parameters", "'ddp_find_unused_parameters_true'"),
-    ("strategy", "DDP", "Valid: "),
+    ("strategy", "DDQ", "Valid: "),
     ("precision", "bf17", "Did you mean 'bf16'"),
     ("precision", "fp16-mixed", " or '16-mixed'?"),
     ("precision", "8", "'16-mixed'"),

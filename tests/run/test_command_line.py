@@ -171,3 +171,22 @@ def wait_for(condition: object, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("text", "after", "said"),
+    [
+        ("import core", ["--devices", "2", "--strategy=ddp", "--lr", "1"], "--devices and --strategy after "),
+        ("import core", ["--lr", "1"], ""),
+        ("import sys; print(sys.argv)", ["--devices", "2"], ""),
+        ("from core.cli import CLI", ["--devices", "2"], ""),
+    ],
+)
+def test_options_after_a_script_that_reads_none(
+    text: str, after: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would be ignored in silence: a note says where they belong. A script that reads its own gets them."""
+    (tmp_path / "train.py").write_text(text)
+    assert main(["--dry-run", str(tmp_path / "train.py"), *after], "torch-hal run") == 0
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"torch-hal run: {said}") if said else not printed

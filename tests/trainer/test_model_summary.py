@@ -40,7 +40,7 @@ def test_the_table(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCapture
     out, err = capsys.readouterr()
     assert out == ""
     assert summary.summary is not None
-    assert err == f"single_device on cpu, 32-true; details: torch-hal explain\n\n{summary.summary}\n\n"
+    assert err == f"single_device on cpu, 32-true; details: print(trainer.plan)\n\n{summary.summary}\n\n"
     rows = [[cell.strip() for cell in line.split("|")] for line in err.split("\n") if "|" in line]
     assert rows == [
         ["", "Name", "Type", "Params", "Trainable", "Mode"],

@@ -77,7 +77,7 @@ class ModelSummary(Callback):
 
 def start_line(plan: Any) -> str:
     """The line with which a fit begins: what runs on what."""
-    return f"{plan.headline}; details: torch-hal explain"
+    return f"{plan.headline}; details: print(trainer.plan)"
 
 
 def _obstacle(strategy: Any, module: nn.Module) -> str | None:
