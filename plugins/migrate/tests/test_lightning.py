@@ -150,6 +150,25 @@ def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest
     assert examined(tmp_path, capsys, nothing) == {}
 
 
+def test_arguments_of_a_callbacks_own_method_are_no_trainer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a hook is called with the trainer and the module; another method's arguments are what they are said to be."""
+    script = (
+        "from lightning.pytorch import Callback, LightningModule\n"
+        "class Watch(Callback):\n"
+        "    def on_train_end(self, trainer, pl_module):\n"
+        "        trainer.no_such\n"
+        "    def draw(self, tensor, name):\n"
+        "        tensor.detach()\n"
+        "    def change(self, pl_module: LightningModule, size):\n"
+        "        pl_module.eval(); pl_module.log_grad_norm\n"
+    )
+    found = examined(tmp_path, capsys, script)
+    assert found["trainer.no_such"] == ("missing", [4])
+    assert not {"trainer.detach", "trainer.eval"} & {*found}
+
+
 def test_classes_in_another_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A base class of the script's own may be in another of the given files; a directory stands for its files."""
     (tmp_path / "a.py").write_text("import lightning.pytorch as pl\nclass Base(pl.LightningModule): pass\n")

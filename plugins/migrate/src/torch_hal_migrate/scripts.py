@@ -170,9 +170,10 @@ class _Reader(ast.NodeVisitor):
         if arguments and self.classes and self.classes[-1] and not _is_static(node):
             section = self.classes[-1]
             scope[arguments[0].arg] = section
-            if section == "callback_members" and len(arguments) >= 3:
+            is_hook = node.name.startswith("on_") or node.name in self.members.get(section, ())
+            if section == "callback_members" and is_hook and len(arguments) >= 3:
                 scope |= {arguments[1].arg: "trainer_members", arguments[2].arg: "module_members"}
-        self.scopes.append({name: found for name, found in scope.items() if found})
+        self.scopes.append(scope)  # an argument of an unknown class hides a name of the scopes around
         self.classes.append("")  # functions in a method are no methods
         self.generic_visit(node)
         self.classes.pop()
