@@ -47,7 +47,14 @@ if TYPE_CHECKING:
         InitProcessGroupKwargs,
     )
     from .runtime.batch_size import find_executable_batch_size
-    from .runtime.free_functions import DistributedType, broadcast_object_list, gather, gather_object
+    from .runtime.free_functions import (
+        DistributedType,
+        broadcast_object_list,
+        gather,
+        gather_object,
+        synchronize_rng_states,
+        tqdm,
+    )
     from .runtime.local_sgd import LocalSGD
     from .runtime.notebook import notebook_launcher
     from .runtime.partial_state import AcceleratorState, PartialState
@@ -106,6 +113,8 @@ __all__ = [
     "seed_everything",
     "set_seed",
     "skip_first_batches",
+    "synchronize_rng_states",
+    "tqdm",
 ]
 
 _HOMES = {
@@ -114,7 +123,8 @@ _HOMES = {
     "Callback": "torch_hal.callbacks",
     "CoreError": "torch_hal.errors",
     **dict.fromkeys(
-        ("DistributedType", "broadcast_object_list", "gather", "gather_object"), "torch_hal.runtime.free_functions"
+        ("DistributedType", "broadcast_object_list", "gather", "gather_object", "synchronize_rng_states", "tqdm"),
+        "torch_hal.runtime.free_functions",
     ),
     **dict.fromkeys(("AcceleratorState", "PartialState"), "torch_hal.runtime.partial_state"),
     **dict.fromkeys(

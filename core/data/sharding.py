@@ -23,11 +23,14 @@ Real = tuple[int | None, ...]
 def index_source(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
     """What ``loader`` draws its indices from, the size of the batches that torch makes of them, and ``drop_last``.
 
-    The size is ``None`` where torch makes none: from a batch sampler of the user's own, or without batches.
+    The size is ``None`` where torch makes none: from a batch sampler of the user's own, or without batches. With
+    ``batch_size=None`` a ``BatchSampler`` may be the sampler: the data set then gets the indices of a batch at once.
     """
     batches: Any = loader.batch_sampler
     if batches is None:
-        return loader.sampler, None, False
+        batches = loader.sampler
+        if type(batches) is not BatchSampler:
+            return batches, None, False
     if type(batches) is BatchSampler:
         return batches.sampler, batches.batch_size, batches.drop_last
     return batches, None, False
@@ -43,7 +46,7 @@ class ShardedSampler(Sampler[Any]):
         batch_size: Items in a batch that is made of the sampler's indices; ``None`` where ``source`` gives batches.
         drop_last: Whether an incomplete batch is left out.
         share: Which part is this process's.
-        is_batches: Whether ``source`` gives lists of indices.
+        is_batches: Whether ``source`` gives batches of indices; it may anyway, as lists.
 
     Raises:
         ConfigurationError: Batches are to be split, and cannot be.
@@ -169,7 +172,7 @@ class ShardedSampler(Sampler[Any]):
             return elements[0]
         if share.split:
             return self._split(number, elements[0])
-        if self.is_batches:
+        if self.is_batches or all(isinstance(each, list) for each in elements):
             real: Real = tuple(map(len, elements))
             if len(elements) < share.shards or len(set(real)) > 1:
                 self.real[number] = real + (0,) * (share.shards - len(elements))

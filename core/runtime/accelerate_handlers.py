@@ -40,6 +40,7 @@ class DDPCommunicationHookType(StrEnum):
     FP16 = "fp16"
     BF16 = "bf16"
     POWER_SGD = "power_sgd"
+    BATCHED_POWER_SGD = "batched_power_sgd"
 
 
 HOOKS = {"fp16": "fp16_compress", "bf16": "bf16_compress", "power_sgd": "power_sgd"}
@@ -61,6 +62,8 @@ class DistributedDataParallelKwargs:
     comm_hook: DDPCommunicationHookType | str = DDPCommunicationHookType.NO
     comm_state_option: Mapping[str, Any] = attrs.field(factory=dict)
     """Options of ``power_sgd``, such as ``matrix_approximation_rank``."""
+    comm_wrapper: DDPCommunicationHookType | str = DDPCommunicationHookType.NO
+    """``FP16`` or ``BF16``: ``power_sgd`` of 16-bit copies of the gradients."""
 
 
 @suggest_arguments_of
@@ -111,7 +114,7 @@ def apply_handlers(handlers: Sequence[Any] | None, strategy: Strategy, num_proce
         if name == "DistributedDataParallelKwargs":
             given = _given(handler, DistributedDataParallelKwargs)
             if isinstance(strategy, DDPStrategy):
-                _set_hook(strategy, handler, given)
+                _set_hook(strategy, given)
                 _update(strategy.ddp_kwargs, given, name)
             elif given and num_processes > 1:
                 raise _unusable(name, given, strategy)
@@ -202,21 +205,25 @@ def _given(handler: Any, known: type[attrs.AttrsInstance]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value != getattr(defaults, name)}
 
 
-def _set_hook(strategy: DDPStrategy, handler: Any, given: dict[str, Any]) -> None:
+def _set_hook(strategy: DDPStrategy, given: dict[str, Any]) -> None:
     """Take the communication hook and its options out of ``given``."""
     options = dict(given.pop("comm_state_option", {}))
     hook = given.pop("comm_hook", None)
-    wrapper = getattr(handler, "comm_wrapper", None)
-    if wrapper is not None and getattr(wrapper, "value", wrapper) != "no":
-        raise ConfigurationError(
-            f"kwargs_handlers: comm_wrapper={wrapper!r}: not supported. Leave it out, or set strategy="
-            "core.strategies.DDPStrategy(communication_hook=...) to a function of state and bucket."
-        )
+    wrapper = given.pop("comm_wrapper", None)
+    if wrapper is not None:
+        options["wrapper"] = HOOKS.get(kind := str(getattr(wrapper, "value", wrapper)), kind)
     if hook is None:
         if options:
-            raise ConfigurationError(f"kwargs_handlers: comm_state_option={options!r} without comm_hook. Set both.")
+            raise ConfigurationError(
+                f"kwargs_handlers: comm_state_option or comm_wrapper without comm_hook, {options!r}. Set comm_hook."
+            )
         return
     name = str(getattr(hook, "value", hook))
+    if name == "batched_power_sgd":
+        raise ConfigurationError(
+            "kwargs_handlers: comm_hook='batched_power_sgd': torch's batched_powerSGD_hook fails in its first step: it "
+            "passes one matrix where a batch of them is wanted. Set comm_hook='power_sgd'."
+        )
     if name not in HOOKS:
         raise ConfigurationError(
             f"kwargs_handlers: comm_hook={hook!r}: unknown.{nearest(name, HOOKS)} Valid: {quoted(['no', *HOOKS])}. For "

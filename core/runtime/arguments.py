@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from ..errors import ConfigurationError, WrongTypeError
 from ..hints.attributes import KnownAttributes
+from ..hints.remedies import remedies
 from ..loggers.base import Logger
 from ..utilities.nested import leaves
 from ..utilities.torch_private import is_initialized
@@ -93,6 +94,8 @@ def _misplaced(given: Any) -> str:
         return (
             "Nothing prepares it. Use either core.Trainer, which runs the loop, or a Runtime with a loop of your own."
         )
+    if type(given).__name__ in ("DummyOptim", "DummyScheduler"):
+        return remedies("imports")[type(given).__name__]
     if isinstance(given, torch.amp.GradScaler):
         return "Remove it: with precision='16-mixed' the Runtime scales the loss, and unscales the gradients."
     if isinstance(given, Sampler):

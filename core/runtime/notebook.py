@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 from ..errors import ConfigurationError, LaunchError, WrongTypeError
-from ..hints.argument_checks import check_call
+from ..hints.argument_checks import check_call, check_count
 from ..plan import Request, assemble, resolve
 from ..strategies.launchers import FunctionLauncher
 from ..utilities.live_runtimes import last_run
 
 __all__ = ["notebook_launcher"]
+
+logger = logging.getLogger(__name__)
 
 PRECISIONS = {"no": None, "fp16": "16-mixed", "bf16": "bf16-mixed"}
 
@@ -28,6 +31,8 @@ def notebook_launcher(
     num_nodes: int = 1,
     *,
     start_method: Literal["fork", "spawn"] = "fork",
+    max_restarts: int = 0,
+    rdzv_backend: str = "static",
 ) -> Any:
     """Call ``function(*args)`` in new processes. A Runtime created in it uses these processes, as under torchrun.
 
@@ -42,6 +47,9 @@ def notebook_launcher(
         node_rank: The number of this machine.
         num_nodes: The number of machines, on each of which this is called.
         start_method: ``"fork"``, with which the function may be defined in the notebook, or ``"spawn"``.
+        max_restarts: How often all processes are started again after one has failed; the function continues from its
+            own checkpoint. On one machine only; with it, one process is a new one too.
+        rdzv_backend: ``"static"`` or ``"c10d"``, which are the same here: the processes meet at ``use_port``.
 
     Returns:
         What the function returned in rank 0 of this machine.
@@ -61,10 +69,18 @@ def notebook_launcher(
         raise ConfigurationError(f"mixed_precision={mixed_precision!r}: unknown. Valid: 'no', 'fp16', 'bf16'.")
     if num_nodes > 1 and use_port is None:
         raise ConfigurationError(f"num_nodes={num_nodes}: the machines meet at use_port. Set use_port and master_addr.")
+    if rdzv_backend not in ("static", "c10d"):
+        raise ConfigurationError(f"rdzv_backend={rdzv_backend!r}: must be 'static' or 'c10d'. Leave it out.")
+    check_count("max_restarts", max_restarts, 0)
+    if max_restarts and num_nodes > 1:
+        raise ConfigurationError(
+            f"max_restarts={max_restarts} with num_nodes={num_nodes}: no machine knows when the others restart. Run "
+            "'torch-hal run --max-restarts N train.py' on each."
+        )
     plan = resolve(Request.read(devices="auto" if num_processes is None else num_processes))
     count = len(plan.devices)
     precision = PRECISIONS[mixed_precision or "no"]
-    if count * num_nodes == 1 and precision is None:
+    if count * num_nodes == 1 and precision is None and not max_restarts:
         return function(*args)
     run = last_run()
     if run is not None and run._life.is_live:
@@ -72,7 +88,6 @@ def notebook_launcher(
             "notebook_launcher: a Runtime is live in this process, and its devices are in use. Make the Runtime inside "
             "the function only, and restart the session."
         )
-    port = str(use_port or _free_port())
 
     def environ_for(local_rank: int) -> Mapping[str, str]:
         return {
@@ -86,14 +101,19 @@ def notebook_launcher(
             **({} if precision is None else {"CORE_PRECISION": precision}),
         }
 
-    launcher = FunctionLauncher(
-        count,
-        environ_for,
-        strategy="notebook_launcher",
-        start_method=start_method,
-        fork_unsafe_reason=assemble(plan).accelerator.fork_unsafe_reason() if start_method == "fork" else None,
-    )
-    return launcher.launch(_call, function, args)
+    reason = assemble(plan).accelerator.fork_unsafe_reason() if start_method == "fork" else None
+    for restart in range(max_restarts + 1):
+        port = str(use_port or _free_port())
+        launcher = FunctionLauncher(
+            count, environ_for, strategy="notebook_launcher", start_method=start_method, fork_unsafe_reason=reason
+        )
+        try:
+            return launcher.launch(_call, function, args)
+        except LaunchError as error:
+            if restart == max_restarts:
+                raise
+            logger.warning("notebook_launcher: restart %d of %d, as %s", restart + 1, max_restarts, error)
+    raise AssertionError("not reached")
 
 
 def _call(environ: Mapping[str, str], function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

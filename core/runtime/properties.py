@@ -143,9 +143,9 @@ class RunFacts:
         return None
 
     @property
-    def parallelism_config(self) -> None:
-        """``None``: how processes share the work is set by arguments of the strategy."""
-        return None
+    def parallelism_config(self) -> Any:
+        """What the Runtime was given, or ``None``: then arguments of the strategy say how processes share the work."""
+        return self._engine_setting("parallelism_config")
 
     @property
     def dynamo_plugin(self) -> CompileFacts:

@@ -54,7 +54,9 @@ from .process_control import ProcessControl, only
 from .profiling import ProfileKwargs, Profiling
 from .properties import FactsView, RunFacts
 from .settings import (
+    check_compilation,
     check_loop,
+    check_parallelism,
     read_accelerator,
     read_accumulation,
     read_data,
@@ -125,6 +127,10 @@ class Runtime(RunFacts, KnownAttributes):
             ``"torch"`` and the type of the run's devices; ``"generator"``, that of the sampler, always is.
         deepspeed_plugin: Settings of DeepSpeed under Accelerate's names, such as an object of
             ``torch_hal_deepspeed.DeepSpeedPlugin``; the same as ``strategy=DeepSpeedStrategy(...)``.
+        fsdp_plugin: An object of Accelerate's settings for FSDP; the same as ``strategy=FSDPStrategy(...)``.
+        parallelism_config: An object of Accelerate's class, whose sizes say how the processes share the work; the same
+            as a strategy for it.
+        dynamo_plugin: An object of Accelerate's settings for compilation, which must name no backend.
         kwargs_handlers: Settings of DistributedDataParallel, of the process group and of autocast, as Accelerate's
             objects; the first two are the same as arguments of :class:`core.strategies.DDPStrategy`.
         log_with: The trackers: a name such as ``"tensorboard"``, an object of :class:`core.loggers.Logger` or with the
@@ -172,6 +178,9 @@ class Runtime(RunFacts, KnownAttributes):
         dataloader_config: DataSettings | None = None,
         rng_types: Sequence[str] | None = None,
         deepspeed_plugin: Any = None,
+        fsdp_plugin: Any = None,
+        parallelism_config: Any = None,
+        dynamo_plugin: Any = None,
         kwargs_handlers: Sequence[
             DistributedDataParallelKwargs | InitProcessGroupKwargs | AutocastKwargs | ProfileKwargs
         ]
@@ -186,7 +195,7 @@ class Runtime(RunFacts, KnownAttributes):
         request = Request.read(
             import_modules=import_modules,
             accelerator=read_accelerator(accelerator, cpu),
-            strategy=read_strategy(strategy, deepspeed_plugin),
+            strategy=read_strategy(strategy, deepspeed_plugin, fsdp_plugin, parallelism_config),
             devices=devices,
             num_nodes=num_nodes,
             precision=read_precision(precision, mixed_precision, fp16),
@@ -221,6 +230,10 @@ class Runtime(RunFacts, KnownAttributes):
         strategy = assemble(plan)
         profile_kwargs = apply_handlers(kwargs_handlers, strategy, strategy.world_size)
         check_loop(plan, strategy)
+        if parallelism_config is not None:
+            check_parallelism(parallelism_config, strategy.world_size)
+            strategy.engine_settings = {**strategy.engine_settings, "parallelism_config": parallelism_config}
+        check_compilation(dynamo_plugin)
         self._connect(
             plan,
             strategy,

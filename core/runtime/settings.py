@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import attrs
@@ -17,7 +18,9 @@ from ..strategies.base import Strategy
 from .gradient_state import GradientAccumulationPlugin
 
 __all__ = [
+    "check_compilation",
     "check_loop",
+    "check_parallelism",
     "read_accelerator",
     "read_accumulation",
     "read_data",
@@ -45,20 +48,97 @@ def read_accelerator(accelerator: Any, cpu: bool) -> Any:
     return "cpu" if cpu and accelerator == "auto" else accelerator
 
 
-def read_strategy(strategy: Any, deepspeed_plugin: Any) -> Any:
-    """``strategy``, or the one that an object of Accelerate's settings for DeepSpeed asks for.
+def read_strategy(strategy: Any, deepspeed_plugin: Any, fsdp_plugin: Any = None, parallelism_config: Any = None) -> Any:
+    """``strategy``, or the one that objects of Accelerate's settings ask for.
 
     Raises:
-        ConfigurationError: Both are given.
+        ConfigurationError: Several contradict each other, or a setting has no counterpart here.
         UnknownNameError: The plugin is not installed.
     """
-    if deepspeed_plugin is None:
-        return strategy
-    if strategy != "auto":
-        raise ConfigurationError(
-            f"deepspeed_plugin={deepspeed_plugin!r:.100} and strategy={strategy!r}: both were given. Pass one of them."
+    engines = {"deepspeed_plugin": deepspeed_plugin, "fsdp_plugin": fsdp_plugin}
+    engines = {name: value for name, value in engines.items() if value is not None}
+    sizes = _sizes(parallelism_config)
+    others = {**engines, **({} if sizes is None else {"parallelism_config": parallelism_config})}
+    if others and strategy != "auto":
+        name, value = next(iter(others.items()))
+        raise ConfigurationError(f"{name}={value!r:.100} and strategy={strategy!r}: both were given. Pass one of them.")
+    if len(engines) > 1 or (sizes is not None and "deepspeed_plugin" in engines):
+        raise ConfigurationError(f"{quoted(others)}: were given together. Pass one of them.")
+    if sizes is not None:
+        return _of_sizes(sizes, fsdp_plugin)
+    for name, value in engines.items():
+        return StrategyRegistry[name.removesuffix("_plugin")]["strategy"].of_script(value)
+    return strategy
+
+
+_SIZES = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
+"""Attributes of Accelerate's ``ParallelismConfig``: the processes of each dimension."""
+
+
+def _sizes(config: Any) -> dict[str, int] | None:
+    """The sizes of an object of Accelerate's ``ParallelismConfig``; ``None`` without one."""
+    if config is None:
+        return None
+    missing = [name for name in _SIZES if not isinstance(getattr(config, name, None), int)]
+    if missing:
+        raise WrongTypeError(
+            f"parallelism_config={config!r:.100}: has no number {quoted(missing)}. Pass strategy='fsdp', "
+            f"'tensor_parallel' or 'context_parallel', or an object of Accelerate's class.{instead_of_class(config)}"
         )
-    return StrategyRegistry["deepspeed"]["strategy"].of_script(deepspeed_plugin)
+    if getattr(config, "sp_size", 1) != 1:
+        raise ConfigurationError(
+            f"parallelism_config: sp_size={config.sp_size!r}: torch-hal has no such strategy. Use cp_size, or "
+            "strategy='context_parallel', which divides sequences."
+        )
+    return {name: getattr(config, name) for name in _SIZES}
+
+
+def _of_sizes(sizes: dict[str, int], fsdp_plugin: Any) -> Any:
+    """The strategy whose processes are divided so."""
+    replicas, shards, tensor, context = sizes.values()
+    shown = ", ".join(f"{name}={size}" for name, size in sizes.items() if size != 1)
+    if shards != 1 or fsdp_plugin is not None:
+        if context != 1 or (replicas != 1 and tensor != 1):
+            raise ConfigurationError(
+                f"parallelism_config: {shown}: no strategy of torch-hal combines these. Valid: dp_shard_size with "
+                "dp_replicate_size or with tp_size; dp_replicate_size with tp_size and cp_size."
+            )
+        fsdp = StrategyRegistry["fsdp"]["strategy"]
+        return fsdp.of_script(fsdp_plugin, replicas=replicas, tensor_parallel_size=tensor)
+    if tensor != 1 or context != 1:
+        name = "tensor_parallel" if tensor != 1 else "context_parallel"
+        return StrategyRegistry[name]["strategy"](data=replicas, tensor=tensor, context=context)
+    return "ddp" if replicas != 1 else "auto"
+
+
+def check_parallelism(config: Any, world_size: int) -> None:
+    """Check that the run has as many processes as the sizes of Accelerate's ``ParallelismConfig`` say.
+
+    Raises:
+        ConfigurationError: It has another number.
+    """
+    sizes = _sizes(config)
+    if sizes is not None and prod(sizes.values()) != world_size:
+        shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise ConfigurationError(
+            f"parallelism_config: {shown} are for {prod(sizes.values())} process(es), and this run has {world_size}. "
+            "Set devices= and num_nodes=, or other sizes."
+        )
+
+
+def check_compilation(dynamo_plugin: Any) -> None:
+    """Check that an object of Accelerate's ``TorchDynamoPlugin`` compiles nothing.
+
+    Raises:
+        ConfigurationError: It names a backend.
+    """
+    backend = getattr(dynamo_plugin, "backend", None)
+    name = str(getattr(backend, "value", backend))
+    if dynamo_plugin is not None and name.upper() != "NO":
+        raise ConfigurationError(
+            f"dynamo_plugin={dynamo_plugin!r:.100}: torch-hal compiles no model. Call torch.compile(model, backend="
+            f"{name.lower()!r}) before prepare, and leave it out."
+        )
 
 
 def steps_of_plugin(deepspeed_plugin: Any) -> int:

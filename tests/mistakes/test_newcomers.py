@@ -275,6 +275,12 @@ MISTAKES: dict[str, Mistake] = {
         "type RandomSampler",
         "DataLoader(dataset, sampler=",
     ),
+    "optimizer that stands for the engine's": Mistake(
+        lambda: runtime().prepare(type("DummyOptim", (), {})()),
+        "prepare",
+        "type DummyOptim",
+        "Create the optimizer of torch, and prepare it: also with the strategies of DeepSpeed.",
+    ),
     "scaler in prepare": Mistake(
         lambda: runtime().prepare(nn.Linear(1, 1), torch.amp.GradScaler("cpu")),
         "prepare",

@@ -15,6 +15,12 @@ from core.errors import CoreError
 from .problem import runtime
 
 
+def sizes(**given: int) -> Any:
+    """An object with attributes of Accelerate's ``ParallelismConfig``."""
+    names = ("dp_replicate_size", "dp_shard_size", "tp_size", "cp_size")
+    return SimpleNamespace(**dict.fromkeys(names, 1) | given)
+
+
 @pytest.mark.parametrize(("name", "precision"), [("no", "32-true"), ("fp16", "16-mixed"), ("bf16", "bf16-mixed")])
 def test_mixed_precision(name: str, precision: str) -> None:
     """Also together with the same precision under torch-hal's name."""
@@ -104,7 +110,22 @@ def test_rng_types() -> None:
             ["gradient_accumulation_steps=2", "gradient_accumulation_plugin="],
         ),
         ({"gradient_accumulation_plugin": 3}, ["gradient_accumulation_plugin=3"]),
-        ({"fsdp_plugin": None}, ["fsdp_plugin", "strategy='fsdp'", "pip install"]),
+        ({"fsdp_plugin": SimpleNamespace()}, ["'fsdp'", "pip install torch-hal-fsdp"]),
+        ({"fsdp_plugin": SimpleNamespace(), "strategy": "ddp"}, ["fsdp_plugin=", "strategy='ddp': both were given"]),
+        (
+            {"fsdp_plugin": SimpleNamespace(), "deepspeed_plugin": SimpleNamespace()},
+            ["'deepspeed_plugin', 'fsdp_plugin': were given together"],
+        ),
+        ({"dynamo_plugin": SimpleNamespace(backend="INDUCTOR")}, ["torch.compile(model, backend='inductor')"]),
+        ({"parallelism_config": 3}, ["parallelism_config=3: has no number 'dp_replicate_size'"]),
+        ({"parallelism_config": sizes(sp_size=2)}, ["sp_size=2: torch-hal has no such strategy. Use cp_size"]),
+        ({"parallelism_config": sizes(dp_shard_size=2, cp_size=2)}, ["dp_shard_size=2, cp_size=2: no strategy"]),
+        ({"parallelism_config": sizes(tp_size=2)}, ["'tensor_parallel'", "pip install torch-hal-parallel"]),
+        (
+            {"parallelism_config": sizes(dp_replicate_size=3), "cpu": True, "devices": 2},
+            ["dp_replicate_size=3, dp_shard_size=1", "are for 3 process(es), and this run has 2"],
+        ),
+        ({"sync_each_batch": True}, ["unknown argument 'sync_each_batch'", "GradientAccumulationPlugin(num_steps="]),
         ({"dynamo_backend": "inductor"}, ["dynamo_backend", "torch.compile"]),
     ],
 )
@@ -114,3 +135,13 @@ def test_what_is_refused(given: dict[str, Any], named: list[str]) -> None:
         Runtime(**given)
     for text in named:
         assert text in str(caught.value)
+
+
+def test_objects_that_ask_for_nothing_more() -> None:
+    """Scripts pass them whatever they are to do."""
+    config = sizes()
+    one = Runtime(cpu=True, fsdp_plugin=None, parallelism_config=config, dynamo_plugin=SimpleNamespace(backend="NO"))
+    assert one.plan.strategy.name == "single_device"
+    assert one.parallelism_config is config
+    two = Runtime(cpu=True, devices=2, parallelism_config=sizes(dp_replicate_size=2))
+    assert two.plan.strategy.name == "ddp"

@@ -24,6 +24,8 @@ from core import (
     gather_object,
     is_peft_model,
     notebook_launcher,
+    synchronize_rng_states,
+    tqdm,
 )
 from core.errors import ConfigurationError, WrongTypeError
 
@@ -185,6 +187,77 @@ def test_notebook_launcher_on_one_process() -> None:
         notebook_launcher(print, mixed_precision="fp8")
     with pytest.raises(ConfigurationError, match="use_port"):
         notebook_launcher(print, num_nodes=2)
+    assert notebook_launcher(lambda a: a, (1,), num_processes=1, max_restarts=0, rdzv_backend="c10d") == 1
+    with pytest.raises(ConfigurationError, match="rdzv_backend='etcd': must be 'static' or 'c10d'"):
+        notebook_launcher(print, rdzv_backend="etcd")
+    with pytest.raises(ConfigurationError, match="max_restarts=-1"):
+        notebook_launcher(print, max_restarts=-1)
+    with pytest.raises(ConfigurationError, match=r"max_restarts=1 with num_nodes=2: .*torch-hal run"):
+        notebook_launcher(print, num_nodes=2, use_port=29500, max_restarts=1)
+
+
+RESTARTING = """
+import os
+from pathlib import Path
+from core import Runtime, notebook_launcher
+from core.errors import LaunchError
+
+def train(fails):
+    runtime = Runtime(accelerator="cpu", strategy="ddp")
+    attempt = Path(f"attempt{runtime.process_index}")
+    number = int(attempt.read_text()) if attempt.exists() else 0
+    attempt.write_text(str(number + 1))
+    runtime.wait_for_everyone()
+    if runtime.process_index == 1 and number < fails:
+        os._exit(3)
+    runtime.wait_for_everyone()
+    return number
+
+if __name__ == "__main__":
+    print(notebook_launcher(train, (2,), num_processes=2, max_restarts=2))
+    try:
+        notebook_launcher(train, (9,), num_processes=2, max_restarts=1)
+    except LaunchError:
+        print("gave up after", Path("attempt1").read_text())
+"""
+
+
+def test_processes_that_are_started_again(tmp_path: Path) -> None:
+    """All of them after one has failed, as often as it says."""
+    script = tmp_path / "script.py"
+    script.write_text(RESTARTING)
+    done = run_python(script, cwd=tmp_path, warnings="ignore")
+    assert done.stdout.splitlines() == ["2", "gave up after 5"]
+    assert "notebook_launcher: restart 2 of 2, as" in done.stderr
+
+
+def test_a_bar_in_one_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another process of the machine iterates without one, unless it is asked for."""
+    ranks = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+    more = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "GROUP_WORLD_SIZE": "1"}
+    assert list(tqdm(range(3), desc="here")) == [0, 1, 2]
+    assert "here" in capsys.readouterr().err
+    for name, value in (ranks | more).items():
+        monkeypatch.setenv(name, value)
+    assert list(tqdm(range(3), desc="there")) == [0, 1, 2]
+    assert "there" not in capsys.readouterr().err
+    assert list(tqdm(range(3), desc="there", main_process_only=False)) == [0, 1, 2]
+    assert "there" in capsys.readouterr().err
+    for name in ranks | more:
+        monkeypatch.delenv(name)
+
+
+def test_generators_that_are_made_equal() -> None:
+    """One process has nothing to take over; the generator and its name belong together."""
+    runtime = Runtime(accelerator="cpu", devices=1)
+    runtime.launch()
+    generator, state = torch.Generator().manual_seed(3), torch.get_rng_state()
+    synchronize_rng_states(["torch", "generator"], generator)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(ConfigurationError, match="pass both 'generator' and the generator, or neither"):
+        synchronize_rng_states(["generator"])
+    with pytest.raises(ConfigurationError, match="no generator 'acme'"):
+        synchronize_rng_states(["acme"])
 
 
 SCRIPT = """

@@ -46,7 +46,7 @@ def test_one_process_needs_none() -> None:
 
 
 def test_objects_of_accelerates_own_classes() -> None:
-    """They are recognized by their names; a wrapper of a communication hook is refused with the strategy's argument."""
+    """They are recognized by their names; a wrapper is for hooks that have options."""
 
     @dataclass
     class Handler:
@@ -58,8 +58,12 @@ def test_objects_of_accelerates_own_classes() -> None:
     strategy = runtime(Handler()).strategy
     assert isinstance(strategy, DDPStrategy)
     assert strategy.ddp_kwargs == {"find_unused_parameters": True}
-    with pytest.raises(ConfigurationError, match="communication_hook"):
+    with pytest.raises(ConfigurationError, match=r"'wrapper': 'bf16_compress'.*takes no options"):
         runtime(Handler(comm_hook="fp16", comm_wrapper="bf16"))
+    strategy = runtime(Handler(comm_hook="power_sgd", comm_wrapper="fp16")).strategy
+    assert isinstance(strategy, DDPStrategy)
+    assert strategy.communication_hook == "power_sgd"
+    assert strategy.communication_options == {"wrapper": "fp16_compress"}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,11 @@ class GradScalerKwargs:
     [
         ([GradScalerKwargs()], WrongTypeError, "MixedPrecision"),
         ([DistributedDataParallelKwargs(comm_hook="fp61")], ConfigurationError, "Did you mean 'fp16'"),
+        (
+            [DistributedDataParallelKwargs(comm_hook=DDPCommunicationHookType.BATCHED_POWER_SGD)],
+            ConfigurationError,
+            "Set comm_hook='power_sgd'",
+        ),
         ([DistributedDataParallelKwargs(comm_state_option={"rank": 1})], ConfigurationError, "without comm_hook"),
         ([3], WrongTypeError, "'InitProcessGroupKwargs'"),
         ([InitProcessGroupKwargs(), InitProcessGroupKwargs()], ConfigurationError, "has 2 objects"),

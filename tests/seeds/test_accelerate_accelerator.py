@@ -199,6 +199,9 @@ def test_generators_in_step(two: dict[str, Any]) -> None:
     first, second = (each["drawn"] for each in two["ranks"])
     assert first == second
     assert len({*first}) == 2
+    torch.manual_seed(0)
+    expected = [torch.rand(1).item(), torch.rand(1, generator=torch.Generator().manual_seed(0)).item()]
+    assert [each["in step"] for each in two["ranks"]] == [expected] * 2
 
 
 @pytest.mark.slow

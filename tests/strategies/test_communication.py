@@ -19,6 +19,10 @@ from core.strategies import DDPStrategy
             {"communication_hook": "fp16_compress", "communication_options": {"dtype": 8}},
             r"communication_options=\{'dtype': 8\}: communication_hook='fp16_compress' takes no options",
         ),
+        (
+            {"communication_hook": "power_sgd", "communication_options": {"wrapper": "fp16"}},
+            r"'wrapper': 'fp16'.*wrapper must be one of 'bf16_compress', 'fp16_compress'",
+        ),
         ({"communication_options": {"matrix_approximation_rank": 1}}, r"communication_hook=None takes no options"),
     ],
     ids=str,

@@ -27,7 +27,7 @@ from .optimizers import AccumulatingOptimizer, PreparedOptimizer
 from .prepared import PreparedObjects
 from .schedulers import PreparedScheduler, warn_of_long_schedule
 
-__all__ = ["Preparing"]
+__all__ = ["Preparing", "synchronize_generators"]
 
 
 class Preparing:
@@ -174,7 +174,7 @@ class Preparing:
             dispatches_streams=True,
         )
         if self._rng_types and strategy.world_size > 1:
-            prepared.on_pass = partial(_synchronize_generators, strategy, self._rng_types)
+            prepared.on_pass = partial(synchronize_generators, strategy, self._rng_types)
         self._prepared.add([prepared])
         return prepared
 
@@ -248,7 +248,7 @@ class Preparing:
                 warn_of_long_schedule(scheduler, strategy.world_size)
 
 
-def _synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:
+def synchronize_generators(strategy: Strategy, kinds: Collection[str]) -> None:
     """Give each process the states of process 0's generators."""
     accelerator, device = strategy.accelerator, strategy.root_device
     own = {kind: torch.get_rng_state() if kind == "torch" else accelerator.get_rng_state(device) for kind in kinds}

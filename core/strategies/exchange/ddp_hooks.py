@@ -24,7 +24,8 @@ CommunicationHook = Callable[[Any, GradBucket], Future[Tensor]]
 COMMUNICATION_HOOKS = ("allreduce", "bf16_compress", "fp16_compress", "power_sgd")
 """``allreduce``: the mean, as without a hook. ``bf16_compress``, ``fp16_compress``: the mean of 16-bit copies, half the
 bytes. ``power_sgd``: low-rank approximations with error feedback (Vogels et al., PowerSGD, NeurIPS 2019), one
-bucket after another; options are those of torch's ``PowerSGDState``."""
+bucket after another; options are those of torch's ``PowerSGDState``, and ``wrapper``, ``"bf16_compress"`` or
+``"fp16_compress"``, for 16-bit copies of the gradients."""
 
 CALLBACKS_SECONDS = 1.0
 """How long a callback that has run may take to release what it holds."""
@@ -50,6 +51,10 @@ def check_communication_hook(hook: str | CommunicationHook | None, options: Mapp
         raise ConfigurationError(
             f"communication_options={dict(options)!r}: communication_hook={hook!r} takes no options. Leave them out "
             "or set communication_hook='power_sgd'."
+        )
+    if options.get("wrapper") not in (None, *_WRAPPERS):
+        raise ConfigurationError(
+            f"communication_options={dict(options)!r}: wrapper must be one of {quoted(_WRAPPERS)}."
         )
 
 
@@ -86,19 +91,28 @@ def _mean(dtype: torch.dtype | None, bucket: GradBucket) -> Future[Tensor]:
     return cast(Future[Tensor], work.get_future().then(receive))
 
 
+_WRAPPERS = {"bf16_compress": "bf16_compress_wrapper", "fp16_compress": "fp16_compress_wrapper"}
+"""Torch's functions for them."""
+
+
 def _register_power_sgd(module: DistributedDataParallel, options: Mapping[str, Any]) -> None:
     # Importing it takes the better part of a second.
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
+    average = power_sgd.powerSGD_hook
+    if (wrapper := options.get("wrapper")) is not None:
+        average = getattr(default_hooks, _WRAPPERS[wrapper])(average)
+    own = {option: value for option, value in options.items() if option != "wrapper"}
     try:
-        state = power_sgd.PowerSGDState(process_group=None, **options)
+        state = power_sgd.PowerSGDState(process_group=None, **own)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"communication_options={dict(options)!r}: {error}.") from error
 
     def one_after_another(state: Any, bucket: GradBucket) -> Future[Tensor]:
         group = dist.group.WORLD
         held = sys.getrefcount(group)
-        reduced: Future[Tensor] = power_sgd.powerSGD_hook(state, bucket)
+        reduced: Future[Tensor] = average(state, bucket)
         # A bucket's later collectives begin when its first is done. With two buckets in flight, processes would begin
         # them in different orders, and mix up the buckets' numbers.
         reduced.wait()

@@ -65,6 +65,14 @@ def check_hooks(rank: int) -> None:
     assert same(gradients(communication_hook=half_of), [grad / 2 for grad in alone(rank)])
     late = gradients(2, communication_hook="power_sgd", communication_options={"start_powerSGD_iter": 10})
     assert same(late, gradients(2))
+    for name, dtype in (("fp16_compress", torch.float16), ("bf16_compress", torch.bfloat16)):
+        in_half = {"matrix_approximation_rank": 1, "wrapper": name}
+        late = gradients(1, communication_hook="power_sgd", communication_options=in_half | {"start_powerSGD_iter": 10})
+        assert same(late, [(a.to(dtype) / 2 + b.to(dtype) / 2).float() for a, b in both]), name
+        rough = gradients(4, communication_hook="power_sgd", communication_options=in_half | {"start_powerSGD_iter": 2})
+        exact = gradients(4)
+        distance = sum(float((a - b).norm()) for a, b in zip(rough, exact, strict=True))
+        assert 0 < distance < sum(float(gradient.norm()) for gradient in exact)
     options = {"matrix_approximation_rank": 1, "start_powerSGD_iter": 2}
     rough, exact = gradients(4, communication_hook="power_sgd", communication_options=options), gradients(4)
     assert not same(rough, exact)

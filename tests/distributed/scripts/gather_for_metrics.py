@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from core import Runtime
 from core.data import DataSettings
@@ -37,6 +37,19 @@ class Growing(BatchSampler):
         return sum(1 for _ in self)
 
 
+class Rows(Dataset[torch.Tensor]):
+    """Takes the indices of a batch at once, as Hugging Face's data sets do."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __getitem__(self, indices: list[int]) -> torch.Tensor:
+        return torch.arange(self.size)[indices]
+
+    def __len__(self) -> int:
+        return self.size
+
+
 class Pairs(DDPStrategy):
     """The first process reads half of the data, all others the other half, as if they shared one model."""
 
@@ -62,13 +75,19 @@ def check_pairs(runtime: Runtime) -> None:
 def draw(runtime: Runtime, rng: random.Random) -> tuple[str, Any, int]:
     """A prepared loader, what it is, and how many items it has."""
     size, batch_size = rng.randint(1, 40), rng.randint(1, 9)
-    kind = rng.choice(["map", "map", "stream", "batches", "dispatch", "split", "uneven"])
+    kind = rng.choice(["map", "map", "stream", "batches", "at once", "at once, own", "dispatch", "split", "uneven"])
     own: Any = DataLoader(range(size), batch_size=batch_size)  # type: ignore[arg-type]
     settings = None
     if kind == "stream":
         own = DataLoader(Stream(size), batch_size=batch_size)
     elif kind == "batches":
         own = DataLoader(range(size), batch_sampler=Growing(size))  # type: ignore[arg-type]
+    elif kind == "at once":
+        sampler = BatchSampler(SequentialSampler(range(size)), batch_size, drop_last=False)
+        own = DataLoader(Rows(size), sampler=sampler, batch_size=None)
+        settings = DataSettings(dispatch_batches=True) if rng.random() < 0.3 else None
+    elif kind == "at once, own":
+        own = DataLoader(Rows(size), sampler=Growing(size), batch_size=None)
     elif kind == "dispatch":
         settings = DataSettings(dispatch_batches=True)
     elif kind == "split":

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from core import Runtime
+from core import Runtime, synchronize_rng_states
 from core.data import DataSettings
 
 OUT = Path(os.environ["OUT"])
@@ -50,6 +50,11 @@ for name, dispatch in (("dispatched", None), ("read_by_each", False)):
         runtime.prepare_data_loader(DataLoader(stream, batch_size=2), settings=DataSettings(dispatch_batches=dispatch))
     )
     said[f"{name}_here"] = stream.is_read
+
+generator = torch.Generator().manual_seed(rank)
+torch.manual_seed(rank)
+synchronize_rng_states(["torch", "generator"], generator)
+said["in step"] = [torch.rand(1).item(), torch.rand(1, generator=generator).item()]
 
 part = torch.full((1 + rank, 2), float(rank))
 said["padded"] = runtime.pad_across_processes(part, pad_index=-1).tolist()

@@ -33,7 +33,7 @@ from torch_hal.strategies.sharding import (
 from torch_hal_fsdp.deferred import InitFunction
 from torch_hal_fsdp.division import Division
 from torch_hal_fsdp.groups import attach, detach, divided_parts, outermost, reshard
-from torch_hal_fsdp.script_settings import ScriptSettings
+from torch_hal_fsdp.script_settings import ScriptSettings, arguments_of
 from torch_hal_fsdp.selection import Selection, check_selection
 
 __all__ = ["FSDPStrategy"]
@@ -149,6 +149,19 @@ class FSDPStrategy(ProcessGroupStrategy):
         self.engine_settings = {"fsdp_plugin": ScriptSettings(self), "device_mesh": None}
         self._mesh: DeviceMesh | None = None
         self._followed = FollowedParameters()
+
+    @classmethod
+    def of_script(cls, plugin: Any = None, **arguments: Any) -> FSDPStrategy:
+        """The strategy that a script asks for by ``Runtime(fsdp_plugin=plugin)``, with Accelerate's object.
+
+        Args:
+            plugin: The object; ``None`` for the defaults.
+            **arguments: Further arguments.
+
+        Raises:
+            ConfigurationError: A setting has no counterpart here.
+        """
+        return cls(**arguments_of(plugin) | {name: value for name, value in arguments.items() if value != 1})
 
     # -- who and where -------------------------------------------------------------------------------------------
 
