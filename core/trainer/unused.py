@@ -113,12 +113,11 @@ def warn_of_waiting(run: RunContext, loader: Any, steps: int, waited: float, wor
         worked: Their other seconds.
     """
     parts = loader.flattened if isinstance(loader, PreparedCombined) else [loader]
-    counts = [getattr(part, "num_workers", None) for part in parts]
-    workers = None if None in counts else min(counts)
+    workers = min(getattr(part, "num_workers", -1) for part in parts)
     cores, processes = usable_cores(), run.runtime.strategy.local_processes
     share = max(cores // processes, 1)
     remedy = "Make what the loader does for a batch quicker, such as by storing what it computes"
-    if workers is None:
+    if workers < 0:  # not that of torch
         remedy += ", or read the data in a DataLoader with num_workers="
     elif workers < share:
         remedy = (
