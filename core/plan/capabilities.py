@@ -11,7 +11,7 @@ from ..accelerators.base import Accelerator
 from ..errors import ConfigurationError
 from ..precisions.base import Precision
 
-__all__ = ["check_able", "check_eager", "warn_of_cores"]
+__all__ = ["check_able", "check_eager", "usable_cores", "warn_of_cores"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,11 @@ def check_eager(accelerator: Accelerator, strategy_name: str) -> None:
         )
 
 
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def warn_of_cores(processes: int, requested: str) -> None:
     """Warn if the processes of a machine outnumber the cores that this process may use.
 
@@ -59,7 +64,7 @@ def warn_of_cores(processes: int, requested: str) -> None:
         processes: The number of processes that compute on the cores.
         requested: The argument that asks for them.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or processes
+    cores = usable_cores()
     if processes > cores:
         logger.warning(
             "%s: %d processes share %d core(s), so each is slower than one alone. Set devices=%d",

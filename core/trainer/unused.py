@@ -1,4 +1,4 @@
-"""Warnings about what a ``fit`` leaves unused though it seems to be meant, and about losses that are no numbers."""
+"""Warnings of a ``fit``: what it leaves unused though it seems to be meant, losses that are no numbers, slow data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data import PreparedCombined
+from ..errors import quoted
 from ..logging import get_logger
+from ..plan.capabilities import usable_cores
+from .metrics.stage_metrics import StageMetrics
 from .module.hooks import overridden
 from .module.module import Module
 from .module.plain_module import PlainModule
 from .progress import Progress
+from .run_context import RunContext
 from .settings import Settings
 
 __all__ = [
     "warn_of_infinite_loss",
     "warn_of_late_validation",
     "warn_of_missing_steps",
+    "warn_of_rare_logs",
     "warn_of_unused_validation",
+    "warn_of_waiting",
 ]
 
 logger = get_logger(__name__)
@@ -77,6 +84,49 @@ def warn_of_infinite_loss(loss: Tensor | None, logged: Mapping[str, Any], progre
         )
         return True
     return False
+
+
+def warn_of_rare_logs(run: RunContext, metrics: StageMetrics) -> None:
+    """Warn after the batches of the first epoch if values of its steps were for the loggers, and no step was logged."""
+    progress, every = run.progress, run.settings.log_every_n_steps
+    if progress.epoch or not 0 < progress.step < every or progress.all_stop or run.settings.fast_dev_run:
+        return
+    if run.metric_log.loggers and (names := metrics.step_values(logger_only=True)):
+        logger.warning(
+            "fit: log_every_n_steps=%d, and an epoch has %d step(s): the logger gets %s of less than one step in an "
+            "epoch. Set log_every_n_steps=%d or less, or log with on_epoch=True",
+            every,
+            progress.step,
+            quoted(sorted(names)[:3]),
+            progress.step,
+        )
+
+
+def warn_of_waiting(run: RunContext, loader: Any, steps: int, waited: float, worked: float) -> None:
+    """Warn that a fit waits for batches for most of its time.
+
+    Args:
+        run: Of the fit.
+        loader: The prepared loader of the batches.
+        steps: How many steps were measured.
+        waited: The seconds that they waited for their batches.
+        worked: Their other seconds.
+    """
+    parts = loader.flattened if isinstance(loader, PreparedCombined) else [loader]
+    workers = min(getattr(part, "num_workers", -1) for part in parts)
+    cores, processes = usable_cores(), run.runtime.strategy.local_processes
+    share = max(cores // processes, 1)
+    remedy = "Make what the loader does for a batch quicker, such as by storing what it computes"
+    if workers < 0:  # not that of torch
+        remedy += ", or read the data in a DataLoader with num_workers="
+    elif workers < share:
+        remedy = (
+            f"The DataLoader has num_workers={workers}: set num_workers={share} ({cores} core(s) for {processes} "
+            "process(es)), so that workers make batches while a step runs"
+        )
+    logger.warning(
+        "fit: %d steps have waited %.0f of %.0f seconds for their batches. %s", steps, waited, waited + worked, remedy
+    )
 
 
 def _name(module: Module) -> str:

@@ -1,12 +1,12 @@
 """What the guide to GPU training says, in its order, on the CPU.
 
 Tests of a plugin have what is said of it: ``plugins/cuda`` dp and ddp2, which split a batch, ``plugins/horovod``,
-``plugins/bagua``. Not as the document:
+``plugins/bagua``. There ``training_step_end`` gets the list of the parts, here the one output. Not as the document:
 
 * several devices without a strategy use ``ddp``, which the document itself recommends over ``ddp_spawn``;
 * after ``ddp_spawn`` the module has what was trained, and notebooks have ``ddp_notebook``;
 * outputs are a list, so the snippet's ``torch.mean(self.all_gather(outputs))``, which torch refuses, needs a
-  ``torch.stack``; ``training_step_end`` gets the parts of dp joined along the first dimension, not as a list;
+  ``torch.stack``;
 * Horovod scales the learning rate only with ``scale_learning_rate=True``;
 * dp takes 16-bit precision.
 """

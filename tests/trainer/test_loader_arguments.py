@@ -1,18 +1,21 @@
-"""How loaders are created and divided: reload_dataloaders_every_n_epochs, use_distributed_sampler."""
+"""How loaders are created, divided and waited for: reload_dataloaders_every_n_epochs, use_distributed_sampler."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from core import DataModule, Module, Trainer
 from core.errors import ConfigurationError, WrongTypeError
+from core.trainer import unused
+from core.trainer.loop import batch_source
 
-from .regression import Regression, assert_same, loader, quiet
+from .regression import Regression, assert_same, dataset, loader, quiet
 
 
 class Growing(DataModule):
@@ -145,3 +148,93 @@ def test_use_distributed_sampler_is_checked() -> None:
     """It is True or False."""
     with pytest.raises(WrongTypeError, match="use_distributed_sampler=None: must be True or False"):
         quiet(use_distributed_sampler=None)
+
+
+class Clock:
+    """Seconds that pass only where ``passed`` is called."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.asked = 0
+
+    def monotonic(self) -> float:
+        self.asked += 1
+        return self.now
+
+    def passed(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Timed(Dataset[Any]):
+    """Each item takes ``seconds`` of the clock."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, index: int) -> Any:
+        self.clock.passed(self.seconds)
+        return dataset()[index]
+
+
+class Iterated:
+    """The same as an iterable that is no DataLoader."""
+
+    def __init__(self, data: Timed) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.data[number] for number in range(len(self.data)))
+
+
+class WithWorkers(Iterated):
+    num_workers = 4
+
+
+def train_timed(clock: Clock, patch: pytest.MonkeyPatch, loading: float, step: float, kind: Any = DataLoader) -> None:
+    """Two epochs of 30 batches, whose first steps take long."""
+    patch.setattr(batch_source, "time", clock)
+
+    class Steps(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            clock.passed(step + (100 if batch_idx == 0 else 0))
+            return super().training_step(batch, batch_idx)
+
+    quiet(max_epochs=2).fit(Steps(), kind(Timed(clock, loading)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (DataLoader, "num_workers=0: set num_workers=4 (4 core(s) for 1 process(es)), so that workers make batches"),
+        (Iterated, "quicker, such as by storing what it computes, or read the data in a DataLoader with num_workers="),
+        (WithWorkers, "Make what the loader does for a batch quicker, such as by storing what it computes"),
+    ],
+)
+def test_a_fit_that_waits_for_its_batches(
+    kind: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, with the measured times and what to set; the long first step of an epoch does not count."""
+    monkeypatch.setattr(unused, "usable_cores", lambda: 4)
+    train_timed(Clock(), monkeypatch, 2.0, 1.0, kind)
+    (text,) = [record.message for record in caplog.records if "have waited" in record.message]
+    assert text.startswith("fit: 10 steps have waited 20 of 30 seconds for their batches. ")
+    assert said in text
+
+
+@pytest.mark.parametrize(("loading", "step"), [(1.0, 2.0), (0.1, 0.06), (0.0, 0.0)])
+def test_a_fit_that_waits_less_or_is_short(
+    loading: float, step: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is said where steps take most of the time, nor of less than ten seconds."""
+    train_timed(Clock(), monkeypatch, loading, step)
+    assert "steps have waited" not in caplog.text
+
+
+def test_waits_are_measured_until_it_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards no step asks for the time."""
+    clock = Clock()
+    train_timed(clock, monkeypatch, 1.0, 2.0)
+    assert clock.asked <= 3 * 13

@@ -299,3 +299,42 @@ def test_a_logger_written_for_lightning_with_our_base_class_is_told_what_to_do()
         class Changed(Logger):
             def log_metrics(self, metrics: Any, step: Any = None, **options: Any) -> None:
                 pass
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_said"),
+    [
+        ({}, True),  # 50 is the default, an epoch has 7 steps
+        ({"log_every_n_steps": 8}, True),
+        ({"log_every_n_steps": 7}, False),
+        ({"accumulate_grad_batches": 4, "log_every_n_steps": 3}, True),
+        ({"logger": False}, False),
+        ({"fast_dev_run": 2}, False),
+        ({"max_steps": 3}, False),
+    ],
+    ids=str,
+)
+def test_steps_that_are_logged_less_than_once_in_an_epoch(
+    settings: dict[str, Any], is_said: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said once, with the number that logs them; not where there is no logger, or the run is cut short."""
+    options = {"max_epochs": 3, "logger": CSVLogger(tmp_path), "default_root_dir": tmp_path, **settings}
+    quiet(**options).fit(Logged(), loader(), loader())
+    steps = 2 if "accumulate_grad_batches" in settings else 7
+    text = (
+        f"an epoch has {steps} step(s): the logger gets 'step_number_step' of less than one step in an epoch. Set "
+        f"log_every_n_steps={steps} or less, or log with on_epoch=True"
+    )
+    assert caplog.text.count(text) == caplog.text.count("less than one step") == int(is_said)
+
+
+def test_values_of_epochs_only_are_logged_at_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So nothing is said of steps."""
+
+    class OfEpochs(Regression):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("x", 1.0, on_step=False, on_epoch=True)
+            return super().training_step(batch, batch_idx)
+
+    quiet(max_epochs=1, logger=CSVLogger(tmp_path)).fit(OfEpochs(), loader(), loader())
+    assert "log_every_n_steps" not in caplog.text

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, count, islice
 from typing import Any
 
 import torch
 
 from ...data import PreparedCombined
 from ..run_context import RunContext
+from ..unused import warn_of_waiting
 from .data_sources import training_loader
 from .limits import agreed_length, length_of, limited
 
@@ -18,6 +20,9 @@ __all__ = ["TrainingBatches"]
 
 _END: Any = object()
 """In place of a batch, where there is none."""
+
+MEASURED_SECONDS, MEASURED_BATCHES = 10.0, 10
+"""How long the waits for batches are measured at least, before it is decided whether they are too long."""
 
 
 class TrainingBatches:
@@ -36,6 +41,12 @@ class TrainingBatches:
         """Whether processes read streams of their own, of which one may end before the others."""
         self._others_end = False
         """Whether another process has no batch after this one."""
+        self._waited, self._worked, self._waits = 0.0, 0.0, 0
+        """The seconds of the measured waits for batches, of the steps between them, and the number of both."""
+        self._ahead = 0.0
+        """The seconds of a wait within a step, for the batch after it: a stream is asked whether there is one."""
+        self._measures = run.runtime.strategy.is_global_zero
+        """Whether the waits are measured: in process 0, until it is known whether they are too long."""
         self.num_batches = self._agree(length_of(self.loader))
         """The number of batches of the running epoch in each process; infinite if it is not known."""
 
@@ -79,7 +90,10 @@ class TrainingBatches:
     def is_last(self) -> bool:
         """Whether the newest batch is the last of its epoch."""
         if math.isinf(self.num_batches):
-            return self.loader.end_of_dataloader or self._others_end
+            asked = time.monotonic() if self._measures else 0.0
+            is_last = self.loader.end_of_dataloader or self._others_end
+            self._ahead += time.monotonic() - asked if self._measures else 0.0
+            return is_last
         return self.loader.batches_taken >= self.num_batches or self._others_end
 
     def iterate(self) -> Iterator[tuple[int, Any, bool]]:
@@ -87,11 +101,37 @@ class TrainingBatches:
         loader, first, num = self.loader, self._run.progress.batch, self.num_batches
         size, is_known = self._run.settings.accumulate_grad_batches, math.isfinite(length_of(loader))
         stop = None if self._is_complete or math.isinf(num) else max(int(num) - first, 0)
-        taken = islice(self._until_one_ends() if self._differs else loader, stop)
+        taken: Iterator[Any] = islice(self._until_one_ends() if self._differs else loader, stop)
+        if self._measures and not self._differs:
+            taken = chain(self._measured(taken), taken)
         batches = enumerate(self._run.batch_hooks.applied(taken), first)
         if size == 1 or (is_known and not self._differs):
             return ((index, batch, (index + 1) % size == 0 or index + 1 == num) for index, batch in batches)
         return ((index, batch, (index + 1) % size == 0 or index + 1 == num or self.is_last) for index, batch in batches)
+
+    def _measured(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """``batches``, of which it is measured how long the steps wait for them; those after the decision are left.
+
+        What comes first in an epoch does not count: workers start, and steps are compiled.
+        """
+        begun = 0.0
+        for number in count():
+            asked = time.monotonic()
+            batch = next(batches, _END)
+            if batch is _END:
+                return
+            if number > 1:
+                self._waited += time.monotonic() - asked + self._ahead
+                self._worked += asked - begun - self._ahead
+                self._waits += 1
+                if self._waits >= MEASURED_BATCHES and self._waited + self._worked >= MEASURED_SECONDS:
+                    self._measures = False
+                    if self._waited > self._worked:
+                        warn_of_waiting(self._run, self.loader, self._waits, self._waited, self._worked)
+                    yield batch
+                    return
+            begun, self._ahead = time.monotonic(), 0.0
+            yield batch
 
     def _until_one_ends(self) -> Iterator[Any]:
         """The batches until a process has no further one. Before each, the processes exchange a number."""

@@ -34,7 +34,7 @@ from ..step.manual_step import manual_step, step_without_optimizer
 from ..step.optimizer_controls import Controls
 from ..step.schedules import Schedules
 from ..step.step_module import StepModule, kept_tensors_explained, loss_in
-from ..unused import warn_of_infinite_loss, warn_of_missing_steps
+from ..unused import warn_of_infinite_loss, warn_of_missing_steps, warn_of_rare_logs
 from .batch_source import TrainingBatches
 from .data_sources import why_empty
 from .evaluate import EvaluationLoop, sanity_check
@@ -338,6 +338,7 @@ class FitLoop:
         if progress.phase == "batches":
             progress.finish_batches()
             self.schedules.step("epoch", progress.completed_epochs)
+            warn_of_rare_logs(self._run, self.metrics)
 
     def _validate(self, times: ValidationTimes) -> None:
         run, progress = self._run, self._run.progress

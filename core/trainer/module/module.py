@@ -78,12 +78,11 @@ class Module(nn.Module, ModuleHooks, DataHooks, HyperParameters):
     def training_step_end(self, output: Any) -> Any:
         """Turn the output of :meth:`training_step` into the loss; by default ``output`` itself.
 
-        It runs outside of the module that the strategy wraps. If one process splits a batch over several devices, it
-        runs once, on the gathered outputs of all parts.
+        It runs outside of the module that the strategy wraps, once for each batch.
 
         Args:
-            output: What :meth:`training_step` returned. If the batch was split, tensors of the parts are concatenated
-                along the first dimension, and scalars become a vector with one item for each part.
+            output: What :meth:`training_step` returned. If one process splits a batch over several devices, a list of
+                what it returned for each part, with tensors on the first device.
 
         Returns:
             See :meth:`training_step`.

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...errors import ConfigurationError, WrongTypeError, quoted
+from ..module.hooks import overridden
 from ..module.module import Module
 
 __all__ = ["StepModule", "kept_tensors_explained", "loss_in"]
@@ -80,6 +81,11 @@ class StepModule(nn.Module):
                         )
                     found |= ids
         return parts
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether a strategy that splits a batch returns what the step returned for each part, as a list."""
+        return self.name == "training_step" and overridden(self.module, Module, "training_step_end") is not None
 
     def use(self, step: str, dataloader_idx: int | None = None) -> None:
         """Make the Module's method named ``step`` the forward pass.

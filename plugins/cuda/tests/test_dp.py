@@ -114,7 +114,7 @@ def test_what_is_logged_is_the_whole_batchs() -> None:
 
 
 class Joining(Classifier):
-    """Computes its loss from the joined outputs of both devices."""
+    """Computes its loss from the outputs of both devices."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Outputs of a part."""
@@ -122,21 +122,44 @@ class Joining(Classifier):
 
     def training_step_end(self, output: Any) -> Any:
         """The loss of the whole batch."""
-        self.seen.append(f"{len(output['logits'])} {output['size'].tolist()} {output['logits'].device}")
-        loss = nn.functional.cross_entropy(output["logits"], output["labels"])
+        self.seen.append(" ".join(f"{part['size']} {part['logits'].device}" for part in output))
+        logits, labels = (torch.cat([part[name] for part in output]) for name in ("logits", "labels"))
+        loss = nn.functional.cross_entropy(logits, labels)
         self.log("loss", loss, on_step=True, on_epoch=True)
         return loss
 
 
 def test_the_end_of_a_step_sees_the_whole_batch() -> None:
-    """``training_step_end`` gets all parts' outputs joined on the first device; its loss is trained on as it is."""
+    """``training_step_end`` gets a list of all parts' outputs, on the first device; its loss is trained on as it is."""
     module = Joining()
     _, logger = _fit(module, 45)
     net, losses = by_hand(45)
-    assert module.seen[0] == "8 [4, 4] acme:0"
-    assert module.seen[5] == "5 [3, 2] acme:0"
+    assert module.seen[0] == "4 acme:0 4 acme:0"
+    assert module.seen[5] == "3 acme:0 2 acme:0"
     assert max(abs(a - b) for a, b in zip(logger.losses(), losses, strict=True)) <= 1e-6
     _assert_same(module.net, net)
+
+
+class Snippet(Classifier):
+    """As in the document on GPU training."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Outputs of a part."""
+        return self(batch[0])
+
+    def training_step_end(self, outputs: Any) -> Any:
+        """The document's, word for word."""
+        outputs = torch.cat(outputs, dim=1)
+        softmax = nn.functional.softmax(outputs, dim=1)
+        return softmax.mean()
+
+
+def test_the_documents_end_of_a_step() -> None:
+    """It joins the parts along the second dimension; its gradients reach the replicas."""
+    module = Snippet()
+    _fit(module)
+    before, after = make_net().state_dict(), module.net.state_dict()
+    assert any(not torch.equal(after[name].cpu(), value) for name, value in before.items())
 
 
 class Vectors(Classifier):

@@ -133,7 +133,7 @@ class Regression(Module):
 
     def training_step_end(self, output: Any) -> Any:
         """The mean of the parts, where one process splits a batch over several devices."""
-        return output.mean()
+        return torch.stack(output).mean() if isinstance(output, list) else output.mean()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log the loss of one batch."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from torch_hal.errors import ConfigurationError
 
-__all__ = ["gather"]
+__all__ = ["gather", "moved"]
 
 
 def gather(outputs: Sequence[Any], device: torch.device) -> Any:
@@ -42,6 +42,14 @@ def gather(outputs: Sequence[Any], device: torch.device) -> Any:
         raise _differ(outputs)
     gathered = {key: gather([part[key] for part in by_part if part is not None], device) for key in items}
     return _rebuilt(first, gathered)
+
+
+def moved(output: Any, device: torch.device) -> Any:
+    """``output`` with its tensors on ``device``. Gradients flow to where they were."""
+    if isinstance(output, Tensor):
+        return output.to(device)
+    items = _items(output)
+    return output if items is None else _rebuilt(output, {key: moved(item, device) for key, item in items.items()})
 
 
 def _concatenated(outputs: Sequence[Any], device: torch.device) -> Tensor:

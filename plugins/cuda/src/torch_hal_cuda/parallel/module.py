@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_hal.errors import ConfigurationError
 from torch_hal.strategies import ModuleWrapper
-from torch_hal_cuda.parallel.gather import gather
+from torch_hal_cuda.parallel.gather import gather, moved
 from torch_hal_cuda.parallel.logs import PartLog, log_whole_batch
 from torch_hal_cuda.parallel.replicate import check_replicable, replicate
 from torch_hal_cuda.parallel.scatter import scatter
@@ -50,13 +50,15 @@ class DataParallel(ModuleWrapper):
         """Of the last call: how many items each device got."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's outputs on all parts, joined."""
+        """The module's outputs on all parts: joined, or as a list if ``module.takes_parts``."""
         parts, sizes = scatter((args, kwargs), self.devices)
         self.part_sizes = tuple(sizes)
         modules = [self.module, *(replicate(self.module, device) for device in self.devices[1 : len(parts)])]
         logs = [PartLog(size) for size in sizes]
         outputs = run_parts(modules, parts, self.devices, self.select, logs)
         log_whole_batch(logs, self.devices[0])
+        if getattr(self.module, "takes_parts", False):
+            return [moved(output, self.devices[0]) for output in outputs]
         return gather(outputs, self.devices[0])
 
     def mean_over_parts(self, loss: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ class DataParallelStrategy(SplitsBatches, SingleDeviceStrategy):
     Discouraged: ``ddp`` does the same faster, with one process per device.
 
     Each device gets its share of the loader's ``batch_size``. In the Trainer, ``training_step`` runs once per part, and
-    ``training_step_end`` receives the gathered outputs; if the loss is then a vector of the parts' losses, their mean
-    is used, weighted by the parts' sizes. It equals the loss of the whole batch if a part's loss is the mean over its
-    items.
+    ``training_step_end``, where it is defined, receives the list of their outputs, on the first device. Otherwise the
+    mean of the parts' losses is used, weighted by the parts' sizes. It equals the loss of the whole batch if a part's
+    loss is the mean over its items.
     """
 
     name = "dp"
