@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 import threading
 from random import Random
 from typing import Any
@@ -16,6 +15,7 @@ from torch_hal.errors import DeviceError
 from torch_hal_devkit.backend import BackendUnderTest
 from torch_hal_devkit.drawn import SEEDS
 from torch_hal_devkit.marks import skip_by_declaration, tier
+from torch_hal_devkit.suites.base import copied
 
 __all__ = ["DeviceAlgebraTests"]
 
@@ -41,7 +41,7 @@ class DeviceAlgebraTests:
         """A pickled or deeply copied instance, as a started process gets one, is the same accelerator."""
         made = backend.create()
         before = _facts(made)
-        other: Any = pickle.loads(pickle.dumps(made)) if how == "pickled" else copy.deepcopy(made)
+        other: Any = copied(made, how)
         other.teardown()
         assert type(other) is type(made), f"a {how} instance is a {type(other).__name__}"
         assert _facts(other) == before, f"a {how} instance has {_facts(other)}. Expected: {before}"
@@ -196,11 +196,11 @@ class DeviceAlgebraTests:
             state = order.choice(instances).get_rng_state(device)
             drawn = _DRAWS[kind](device).cpu().tolist()
             kept.append((state, state.clone(), kind, drawn))
-        for state, copied, kind, drawn in order.sample(kept, len(kept)) + order.sample(kept, 2):
+        for state, before, kind, drawn in order.sample(kept, len(kept)) + order.sample(kept, 2):
             order.choice(instances).set_rng_state(state, device)
-            assert torch.equal(state, copied), "set_rng_state() changes the state that it is given"
+            assert torch.equal(state, before), "set_rng_state() changes the state that it is given"
             back = order.choice(instances).get_rng_state(device)
-            assert torch.equal(back, copied), "get_rng_state() after set_rng_state() returned another state"
+            assert torch.equal(back, before), "get_rng_state() after set_rng_state() returned another state"
             found = _DRAWS[kind](device).cpu().tolist()
             assert found == drawn, f"after set_rng_state(), {device} draws {kind}: {found[:3]}. Expected: {drawn[:3]}"
             if order.random() < 0.3:
