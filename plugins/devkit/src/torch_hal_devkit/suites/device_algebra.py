@@ -147,10 +147,11 @@ class DeviceAlgebraTests:
 
     @tier("T2", needs=("eager",))
     def test_values_stay_through_its_life(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """Emptying the cache, waiting, setting up again and another's ``teardown`` leave tensors as they are."""
+        """Emptying the cache, waiting, setting up again ``teardown`` leave tensors and the generator."""
         accelerator, other = backend.create(), backend.create()
         kept = torch.arange(1000.0, device=device)
         expected = kept.cpu().tolist()
+        has_state = "rng_state" not in accelerator.unsupported
         for call in (
             lambda: accelerator.setup_device(device),
             lambda: accelerator.empty_cache(device),
@@ -161,8 +162,13 @@ class DeviceAlgebraTests:
             accelerator.teardown,
             lambda: accelerator.setup_device(device),
         ):
+            torch.rand(3, device=device)
+            before = accelerator.get_rng_state(device) if has_state else None
             call()
             assert kept.cpu().tolist() == expected, "a tensor on the device changes by calls of its accelerator"
+            if before is not None:
+                is_same = torch.equal(accelerator.get_rng_state(device), before)
+                assert is_same, f"the generator of {device} changes by calls of its accelerator. Expected: no change"
         assert float((kept * 2).sum()) == 999000.0, "after teardown() and setup_device() the device computes otherwise"
         accelerator.teardown()
 
