@@ -147,7 +147,7 @@ class DeviceAlgebraTests:
 
     @tier("T2", needs=("eager",))
     def test_values_stay_through_its_life(self, backend: BackendUnderTest, device: torch.device) -> None:
-        """Emptying the cache, waiting, setting up again ``teardown`` leave tensors and the generator."""
+        """Emptying the cache, waiting, setting up and ``teardown`` leave tensors and the device's generator."""
         accelerator, other = backend.create(), backend.create()
         kept = torch.arange(1000.0, device=device)
         expected = kept.cpu().tolist()
