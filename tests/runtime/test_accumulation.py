@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from core import GradientAccumulationPlugin, Runtime
 from core.errors import ConfigurationError, WrongTypeError
+from core.runtime.step.synchronization import _Joining
 
 from .problem import network, runtime
 
@@ -403,3 +405,14 @@ def test_a_loop_that_accumulates_by_itself(by: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert_close(model, one_big_batch([slice(start, start + 4) for start in range(0, ITEMS, 4)]))
+
+
+def test_joining_with_loaders_that_keep_their_padding(caplog: pytest.LogCaptureFixture) -> None:
+    """Those of map-style data change within the context; of others a warning says so, once."""
+    loaders = [SimpleNamespace(is_map_style=is_map, even_batches=True) for is_map in (True, False)]
+    window: Any = SimpleNamespace(is_joined=False)
+    for value, expected in ((None, [True, True]), (True, [True, True]), (False, [False, True]), (False, [False, True])):
+        with _Joining(nullcontext, loaders, value, window):
+            assert [loader.even_batches for loader in loaders] == expected
+        assert [loader.even_batches for loader in loaders] == [True, True]
+    assert caplog.text.count("even_batches=False changes loaders of map-style data only") == 1

@@ -11,6 +11,7 @@ import attrs
 from torch import nn
 
 from ...errors import ConfigurationError
+from ...logging import get_logger
 from ..accumulation import MicroBatch, Window
 from ..arguments import check_joinables
 from ..gradient_state import GradientState
@@ -19,6 +20,9 @@ from ..prepare.modules import strategy_module
 from ..prepare.prepared import PreparedObjects
 
 __all__ = ["Synchronization"]
+
+logger = get_logger(__name__)
+"""What every process would say alike."""
 
 
 class Synchronization:
@@ -101,6 +105,12 @@ class _Joining(AbstractContextManager[None]):
             self._before = [(loader, loader.even_batches) for loader in self._loaders if loader.is_map_style]
             for loader, _ in self._before:
                 loader.even_batches = self._even_batches
+            if any(loader.even_batches != self._even_batches for loader in self._loaders):
+                logger.warning_once(
+                    "join_uneven_inputs: even_batches=%s changes loaders of map-style data only, and this run has "
+                    "others. For these pass it to the Runtime",
+                    self._even_batches,
+                )
         self._window.is_joined = True
         self._context.__enter__()
 
