@@ -153,7 +153,7 @@ def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest
 def test_arguments_of_a_callbacks_own_method_are_no_trainer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only a hook is called with the trainer and the module; another method's arguments are what they are said to be."""
+    """Only a hook is called with the trainer and the module; other arguments are what they are said to be."""
     script = (
         "from lightning.pytorch import Callback, LightningModule\n"
         "class Watch(Callback):\n"
