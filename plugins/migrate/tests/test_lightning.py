@@ -150,9 +150,7 @@ def test_the_scripts_own_names_are_not_lightnings(tmp_path: Path, capsys: pytest
     assert examined(tmp_path, capsys, nothing) == {}
 
 
-def test_arguments_of_a_callbacks_own_method_are_no_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arguments_of_a_callbacks_own_method_are_no_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a hook is called with the trainer and the module; other arguments are what they are said to be."""
     script = (
         "from lightning.pytorch import Callback, LightningModule\n"
